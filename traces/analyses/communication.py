@@ -46,30 +46,23 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Sums up all calls of one collective operation in one phase over all ranks.
-
-    `bytes` is the total size of the inputs on all ranks. `duration_ns` leaves out calls whose end was not recorded.
-    """
+    """Sums up all calls of one collective operation in one phase over all ranks."""
 
     name: str
     phase: str
     count: int
-    bytes: int | None  # None if sizes were not recorded
-    duration_ns: int
+    bytes: int | None  # total size of the inputs on all ranks, or None if unknown
+    duration_ns: int  # without calls whose end was not recorded
 
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Sums up the communication of all ranks over all devices.
-
-    `exposed_ns` is the time in which a device only communicates. `hidden_ns` is the time in which other work runs at the same
-    time. `steps` is the number of steps with recorded kernels, summed over ranks.
-    """
+    """Sums up the communication of all ranks over all devices."""
 
     operations: tuple[Operation, ...]  # most bytes first
-    exposed_ns: int
-    hidden_ns: int
-    steps: int
+    exposed_ns: int  # time in which a device only communicates
+    hidden_ns: int  # time in which other work runs at the same time
+    steps: int  # number of steps with recorded kernels, summed over ranks
     exposed_per_step_ns: int  # mean over the steps with kernels, or of the whole trace
     hidden_per_step_ns: int
 

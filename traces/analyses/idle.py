@@ -106,15 +106,12 @@ class IdleTime:
 
 @dataclass(frozen=True, slots=True)
 class IdleCall:
-    """Sums up the calls of one CUDA runtime function during which GPUs were idle because of the host.
-
-    `share` is the fraction of all idle time caused by the host that passed during calls of the function.
-    """
+    """Sums up the calls of one CUDA runtime function during which GPUs were idle because of the host."""
 
     call: str
     count: int
     idle_ns: int
-    share: float
+    share: float  # fraction of all idle time caused by the host
 
 
 def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:

@@ -45,18 +45,14 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Contains the times of one module, as averages per step.
-
-    `own_ns` is the GPU time of forward and backward work without the work of submodules. `host_ns` is the duration of the
-    module's calls on the host.
-    """
+    """Contains the times of one module, as averages per step."""
 
     path: str  # names of the enclosing modules and the module, joined by "/"
     calls: float | None  # None if modules were found only by the Python stacks of ops
     forward_ns: int
     backward_ns: int
-    own_ns: int
-    host_ns: int | None  # None if modules were found only by the Python stacks of ops
+    own_ns: int  # GPU time of forward and backward work without submodules
+    host_ns: int | None  # duration of the module's calls; None if modules were found only by Python stacks
 
 
 def module_times(trace: Trace) -> list[ModuleTime]:

@@ -30,16 +30,12 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Contains the times of one Python function as averages per step, or totals if the trace has no steps.
-
-    `gpu_ns` is the GPU time of all work that the function launched, including nested functions and the backward pass.
-    `own_gpu_ns` excludes nested functions.
-    """
+    """Contains the times of one Python function as averages per step, or totals if the trace has no steps."""
 
     name: str
     calls: float  # 0 if the trace has Python stacks of ops but no function calls
-    gpu_ns: int
-    own_gpu_ns: int
+    gpu_ns: int  # of all work that the function launched, with nested functions and the backward pass
+    own_gpu_ns: int  # without nested functions
     backward_ns: int  # the backward part of `gpu_ns`
     host_ns: int  # total duration of the function's calls on the host
 

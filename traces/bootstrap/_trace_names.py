@@ -1,4 +1,4 @@
-"""Imports the tool's packages from given folders, then frees the names of the packages for modules of the user's script.
+"""Imports the tool's packages, then frees their names for modules of the user's script.
 
     with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
         child = importlib.import_module("replayer.child")
@@ -6,13 +6,10 @@
     import replayer     # the user's
 
 Note [Whose module is it]
-    A script may have its own `traces.py` or package `tracer`, and another distribution is called `traces`. Inside the block,
-    our packages are found in the given folders, and other modules of the same name are set aside. Afterwards ours get private
-    names (`replayer.gpu` -> `_trace_replayer.gpu`). Our packages must therefore import at the top of a module or inside the
-    block; later imports must be relative.
-    A second block with the same prefix finds the modules that the first block imported.
-    Libraries that we import are handled in the same way: a `msgpack.py` next to the script is the script's. A library is
-    loaded only once, unless the script has a module of the same name.
+    A script may have its own `traces.py` or package `tracer`. Inside the block, our packages are found in the given folders,
+    and other modules of the same name are set aside. Afterwards ours get private names (`replayer.gpu` ->
+    `_trace_replayer.gpu`), so later imports of our packages must be relative. Libraries that we import, such as msgpack, are
+    handled in the same way, but are loaded only once, unless the script has a module of the same name.
 """
 
 from __future__ import annotations
@@ -30,10 +27,9 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """A context manager that imports the modules in `packages` from the folders in `path`, using a finder on `sys.meta_path`.
+    """Imports the modules in `packages` from the folders in `path`, using a finder on `sys.meta_path`.
 
-    The private names of the tool's packages begin with `prefix`. `libraries` maps the name of each imported library to its
-    folder.
+    The private names of the tool's packages begin with `prefix`. `libraries` maps each library to its folder.
     """
 
     def __init__(
@@ -83,7 +79,6 @@ def _modules_of(packages: Collection[str]) -> list[str]:
 
 
 def _make_private(name: str, prefix: str) -> None:
-    """Move an imported module of the tool to a private name in `sys.modules`. See Note [Whose module is it]."""
     module = sys.modules.pop(name)
     private = prefix + name
     sys.modules[private] = module

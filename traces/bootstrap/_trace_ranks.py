@@ -1,17 +1,13 @@
-"""Forks one Python interpreter into several ranks (the processes of distributed training) before the script starts.
+"""Forks one Python interpreter into several ranks before the script starts, like torchrun.
 
     with path_of("train_ddp.py"):
         is_there("torch")       # True: it is imported
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-The ranks are like those of `torchrun --standalone`, but torch is imported only once and the recording is read only once. In
-each rank, `sitecustomize` returns, and Python then runs the script as usual. The first process stays as the launcher. If a rank
-fails, the parent process ends the other ranks and exits with the exit code of the failed rank.
-
-Scripts can see two differences from torchrun. When a script starts, torch is already imported. Environment variables that
-torch's libraries read while loading (such as OMP_NUM_THREADS) must be set before the run, whereas under torchrun the script can
-set them. A rank ends without running the destructors of C++ libraries (see `leave_shared_modules`).
+Unlike torchrun, torch is imported only once and the recording is read only once. Environment variables that torch's libraries
+read while loading (such as OMP_NUM_THREADS) must be set before the run. If a rank fails, the parent process ends the other
+ranks.
 """
 
 from __future__ import annotations
@@ -41,8 +37,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def path_of(script: str) -> Iterator[None]:
-    """Set sys.path as Python will set it for `script` (sys.argv[0]). A file next to the script may have the same name as a
-    library module and hide it."""
+    """Set sys.path as Python will set it for `script`, whose folder may contain a module of the same name."""
     beside = [] if sys.flags.safe_path else [_folder_of(script)]
     sys.path[:0] = beside
     try:
@@ -52,10 +47,7 @@ def path_of(script: str) -> Iterator[None]:
 
 
 def is_there(module: str) -> bool:
-    """Import a module, and return whether the import worked.
-
-    The error of a failed import is ignored here, because it occurs again when the script imports the module.
-    """
+    """Import a module, and return True if the import worked."""
     try:
         importlib.import_module(module)
     except Exception:
@@ -70,8 +62,10 @@ def _folder_of(script: str) -> str:
 
 
 def fork_ranks(count: int) -> int:
-    """Fork this process into `count` ranks. In each rank, return the number of the rank. The parent process exits with the exit
-    code of the first failed rank, or 0."""
+    """Fork this process into `count` ranks, and return the number of the rank in each rank.
+
+    The parent process exits with the exit code of the first failed rank, or 0.
+    """
     gc.freeze()  # garbage collection would write to the shared pages of existing objects
     sys.stdout.flush()
     sys.stderr.flush()
@@ -107,12 +101,9 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """Free the objects of the script's own modules at exit, and keep Python from tearing down modules that the ranks share.
+    """Free the objects of the script's own modules at exit, so that open files are closed.
 
-    Python's teardown at exit writes to nearly every object of a module. After a fork, all ranks share a memory page until one
-    rank writes to the page, which copies the page. If several ranks exit at the same time, each rank copies the memory pages to
-    which it writes. The script's objects must be freed at exit so that open files are closed. The garbage collector ignores
-    frozen objects, so it would not free the script's objects at exit.
+    Python's teardown writes to nearly every object, so each rank would copy the memory that the ranks share after a fork.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
@@ -126,10 +117,7 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """Let the C library end the process with the exit code before destructors of C++ libraries run.
-
-    The destructors of torch's C++ libraries write to 60 MB of memory that the ranks share. `on_exit` exists in glibc only.
-    """
+    """torch's C++ destructors write to 60 MB of memory that the ranks share. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
@@ -161,7 +149,6 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
 
 
 def _next_end(running: dict[int, int]) -> tuple[int, int]:
-    """Wait until one of the ranks ends. Return the rank and its exit code."""
     ranks = {process: rank for rank, process in running.items()}
     while True:
         process, status = os.waitpid(-1, 0)
@@ -171,7 +158,6 @@ def _next_end(running: dict[int, int]) -> tuple[int, int]:
 
 
 def _end_before(running: dict[int, int], deadline: float) -> None:
-    """Wait until all ranks have ended or `deadline` has passed."""
     while running and monotonic() < deadline:
         for rank, process in list(running.items()):
             ended, _ = os.waitpid(process, os.WNOHANG)

@@ -1,19 +1,11 @@
-"""Runs first in every Python interpreter of a traced run. Waits until the script imports torch, then starts the recorder or the
-replayer.
-
-`traces.script.launch` puts this folder first on PYTHONPATH and the path of the session folder in TRACE_SESSION. Python imports
-a module called `sitecustomize` before any user code runs. Therefore, this module also runs in subprocesses, spawned workers and
-torchrun's children. The script is still run by `python script.py`, so argv, `__main__`, `sys.path[0]` and tracebacks are
-unchanged.
+"""Starts the recorder or the replayer in every Python process of a run, when the script imports torch.
 
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
-If the environment has TRACE_RANKS=8, this module first forks the process into eight ranks (see _trace_ranks.py).
-
-In `os.environ`, the script can see TRACE_SESSION and this folder on PYTHONPATH, because child processes of the script need both
-variables. In `sys.modules`, the script can see the tool's modules under private names (_trace_names.py). `sys.path` is
-unchanged. If the user has a `sitecustomize` module, it still runs, and `import sitecustomize` returns it.
+Python imports a module called `sitecustomize` before any user code runs, also in subprocesses and torchrun's children. If the
+user has a `sitecustomize` module, it still runs, and `import sitecustomize` returns it. With TRACE_RANKS=8, `sitecustomize`
+first forks the process into eight ranks.
 """
 
 from __future__ import annotations
@@ -33,8 +25,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """An entry of `sys.meta_path` that calls `then` after the module `trigger` has been executed. Other entries find the
-    module."""
+    """Calls `then` after the module `trigger` has been executed, as an entry of `sys.meta_path`."""
 
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:
         self.trigger = trigger
@@ -66,8 +57,7 @@ class AfterImport:
 
 
 class Session:
-    """The state of a traced run (see `traces.script.launch.run_child`) in one process. TRACE_SESSION names the session
-    folder."""
+    """Stores the state of a traced run in one process. TRACE_SESSION names the session folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -82,7 +72,6 @@ class Session:
             file.write(word + "\n")
 
     def start(self) -> None:
-        """Start the recorder and the replayer, if requested, in this process."""
         self.tell("trigger")
         for start in self.shared:
             start()
@@ -91,8 +80,7 @@ class Session:
         self.tell("started")
 
     def share(self) -> None:
-        """Let the recorder and the replayer do their common set-up once, before this process forks into ranks. Each forked
-        process must call `start` afterwards."""
+        """Do the common set-up of the recorder and the replayer once, before this process forks into ranks."""
         self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
 
     def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
@@ -133,8 +121,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork this process into the requested number of ranks, and return in each rank. Errors are printed here, because Python
-    continues without a traceback if `sitecustomize` raises an error."""
+    """Fork this process into ranks. Errors are printed, because Python does not print those of `sitecustomize`."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):
@@ -150,9 +137,7 @@ def become_ranks(session: Session, by_fork: Any, count: int) -> None:
 
 
 def give_way() -> None:
-    """Remove this folder from `sys.path` and import `sitecustomize` again, which finds the user's own module if there is
-    one.
-    """
+    """Remove this folder from `sys.path` and import the user's own `sitecustomize`, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path_importer_cache.pop(here, None)
@@ -161,12 +146,9 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """Exit without teardown after a failed script. atexit calls functions in reverse order, so this function is registered
-    first to run last.
+    """Exit without teardown after a failed script.
 
-    After an uncaught error, Python tears down modules while the error's traceback still refers to their objects. After an
-    uncaught error, libraries built with nanobind (such as triton's) print a long list of leaked objects. Forked ranks always
-    print the list of leaked objects, because objects from before the fork are never freed. Therefore, stderr is redirected to
+    Libraries built with nanobind (such as triton's) would print a long list of leaked objects, so stderr is redirected to
     /dev/null.
     """
     error = getattr(sys, "last_value", None)

@@ -1,9 +1,8 @@
-"""Makes the counters of a Chrome trace: the memory held by a device, and the number of launches waiting in a stream's queue.
+"""Creates the counters of a Chrome trace: the memory held by a device, and the lengths of launch queues.
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 
-Viewers draw counters as curves below the device's tracks. An import ignores counters in the file, because they are computed
-from other events.
+Viewers draw counters as curves.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ _MOST = 20_000  # most points per curve; a longer curve keeps the highest value 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A curve over time. From `time_ns[k]` to `time_ns[k + 1]`, the counter has the value `value[k]`, in the unit
-    `unit`."""
+    """Stores a curve over time: the counter has the value `value[k]` from `time_ns[k]` to `time_ns[k + 1]`."""
 
     name: str
     unit: str

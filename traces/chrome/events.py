@@ -1,13 +1,10 @@
-"""Makes the events of one rank in the variant of Chrome's trace format that torch.profiler 2.4 and newer writes.
+"""Creates the events of one rank in the variant of Chrome's trace format that torch.profiler 2.4 and newer writes.
 
     for event in RankEvents(trace, rank=0): ...
     # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
 
-If the trace lacks a value, the event lacks the corresponding field. Correlation ids are renumbered. Spans without a thread or
-stream are put on separate tracks (tracks.py). Spans that partially overlap are clipped (Note [Strict nesting] in
-strict_nesting.py). `RankEvents.notes` stores the original times of clipped spans, and facts that events cannot express
-(export_notes.py).
+If the trace lacks a value, the event lacks the corresponding field.
 """
 
 from __future__ import annotations
@@ -75,7 +72,6 @@ class RankEvents:
         self._nest()
 
     def _nest(self) -> None:
-        """Compute the start and end of each span on its track, as described in Note [Strict nesting]."""
         host, device, marks = self.trace.host, self.trace.device, self._marks
         is_step_mark = self.trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep#"))
         uncut = np.concatenate(
@@ -127,10 +123,9 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Number the launches.
+        """Correlation ids are larger than the ids of all ops, so a correlation id is never mistaken for an op's id.
 
-        Correlation ids are larger than the ids of all ops, so a correlation id is never mistaken for an op's id. Correlation
-        ids also need more than 16 bits, because Holistic Trace Analysis stores row numbers in the integer type of the
+        Correlation ids also need more than 16 bits, because Holistic Trace Analysis stores indices in the integer type of the
         correlation ids.
         """
         device = self.trace.device
@@ -202,12 +197,7 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Return time ranges around steps and nn.DataParallel stages, unless the trace already has such ranges. Also return
-        their names.
-
-        Step ranges are placed on the main thread, because other tools look there for the ops of a step. If the trace has no
-        threads, step ranges are placed on the track of the phases.
-        """
+        """Step ranges are placed on the main thread, because other tools look there for the ops of a step."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

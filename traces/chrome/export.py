@@ -1,13 +1,9 @@
-"""Write a trace as Chrome JSON for Perfetto, chrome://tracing and Holistic Trace Analysis.
+"""Writes a trace as Chrome JSON for Perfetto, chrome://tracing and Holistic Trace Analysis.
 
     export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
-These tools need one file per rank. A trace of several ranks is written to the files NAME_rank0.json.gz, NAME_rank1.json.gz and
-so on. If the output path is a folder, the files in it are named rank0.json.gz, rank1.json.gz and so on.
-
-The format is the one that torch.profiler has written since release 2.4. Time stamps are microseconds since
-`baseTimeNanoseconds` with up to three decimals, so nanoseconds are exact. The module `events` makes the events. The module
-`export_notes` writes additional notes, which allow an import to restore the same trace.
+A trace of several ranks is written to the files NAME_rank0.json.gz, NAME_rank1.json.gz and so on. Time stamps are microseconds
+since `baseTimeNanoseconds` with up to three decimals, as in torch.profiler 2.4.
 """
 
 from __future__ import annotations
@@ -33,10 +29,9 @@ _BATCH = 4096  # number of events converted to text at a time, to limit memory
 
 
 def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
-    """Write the trace to `path`, one file per rank, and return the files. The output files are compressed if the name ends in
-    .gz.
+    """Write the trace to `path`, one file per rank, and return the files. Raises OSError.
 
-    The files appear under their final names only when they are complete. Raises OSError.
+    The files are compressed if the name ends in .gz, and appear only when they are complete.
     """
     path = Path(path)
     written = []

@@ -1,13 +1,9 @@
-"""Store notes in the header of an exported Chrome trace. From the events and the notes, an import restores the exported trace.
-
-Chrome's trace format has no fields for a step's kind, a phase, or a value that the host read. The export changes the times of
-some events, because viewers need spans to nest. The notes are stored as one text in the file's header, which viewers ignore:
+"""Stores notes in the header of an exported Chrome trace, from which an import restores the exported trace.
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-The notes are text instead of a JSON object because provenance may contain integers beyond 64 bits, which many JSON readers
-corrupt.
+Viewers ignore the notes. The notes are text instead of a JSON object because many JSON readers corrupt integers beyond 64 bits.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """The notes on all complete events ("ph": "X") of one category, in the order of the file."""
+    """Stores the notes on all complete events ("ph": "X") of one category, in the order of the file."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -43,9 +39,7 @@ class EventNotes:
 
 @dataclass
 class ExportNotes:
-    """The notes of one rank's file. `threads`, `devices`, `tables` and `events` describe one rank, and all other fields
-    describe the whole trace.
-    """
+    """Stores the notes of one rank's file."""
 
     grain: str
     provenance: dict[str, Any]
@@ -62,7 +56,7 @@ class ExportNotes:
 
     @classmethod
     def of(cls, part: Trace, whole: Trace, tracks: Sequence[int], events: dict[str, EventNotes]) -> Self:
-        """Build the notes of one rank. `part` is the trace of this rank only, and `whole` is the trace of all ranks."""
+        """Build the notes of one rank from the trace of this rank (`part`) and the trace of all ranks."""
         tables: dict[str, Table] = {name: getattr(part, name) for name in TABLES if name not in IN_EVENTS}
         machine = whole.machine_of(part.ranks[0]) if whole.machines else None
         run = whole.run_of(part.ranks[0]) if whole.runs else None
@@ -70,7 +64,6 @@ class ExportNotes:
         return cls(*facts, part.threads, list(tracks), part.devices, machine, run, tables, events)
 
     def text(self, strings: Strings) -> str:
-        """Return the notes as JSON text."""
         used: dict[int, int] = {}
         tables = {
             name: {
@@ -86,8 +79,7 @@ class ExportNotes:
 
     @classmethod
     def parse(cls, text: Any, strings: Strings) -> Self:
-        """Parse notes in the format of `text`, and add the strings of the notes' tables to `strings`. Raises ValueError if
-        `text` is invalid."""
+        """Parse the output of `text`. Raises ValueError for invalid text."""
         try:
             told = json.loads(text)
             if told["format"] != FORMAT:
@@ -125,16 +117,13 @@ class ExportNotes:
             raise ValueError(f"not the notes of an export ({error})") from error
 
     def same_whole(self, other: ExportNotes) -> bool:
-        """Return whether the two notes belong to files of the same trace."""
+        """Return True if two notes belong to files of the same trace."""
         return all(
             getattr(self, name) == getattr(other, name) for name in ("grain", "provenance", "problems", "lacks", "ranks")
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return which events of a category were recorded, and the recorded start and duration of all events.
-
-        If the notes refer to events that are not in the file, the times in the file are used unchanged.
-        """
+        """Return the recorded events of a category, and the recorded start and duration of all events."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T
@@ -144,7 +133,6 @@ class ExportNotes:
         return slice(own.added, None), start_ns, duration_ns
 
     def origins(self, category: str, count: int) -> Column:
-        """Return the origin (such as measured or estimated) of each of the `count` events of a category."""
         told = self.events[category].origins if category in self.events else []
         known = len(told) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in told)
         return np.array(told if known else [Origin.MEASURED] * count, "u1")

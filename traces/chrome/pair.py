@@ -1,11 +1,9 @@
-"""Writes two traces side by side into one Chrome trace for Perfetto, with arrows between corresponding kernels.
+"""Writes two traces side by side into one Chrome trace, with arrows between corresponding kernels.
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted so that the first pair of corresponding steps begins at the same time. An arrow connects each
-kernel, copy or memset to its counterpart (`traces.comparison.counterparts`) and shows how the two differ. Processes of the
-second trace get new process numbers, so that no number occurs twice. The file is only for viewers. The file's header says that
-the file contains two recordings, so `trace import` rejects the file.
+The second trace is shifted so that the first pair of corresponding steps begins at the same time. The file is only for viewers:
+`trace import` rejects it.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _ARROWS = 1 << 41
 
 
 def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names: tuple[str, str]) -> Path:
-    """Write the first rank of both traces to one file, compressed if the name ends in .gz. Raises OSError."""
+    """Write the first rank of two traces to one file. Raises OSError."""
     pairs = paired_steps(first, second)
     events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
     target = Path(path)
@@ -84,7 +82,7 @@ class _PairEvents:
             yield {"ph": "f", "bp": "e", **flow, **self._middle(1, theirs)}
 
     def _middle(self, number: int, row: int) -> Event:
-        """Return the middle of a device span, because arrows must begin and end inside spans."""
+        """Arrows must begin and end inside spans."""
         trace, side = self._tables[number], self._sides[number]
         table = trace.device
         pid = trace.devices[int(table.device[row])].index + number * _SECOND_PIDS

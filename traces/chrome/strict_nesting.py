@@ -2,12 +2,10 @@
 
     nested_ends((track,), start_ns, end_ns)   # 0..10 and 5..30 overlap and become 0..5 and 5..30
 
-Note [Strict nesting] Perfetto drops a slice that partially overlaps another slice on its track, so such spans are clipped. If
-two spans of a host thread overlap partially, the span that loses less time is clipped. On a stream, the earlier span is always
-clipped, which keeps the stream's busy time unchanged. A profiler may project a host range onto a stream so that the range
-begins inside the previous kernel. A range that begins inside the previous kernel is moved to begin after the kernel. Some
-profilers record synchronizations (waits for a stream) among the stream's kernels. An export puts synchronizations on a separate
-track beside the stream's track.
+Note [Strict nesting]
+    Perfetto drops a slice that partially overlaps another slice on its track, so such spans are clipped. If two spans of a host
+    thread overlap partially, the span that loses less time is clipped. On a stream, the earlier span is always clipped, which
+    keeps the stream's busy time unchanged. A range that begins inside the previous kernel is moved to begin after the kernel.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the starts of all spans. A span in the mask `ranges` is moved to start after all device work that began
-    earlier."""
+    """Return the starts of all spans. Spans in the mask `ranges` start after all earlier device work."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])
@@ -40,8 +37,8 @@ def nested_ends(
 ) -> Column:
     """Return the ends of the spans, clipped so that any two spans of a track are disjoint or nested.
 
-    With `keep_later`, the earlier of two partially overlapping spans is always clipped. If a span in the mask `uncut` partially
-    overlaps another span, the other span is clipped. See Note [Strict nesting].
+    With `keep_later`, the earlier of two partially overlapping spans is always clipped. Spans in the mask `uncut` are not
+    clipped.
     """
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()

@@ -1,10 +1,7 @@
-"""Makes extra tracks for spans without a thread or stream, such as phases, waits for batches and collectives.
+"""Creates extra tracks for spans without a thread or stream, such as phases, waits for batches and collectives.
 
     for track in side_tracks(trace):
         track.name, [span.name for span in track.spans()]   # ("phases", ["loader", "h2d", "forward", ...])
-
-If a trace has phase times but no kernels, devices also get tracks of phases and nn.DataParallel stages. In a trace with
-kernels, the kernels already show when phases and stages ran.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds 
 
 
 class SideSpan(NamedTuple):
-    """A span of a side track. Viewers show the `args` of a span."""
+    """Describes a span of an extra track. Viewers show its `args`."""
 
     name: str
     start_ns: int
@@ -36,7 +33,7 @@ class SideSpan(NamedTuple):
 
 @dataclass
 class SideTrack:
-    """A track with its spans. `device` is a row of the trace's devices, or NONE for a host track."""
+    """Describes an extra track. `device` is an index in `trace.devices`, or NONE for a host track."""
 
     name: str
     device: int
@@ -48,7 +45,6 @@ class SideTrack:
     args: list[dict[str, Any]]
 
     def spans(self) -> Iterator[SideSpan]:
-        """Return the spans. Spans that overlap partially are clipped; see Note [Strict nesting]."""
         ends = nested_ends((np.zeros(len(self.names), "i8"),), self.start_ns, self.end_ns)
         yield from map(SideSpan, self.names, self.start_ns.tolist(), ends.tolist(), self.args)
 

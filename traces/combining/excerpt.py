@@ -1,4 +1,4 @@
-"""Cut a time range out of a trace.
+"""Cuts a time range out of a trace.
 
     excerpt = between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
     export_chrome(excerpt, Path("range.json.gz"))
@@ -15,10 +15,7 @@ _TIMELESS = ("values", "sizes")
 
 
 def between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
-    """Return the rows of `trace` that overlap a time range, and the host calls that launched the range's device work.
-
-    Spans are kept whole. Rows of tables without times (`values`, `sizes`) are kept if their step is kept.
-    """
+    """Return the whole spans that overlap a time range, and the host calls that launched their device work."""
     rows = {name: _touching(getattr(trace, name), start_ns, end_ns) for name in TABLES if name not in _TIMELESS}
     launches = trace.device.launch[rows["device"]]
     rows["host"] = np.union1d(rows["host"], launches[launches >= 0])

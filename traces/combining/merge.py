@@ -1,4 +1,4 @@
-"""Merge recordings: the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
+"""Merges recordings: the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
 
     trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
     trace.run_of(1).loaders             # each rank's own
@@ -53,12 +53,7 @@ _BROUGHT = frozenset(
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
     """Merge the recordings of several processes, with one rank per process.
 
-    The rank number of a recording comes from `ranks`, or else from the recording itself. A recording without a rank number gets
-    the first free number. If two recordings have the same rank number, the later recording gets a free number, and the
-    duplicate is counted in `problems`.
-
-    The provenance is that of the lowest rank, and `provenance["ranks"]` lists how each rank differs from it. Raises ValueError
-    if `recordings` is empty.
+    A recording with an unknown or repeated rank gets the first free number. Raises ValueError if `recordings` is empty.
     """
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
@@ -89,11 +84,7 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def of_rank(trace: Trace, rank: int) -> Trace:
-    """Return the rows of one rank. The returned trace keeps the strings, provenance, problems and list of missing data of the
-    whole trace.
-
-    A row without a rank gets the rank of its thread, device, step or phase, or else the first rank of the trace.
-    """
+    """Return the part of a trace that belongs to one rank."""
     of_threads = np.array([*(thread.rank for thread in trace.threads), NONE])
     of_devices = np.array([*(device.rank for device in trace.devices), NONE])
     of_steps = np.append(trace.steps.rank, NONE)
@@ -123,15 +114,7 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
     """Return `recording` with some of its steps (`numbers`) replaced by the steps of `profile`.
 
-    The returned trace has the profile's host and device spans and memory events. Replaced steps get the kind StepKind.PROFILED,
-    but evaluation and warm-up steps keep their kind. Their phases are cut by ops. All other data is taken from `recording`.
-
-    If the clock of one trace does not count from 1970, the traces are aligned by the starts of their steps. `Run.clean`
-    compares clean and profiled steps. `Run.profiler_cost` and `Run.host_scale` convert host times of profiled steps to times
-    without the profiler (see profiler_cost.py).
-
-    If the profile has no device work, the trace's level of detail stays unchanged and `lacks` mentions the missing work. If the
-    profile contains none of the steps, the recording is returned with only an additional entry in `problems`.
+    If the clock of one trace does not count from 1970, the traces are aligned by the starts of their steps.
     """
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
@@ -330,10 +313,7 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
 
 
 def _clean_after_profile(trace: Trace, rank: int) -> int:
-    """Return how many clean training steps of a rank ran after its first profiled step, if the profile has GPU work.
-
-    The recorder counts steps after a profiled step as clean only if there are too few other clean steps (FEWEST_CLEAN_STEPS).
-    """
+    """The recorder counts steps after a profiled step as clean only if there are too few other clean steps."""
     steps = trace.steps
     profiled = steps.start_ns[(steps.rank == rank) & (steps.kind == StepKind.PROFILED)]
     if not len(profiled) or not len(work_rows(trace)):
@@ -348,13 +328,7 @@ class _Lead(NamedTuple):
 
 
 def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """Split the start of each clean step into several phases, up to the point where the step first waits for a batch.
-
-    The recorder does not see single ops. For example, the recorder counts the averaging of weights after the optimizer's step
-    as a part of the next step's `loader` phase. In a profile, the averaging of weights is a separate phase before the wait for
-    a batch. A clean step is split in the same proportions as the first profiled step that has such phases and an equal number
-    of passes. The delay of the device behind the host is copied from the same profiled step.
-    """
+    """The recorder does not see single ops, so it counts work before the wait for a batch as data loading."""
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):
         leads.setdefault(passes, leads.get(passes) or _leads(profile, step))

@@ -6,43 +6,27 @@
     pace.scale[phase_row]                       # a factor for the remaining time
 
 Note [The profiler's cost per event]
-    The profiler takes host time for each event that it records: an op (more with shapes), a range, a module's range, a GPU
-    runtime call (more for a launch), or an allocation. The profiler takes this time just before it reads the event's start
-    time. The gap between two neighboring events is therefore reduced by the cost of the later event, but never below
-    `LEAST_GAP_NS`. The remainder is subtracted from the following gaps of the same phase.
-
-    The costs are fitted to the recording. For each phase, host time in profiled steps minus host time in clean steps is the sum
-    of the costs of its events. There are fewer phases than unknowns, so one common unit is fitted first. In this unit, an op
-    with shapes costs 1, and other kinds cost the values in `EVENT_COSTS`. Then each kind may deviate from its prior as far as
-    the phases require, weighted by the noise of the steps and `EVENT_COST_SPREAD`. No cost is negative.
+    The profiler takes host time just before it reads the start time of an event. The gap between two events is therefore
+    reduced by the cost of the later event, but never below `LEAST_GAP_NS`. For each phase, host time in profiled steps minus
+    host time in clean steps is the sum of the costs of its events. One common unit is fitted first, and then each kind may
+    deviate from `EVENT_COSTS` as far as the phases require (`EVENT_COST_SPREAD`).
 
 Note [The clean steps decide]
-    The remaining difference is distributed proportionally, in both directions. The factor `host_scale` of a phase makes the
-    median of its profiled steps equal to the median of its clean steps. Profiled steps with the same events do the same work.
-    Differences between such steps are noise, so each gets the median. A step with other events keeps its share.
-
-    Only the host's own time is compared. If a phase waits for the GPU in a clean step, its own time and the wait are one
-    figure. That wait is at least as long as in the profiled steps, because the GPU has more to catch up with. The wait is at
-    most the GPU's lag at the start of the phase plus the work launched in the phase. Within these limits, the phase gets the
-    common factor of the phases that do not wait.
-
-    If recorder and profile name different phases, their boundaries differ, so only whole steps are compared.
+    The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
+    steps equal to the median of its clean steps. Only the host's own time is compared. If a phase waits for the GPU in a clean
+    step, the wait is at most the GPU's lag at the start of the phase plus the work launched in the phase. If recorder and
+    profile name different phases, only whole steps are compared.
 
 Note [Threads at the same time]
-    The replicas of nn.DataParallel run in threads. Each thread waits for Python's lock while another thread runs. A profiler
-    makes these waits longer, so it slows a phase with DataParallel stages by more than the cost of its events. The costs are
-    fitted to the other phases, if there are any. The other phases have few events, so a fitted cost may be far too high. All
-    costs are therefore reduced by a common factor until no phase with stages costs more than its measured slowdown.
-
-    The profiler does not slow all stages alike. The start and end times of stages therefore divide their phase in the same
-    proportions as in the clean steps (median of each interval). All replicas count as one stage, because their order changes
-    from step to step. A phase in which the host waited for the GPU keeps the proportions of the profiled step, because the
-    waits in clean steps are unknown.
+    The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
+    profiler makes these waits longer, so the costs are fitted to the other phases, if there are any. All costs are reduced by a
+    common factor until no phase with stages costs more than its measured slowdown. Stages divide their phase in the same
+    proportions as in the clean steps, and all replicas count as one stage.
 
 Note [The wait for a batch]
     The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. Each profiled step
-    gets a wait from the clean steps by rank. The longest wait replaces the longest, and so on. The medians of a step's parts do
-    not add up to the median of the step. All waits are therefore shifted until the median step equals the median clean step.
+    gets a wait from the clean steps by rank: the longest wait replaces the longest, and so on. All waits are then shifted until
+    the median step equals the median clean step.
 """
 
 from __future__ import annotations
@@ -71,7 +55,7 @@ _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """The start and end times of the events on one rank's host, and the kinds of the events, in time order.
+    """Stores the start and end times of the events on one rank's host, in time order.
 
     Only the main thread and threads that launch GPU work are included.
     """
@@ -103,22 +87,15 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """Return the number of events of each kind that start in each time window. The returned array has the shape (windows,
-        kinds)."""
+        """Return the number of events that start in each time window, as an array of the shape (windows, kinds)."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)
         started = np.concatenate((np.zeros((1, len(EVENT_COSTS)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
 
 
 class _WithoutCost:
-    """Maps host times to times without the profiler's cost. See Note [The profiler's cost per event]."""
-
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """Just before each of `times_ns`, the profiler took `cost_ns` of host time. The profiler's time is subtracted inside
-        time windows, which begin at `start_ns` and end at `end_ns`.
-
-        All columns are in time order. The time windows are phases and do not overlap.
-        """
+        """Just before each of `times_ns`, the profiler took `cost_ns` of host time."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
@@ -151,8 +128,6 @@ class _WithoutCost:
 
 
 class _StagePace:
-    """Moves the start and end of DataParallel stages within their phases. See Note [Threads at the same time]."""
-
     def __init__(self, trace: Trace, rows: Column, waits: Intervals, without_cost: _WithoutCost) -> None:
         phases, self._zero_ns = trace.phases, without_cost.zero_ns
         with_stages = np.unique(trace.parts.phase[trace.parts.phase >= 0])
@@ -177,10 +152,6 @@ class _StagePace:
 
 
 def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
-    """Return the names of a phase and its stages, and the times at which the phase and each stage begin and end.
-
-    Stages that overlap with stages of another name are left out.
-    """
     parts, phases = trace.parts, trace.phases
     names, moments_ns = [int(phases.name[row])], [int(phases.start_ns[row])]
     for name in dict.fromkeys(parts.name[parts.phase == row].tolist()):
@@ -193,9 +164,7 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
 
 
 class ProfiledSteps:
-    """The phases of a rank's profiled steps. `rows` are rows of `trace.phases`, and `counts` has the number of events of
-    each kind in each phase.
-    """
+    """Stores the phases of a rank's profiled steps, with the number of events of each kind."""
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -213,8 +182,7 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Find the phases with one of the given names in each step. Return one array of indices in `rows` for each step that
-        has such phases."""
+        """Return, for each step, the indices of its phases with the given names."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]
@@ -222,10 +190,6 @@ class ProfiledSteps:
 
 @dataclass
 class _Phase:
-    """Median times of one phase, in clean steps (without profiler) and in profiled steps. If the recorder and the profile
-    name phases differently, all phases are treated as one.
-    """
-
     names: tuple[str, ...]
     clean_ns: float  # host time including waits for the GPU
     noise_ns: float  # possible error of the profiled-minus-clean difference
@@ -239,10 +203,9 @@ class _Phase:
 
 
 class CleanPace:
-    """Converts host times of one rank's profiled steps to the times that they would be without the profiler.
+    """Converts host times of a rank's profiled steps to the times that they would be without the profiler.
 
-    `scale` has one factor per row of `trace.phases`, which is 1.0 in steps without a profiler. Older recordings have only the
-    factor `scale`, and no profiler cost per event.
+    `scale` contains one factor per phase, which is 1.0 in steps without a profiler.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
@@ -281,8 +244,7 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return `run` with the fields `profiler_cost` and `host_scale` filled in, if `trace` has steps with and without the
-    profiler."""
+    """Return `run` with `profiler_cost` and `host_scale`, if `trace` has steps with and without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -375,7 +337,6 @@ def _noise_ns(values_ns: Column) -> float:
 
 
 def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
-    """Fit the profiler's cost per event, as described in Note [The profiler's cost per event]."""
     known = [phase for phase in phases if phase.noise_ns > 0]
     in_turn = [phase for phase in known if not phase.has_threads] or known
     shown = [phase for phase in in_turn if not phase.waits] or in_turn
@@ -397,8 +358,6 @@ def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
 
 
 def _affordable_share(phases: Sequence[_Phase], costs_ns: Column) -> float:
-    """Return the factor that reduces the profiler's costs so that no phase with DataParallel stages costs more than its
-    measured slowdown plus noise. See Note [Threads at the same time]."""
     share = 1.0
     for phase in phases:
         slower_ns = max(phase.profiled_ns - (phase.clean_ns - phase.wait_ns) + phase.noise_ns, 0.0)
@@ -420,11 +379,6 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
-    """Return one factor per phase. The factor is the phase's time in clean steps divided by its time in profiled steps, after
-    the profiler's cost was subtracted (`own_ns`).
-
-    See Note [The clean steps decide].
-    """
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]
     clean_ns, own_ns = sum(phase.clean_ns for phase in sure), sum(phase.own_ns for phase in sure)
@@ -451,8 +405,6 @@ def _of_same_events(own_ns: Column, counts: Column) -> Column:
 
 
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
-    """Return the time in the `loader` phase of each training step without the profiler. Steps that have no `loader` phase are
-    left out. See Note [The wait for a batch]."""
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))

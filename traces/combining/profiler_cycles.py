@@ -1,12 +1,10 @@
-"""Joins the recordings of one process, because torch.profiler writes a separate file for each cycle of its schedule.
+"""Joins the recordings of one process, because torch.profiler writes a file for each cycle of its schedule.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
 
-Two recordings belong to one process if their rank, main thread id and GPUs are equal. The clocks of both recordings must count
-from 1970, and the times of the recordings must not overlap. If the ranks of two recordings are unknown, their file names must
-also be equal except for a time stamp. `tensorboard_trace_handler` writes such names (`host_4711.1623143566756.pt.trace.json`).
-The time between two cycles of the profiler was not recorded.
+Two recordings belong to one process if their rank, main thread id and GPUs are equal. If the ranks are unknown, the file names
+must be equal except for a time stamp.
 """
 
 from __future__ import annotations
@@ -28,11 +26,7 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Group recordings by process. Return one list per process with the indices (in `recordings`) of its profiling cycles, in
-    time order.
-
-    `names` has each recording's file name and its rank, if known.
-    """
+    """Return one list of indices in `recordings` per process, in time order. `names` contains file names and ranks."""
     groups: dict[Hashable, list[int]] = {}
     for place, (recording, name) in enumerate(zip(recordings, names, strict=True)):
         groups.setdefault(_process(recording, *name), []).append(place)
@@ -54,8 +48,7 @@ def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
 
 
 def joined_cycles(cycles: Sequence[Trace]) -> Trace:
-    """Join recordings in time order into one trace. Threads of the recordings are matched by thread id, and GPUs by device
-    number."""
+    """Join recordings in time order into one trace. Threads are matched by thread id, and GPUs by device number."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
     devices: dict[int, Device] = {}

@@ -1,4 +1,4 @@
-"""Merges the processes of one run into one trace, in which each rank comes from the process that did the rank's work.
+"""Merges the processes of one run into one trace with one process per rank.
 
     process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
     trace, notes = one_replay(timelines_in(folder), main=4700)
@@ -23,9 +23,9 @@ from traces.model.trace import NONE, StepKind, Trace
 
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
-    """Load the trace files in `folder` that the processes of a replay wrote, by process id and with the largest file first.
+    """Load the trace files that the processes of a replay wrote, by process id. Raises TraceError.
 
-    If `are_complete` is False, processes may still be running, and files may be incomplete. Raises TraceError.
+    If `are_complete` is False, processes may still be running, and files may be incomplete.
     """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far
@@ -43,12 +43,10 @@ def _so_far(file: Path) -> Trace:
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Return the process id of each rank, in the order of the ranks. `main` is the process id of the script itself.
+    """Return the process id of each rank. `main` is the process id of the script itself.
 
-    Several processes may have the same rank number, because child processes inherit the number from their parent. Among
-    processes of the same rank, a process that trained is preferred over one that only evaluated. Further criteria, in this
-    order, are: use of a GPU, the main process, the most steps, and the most GPU work. Processes without steps or GPU work, such
-    as torchrun, are used only if no other process has the rank.
+    Several processes may have the same rank number, because child processes inherit the number from their parent. A process
+    that trained is preferred over a process that only evaluated.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
@@ -66,10 +64,9 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
 
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """Merge the processes of a replay into one trace. The returned list of messages names the processes that were left out.
+    """Merge the processes of a replay into one trace, with messages about processes that were left out.
 
-    The keys of `timelines` are process ids, and `main` is the id of the script's own process. Raises ValueError if `timelines`
-    is empty.
+    The keys of `timelines` are process ids. Raises ValueError if `timelines` is empty.
     """
     by_rank = process_of_each_rank(timelines, main)
     worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())

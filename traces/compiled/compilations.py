@@ -1,10 +1,9 @@
-"""Finds the compilations in a trace: how long torch.compile kept the host busy, and which part of the script it compiled.
+"""Finds out how long torch.compile kept the host busy, and which part of the script it compiled.
 
     (first, *_) = compilations(trace, rank=0)
     first.region, first.is_backward, first.step, first.host_ns      # "0/1", False, 7, 843_600_000
 
-torch puts a range called "NAME (dynamo_timed)" around each stage of a compilation. Recent PyTorch releases also write a mark
-"NAME_data: compile_id=0/1", which names the compiled region (torch/_dynamo/utils.py).
+torch puts a range called "NAME (dynamo_timed)" around each stage of a compilation (torch/_dynamo/utils.py).
 """
 
 from __future__ import annotations
@@ -22,19 +21,15 @@ _TIMED, _ID = " (dynamo_timed)", "compile_id="
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """One compilation during the recording. If torch did not mark the compiled region, `region` is "".
+    """Describes one compilation during the recording."""
 
-    `step` is the number of the step in which the compilation starts, or None.
-    """
-
-    region: str
+    region: str  # "" if torch did not mark the compiled region
     is_backward: bool
-    step: int | None
+    step: int | None  # number of the step in which the compilation starts
     host_ns: int
 
 
 def compilations(trace: Trace, rank: int = 0) -> tuple[Compilation, ...]:
-    """Return the compilations of one rank, in the order of their starts."""
     host, strings = trace.host, trace.strings
     is_timed = strings.matching(host.name, lambda name: name.endswith(_TIMED))
     if not is_timed.any():

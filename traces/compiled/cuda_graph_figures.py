@@ -1,7 +1,7 @@
 """Computes how often a trace launches each CUDA graph, and how long a launch takes.
 
-(first, *_) = cuda_graphs(trace, rank=0, steps=steady_steps(trace))
-first.name, first.launches, first.kernels, first.gpu_ns     # "CUDA graph 1"; 1.0 launch, 318.0 kernels, 14_200_000 ns per step
+    (first, *_) = cuda_graphs(trace, rank=0, steps=steady_steps(trace))
+    first.name, first.launches, first.kernels, first.gpu_ns  # "CUDA graph 1"; 1.0 launch, 318.0 kernels, 14_200_000 ns per step
 """
 
 from __future__ import annotations
@@ -20,40 +20,31 @@ from traces.model.trace import NONE, Column, DeviceKind, Trace
 
 @dataclass(frozen=True, slots=True)
 class CudaGraph:
-    """A CUDA graph. CUDA graphs are numbered in the order of their first launches. Counts and times are given per step, for the
-    steps that launch the graph.
+    """Describes a CUDA graph, with counts and times per step."""
 
-    `gpu_ns` is the time in which the device executes work of the graph. `gaps_ns` is the time between the first and the last
-    kernel of a launch in which no work of the graph runs. `host_ns` is the median duration of the calls that launch the graph.
-    `longest` names the kernels with the largest total time.
-    """
-
-    name: str
+    name: str  # numbered in the order of the first launches
     launches: float
     kernels: float
-    gpu_ns: int
-    gaps_ns: int
-    host_ns: int
-    longest: tuple[str, ...]
+    gpu_ns: int  # time in which the device executes work of the graph
+    gaps_ns: int  # time within a launch in which no work of the graph runs
+    host_ns: int  # median duration of the launching calls
+    longest: tuple[str, ...]  # kernels with the largest total time
 
 
 _LONGEST = 3
 
 
 def graph_launch_of(trace: Trace) -> Column:
-    """Return, for each device span of a CUDA graph, the host row of the call that launched the graph, and NONE for other
-    spans."""
+    """Return the call that launched each device span of a CUDA graph, or NONE."""
     launch = np.where(trace.device.launch < len(trace.host), trace.device.launch, NONE)
     return np.asarray(np.append(enclosing(trace.host, is_graph_launch(trace)), NONE)[launch])
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. If `steps` is None or empty, launches in all steps are
-    counted.
+    """Return the CUDA graphs that one rank launches in the given steps.
 
-    CUDA graphs are identified by their ids. If the trace has no graph ids, launches with the same GPU work are assumed to be
-    launches of one CUDA graph. Copies and memsets are compared without their names: for a graph that was captured before the
-    profile began, CUPTI names a memset "Memset (Unknown)" in the first launch and "Memset (Device)" later (CUDA 13 on an H200).
+    If the trace has no graph ids, launches with the same GPU work are assumed to be launches of one CUDA graph. CUPTI names a
+    memset "Memset (Unknown)" in the first launch and "Memset (Device)" later (CUDA 13 on an H200).
     """
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)

@@ -1,8 +1,7 @@
-"""Finds graph breaks in a trace. At a graph break, a compiled function leaves its graph, runs eagerly and enters the next
-graph.
+"""Finds graph breaks, at which a compiled function leaves its graph, runs eagerly and enters the next graph.
 
-(first,) = graph_breaks(trace, region_calls(trace))
-first.after, first.before, first.host_ns      # "0/0", "1/0", 412_000: from the end of one graph to the start of the next
+    (first,) = graph_breaks(trace, region_calls(trace))
+    first.after, first.before, first.host_ns      # "0/0", "1/0", 412_000: from the end of one graph to the start of the next
 """
 
 from __future__ import annotations
@@ -25,26 +24,20 @@ RESUMED = "torch_dynamo_resume_in_"  # Dynamo's name of the function that contin
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
-    """A graph break between two regions. Counts and times are given per step, for the steps in which the graph break happened.
-
-    `host_ns` is the median time of the host from the end of the first graph to the start of the second. `ops` are the eager ops
-    that the host launched between the two graphs, and `gpu_ns` is the GPU busy time of their work.
-    """
+    """Describes a graph break between two compiled regions, with counts and times per step."""
 
     after: str
     before: str
     count: float
-    host_ns: int
-    gpu_ns: int
-    ops: tuple[str, ...]
+    host_ns: int  # median time from the end of the first graph to the start of the second
+    gpu_ns: int  # GPU busy time of the eager ops
+    ops: tuple[str, ...]  # eager ops between the two graphs
 
 
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
     """Return the graph breaks between the given calls of compiled regions.
 
-    A profile shows a graph break as a compiled region inside the range of another region. A replay shows a graph break by the
-    name of the function that Dynamo compiled after the break. `functions` maps each region to the name of the compiled
-    function.
+    A replay shows a graph break by the name of the function that Dynamo compiled after the break.
     """
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
     threads, starts, ends = trace.host.thread, trace.host.start_ns, trace.host.end_ns

@@ -1,4 +1,4 @@
-"""Figures of compiled code in a trace.
+"""Computes the figures of compiled code in a trace.
 
     of = compiled_figures(trace, rank=0, steps=steady_steps(trace))
     of.regions[0].name, of.regions[0].calls, of.regions[0].gpu_ns     # "0/0", 1.0 call and 812_000 ns per step
@@ -28,8 +28,7 @@ _FUSED = "triton_"
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """A fused kernel of a compiled region: launches and GPU time per step, for the steps in which the region was
-    called."""
+    """Describes a fused kernel of a compiled region, with launches and GPU time per step."""
 
     name: str
     launches: float
@@ -38,62 +37,49 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One compilation of a function. Counts and times are given per step, for the steps in which the compiled region was
-    called. Host times are medians.
-
-    `gpu_ns` is the time in which the device executes kernels of the region, in forward and backward pass together. `fused_ns`
-    is the time in which the device executes fused kernels of the region. `host_ns` is the time that the host spends in the
-    compiled graphs of the region. `fused` lists the fused kernels, longest first. `external` names the region's ops that launch
-    device work other than fused kernels. `recompilation` is the number of earlier compilations of the same function. `function`
-    is known for replays only.
-    """
+    """Describes one compilation of a function, with counts and times per step. Host times are medians."""
 
     name: str
-    function: str
-    recompilation: int
+    function: str  # known for replays only
+    recompilation: int  # number of earlier compilations of the same function
     calls: float
     backwards: float
-    gpu_ns: int
-    fused_ns: int
-    host_ns: int
+    gpu_ns: int  # time in which the device executes kernels of the region, forward and backward
+    fused_ns: int  # of these, time of fused kernels
+    host_ns: int  # host time in the compiled graphs of the region
     kernels: float
     graph_launches: float
-    fused: tuple[FusedKernel, ...]
-    external: tuple[str, ...]
+    fused: tuple[FusedKernel, ...]  # longest first
+    external: tuple[str, ...]  # ops that launch device work other than fused kernels
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledFigures:
-    """Compiled code in one trace. `recompiles` lists the compiled regions that are recompilations of a function.
+    """Contains the figures of compiled code in one trace.
 
-    `breaks` are the graph breaks in the compared steps. `compilations` happened anywhere in the recording. The shares show how
-    much of the rank's GPU work in the compared steps belongs to compiled regions, fused kernels and CUDA graphs. A CUDA graph
-    that the script captured can run fused kernels outside of compiled regions. The fields `graph_breaks`, `eager` and
-    `compile_ns` are known for replays only, and cover the whole run.
+    The shares show how much of the rank's GPU work belongs to compiled regions, fused kernels and CUDA graphs.
     """
 
     regions: tuple[Region, ...] = ()
-    recompiles: int = 0
-    breaks: tuple[GraphBreak, ...] = ()
+    recompiles: int = 0  # number of repeated compilations of a function
+    breaks: tuple[GraphBreak, ...] = ()  # graph breaks in the compared steps
     graphs: tuple[CudaGraph, ...] = ()
-    compilations: tuple[Compilation, ...] = ()
+    compilations: tuple[Compilation, ...] = ()  # anywhere in the recording
     region_share: float = 0.0
     fused_share: float = 0.0
     graph_share: float = 0.0
-    graph_breaks: int | None = None
+    graph_breaks: int | None = None  # of the whole run; known for replays only
     break_reasons: Mapping[str, int] = field(default_factory=dict)
-    compile_ns: int | None = None
-    eager: tuple[EagerRegion, ...] = ()
+    compile_ns: int | None = None  # of the whole run; known for replays only
+    eager: tuple[EagerRegion, ...] = ()  # of the whole run; known for replays only
 
     @property
     def is_compiled(self) -> bool:
-        """Whether torch.compile was used. A CUDA graph that contains fused kernels is evidence of torch.compile."""
+        """A CUDA graph that contains fused kernels is evidence of torch.compile."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
 
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:
-    """Return the figures of one rank. If `steps` are given, only compiled regions that were called in these steps are
-    included."""
     chosen = None if steps is None else set(steps.tolist())
     calls = [call for call in region_calls(trace, rank) if not chosen or call.step in chosen]
     by_name: dict[str, list[RegionCall]] = {}
@@ -146,7 +132,7 @@ def _is_fused(kernel: str) -> bool:
 
 
 def _compilation(name: str) -> int:
-    """Return how often the function had been compiled before, which is the number M in a region's name "N/M"."""
+    """In a region's name "N/M", the function had been compiled M times before."""
     number = name.partition("/")[2].partition("_")[0]
     return int(number) if number.isdigit() else 0
 

@@ -5,14 +5,10 @@
     calls[0].launching                       # host rows of the ops and graph launches that gave work to the device
 
 Note [One call of a region]
-    torch marks compiled code with nested ranges. `Torch-Compiled Region: N/M` surrounds the code that Dynamo made of a
-    function. This code calls a graph, and between graphs it may call other regions and eager ops. `CompiledFunction` and
-    `CompiledFunctionBackward` surround a graph's forward and backward. `## Call CompiledFxGraph KEY ##` surrounds Inductor's
-    code. A call of a region is the outermost range around one graph, so eager ops between graphs do not belong to a call.
-    Some releases mark only some of these ranges. A region without a graph's range is one call.
-
-    A backward belongs to the forward with the same autograd sequence number. Without numbers, the last forward comes first,
-    as in autograd.
+    torch marks compiled code with nested ranges: `Torch-Compiled Region: N/M` surrounds the code that Dynamo made of a
+    function, and `CompiledFunction` and `CompiledFunctionBackward` surround a graph's forward and backward. A call of a region
+    is the outermost range around one graph, so eager ops between graphs do not belong to a call. A backward pass belongs to the
+    forward pass with the same autograd sequence number. Without numbers, the last forward pass comes first, as in autograd.
 """
 
 from __future__ import annotations
@@ -37,39 +33,30 @@ class _Range(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionCall:
-    """One call of a compiled region. `row` is the host row of the call, and `region_row` is the host row of the
-    enclosing region or NONE.
+    """Describes one call of a compiled region."""
 
-    `region` is torch's number of the compiled region, or the position among the step's graphs if torch wrote no number.
-    `inputs` has the shapes of the forward pass's arguments, or "" if unknown. `graph` is Inductor's key of the compiled graph,
-    or "" if unknown. `code` is the host row of the code that Inductor generated. If there is none, `code` is `row`. `launching`
-    are the host rows of the ops that launched GPU work, and `work` are the device rows of this GPU work in launch order.
-    """
-
-    region: str
+    region: str  # torch's number, or else the position among the step's graphs
     is_backward: bool
-    inputs: str
-    graph: str
-    row: int
-    code: int
-    region_row: int
+    inputs: str  # shapes of the forward pass's arguments, or ""
+    graph: str  # Inductor's key of the compiled graph, or ""
+    row: int  # host row of the call
+    code: int  # host row of the code that Inductor generated, or else `row`
+    region_row: int  # host row of the enclosing region, or NONE
     step: int
-    launching: tuple[int, ...]
-    work: tuple[int, ...]
+    launching: tuple[int, ...]  # host rows of the ops that launched GPU work
+    work: tuple[int, ...]  # device rows of this GPU work, in launch order
 
 
 def is_graph_launch(trace: Trace) -> Column:
-    """Return a mask of the host rows that launch a CUDA graph."""
     return trace.strings.matching(trace.host.name, GRAPH_LAUNCHES.__contains__)
 
 
 def is_region_range(trace: Trace) -> Column:
-    """Return a mask of the host rows that are ranges around compiled code."""
     return trace.strings.matching(trace.host.name, _kind_of)
 
 
 def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
-    """Return the calls of compiled regions on one rank, in the order of their starts. See Note [One call of a region]."""
+    """Return the calls of compiled regions on one rank, in the order of their starts."""
     kinds = np.array([_kind_of(text) for text in trace.strings.texts], np.int8)
     host = trace.host
     if not kinds.any() or not len(host):
@@ -109,7 +96,6 @@ def _kind_of(text: str) -> int:
 
 
 def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
-    """Return, for each host row, the outermost compiled graph around it and the innermost compiled region around it."""
     unit, region = [NONE] * len(kind), [NONE] * len(kind)
     for row, (of, outer) in enumerate(zip(kind.tolist(), parent.tolist(), strict=True)):
         if outer >= 0:
@@ -142,8 +128,6 @@ def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
 
 
 def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int, ...]:
-    """Return the rows of the outermost ops in a compiled call that launched the given GPU work. If a compiled region launched
-    kernels directly, its call is treated as one op."""
     host = trace.host
     is_op = ((host.kind == HostKind.OP) | is_graph_launch(trace)) & ~is_region_range(trace)
     rows: dict[int, None] = {}
@@ -161,8 +145,6 @@ def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int
 
 
 def _codes(trace: Trace, kind: Column, unit: Column) -> dict[int, int]:
-    """Return, for each call of a compiled region, the host row of the code that Inductor generated. The keys of the returned
-    dictionary are the host rows of the calls."""
     graphs = np.flatnonzero(kind == _Range.GRAPH)[::-1].tolist()  # Code may call code. The outermost range comes last here.
     return {int(unit[row]): row for row in graphs if _graph_key(trace.strings[trace.host.name[row]])}
 
@@ -180,8 +162,6 @@ def _step_of(trace: Trace, rank: int, start_ns: Column) -> Column:
 
 
 class _Numbers:
-    """Finds the region number of each forward and backward graph, and the shapes of the forward's inputs."""
-
     def __init__(self, trace: Trace, region: Column) -> None:
         self._trace = trace
         self._region = region
@@ -210,8 +190,6 @@ class _Numbers:
         return told
 
     def _forward_of(self, number: str, sequence: int) -> tuple[str, str]:
-        """Return the number and the inputs of the forward pass that belongs to a backward pass. Remove the forward pass from
-        the list of forward passes that wait for their backward pass."""
         known = self._by_sequence.pop(sequence, None)
         alike = [told for told in self._open if told[0] == number] or self._open
         forward = known or (alike[-1] if alike else ("", ""))

@@ -1,7 +1,8 @@
-"""Draws bars over a time axis as an SVG image in HTML, for notebooks. In the drawing, the mouse wheel zooms, dragging moves,
-and a double click shows all bars.
+"""Draws bars over a time axis as an SVG image in HTML, for notebooks.
 
     timeline_html("Trace(...)", [BarLane("cuda:0 stream 0", "gpu", names, start_ns, duration_ns)])
+
+The mouse wheel zooms, dragging moves, and a double click shows all bars.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _SCRIPT = """
 
 @dataclass(frozen=True)
 class BarLane:
-    """One row of bars. `kind` ("host" or "gpu") gives the colours."""
+    """Describes one line of bars. `kind` ("host" or "gpu") gives the colours."""
 
     label: str
     kind: str
@@ -70,7 +71,7 @@ class BarLane:
 
 
 def timeline_html(title: str, lanes: Sequence[BarLane]) -> str:
-    """Return the HTML of the timeline, whose time axis starts at the first bar. Of many bars, the longest are drawn."""
+    """Return the HTML of the timeline. Of many bars, the longest are drawn."""
     lanes = [lane for lane in lanes if len(lane.names)]
     if not lanes:
         return f"<p>{escape(title)}</p>"

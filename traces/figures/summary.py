@@ -101,11 +101,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Contains the figures of a trace. Medians are computed over steady steps, and all times are in nanoseconds.
-
-    `step_median_ns` is the step time, and `compute_side_median_ns` is the step time without waits for data. `ops` lists the
-    innermost ops around kernel launches. `calls` lists the outermost ops around kernel launches.
-    """
+    """Contains the figures of a trace. Medians are computed over steady steps, and all times are in nanoseconds."""
 
     version: int
     grain: str
@@ -118,8 +114,8 @@ class Summary:
     work_ns: int
     gpus: dict[str, GpuUse]
     steps: list[StepSummary]
-    step_median_ns: int | None
-    compute_side_median_ns: int | None
+    step_median_ns: int | None  # the step time
+    compute_side_median_ns: int | None  # the step time without waits for data
     pace: StepPace | None
     bottleneck: PaceLimit | None
     step_kinds: dict[str, StepsOfKind]
@@ -133,8 +129,8 @@ class Summary:
     collectives: list[CollectiveTotals]
     communication: Communication | None
     kernels: list[WorkSum]
-    ops: list[WorkSum]
-    calls: list[WorkSum]
+    ops: list[WorkSum]  # innermost ops around kernel launches, at most TOP
+    calls: list[WorkSum]  # outermost ops around kernel launches, at most TOP
     memory: dict[str, MemoryPeak]
     lacks: list[str]
     problems: dict[str, int]

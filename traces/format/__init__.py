@@ -1,6 +1,5 @@
 """Converts a `Trace` to the bytes of a trace file and back. FORMAT.md describes the layout of a trace file.
 
 `trace_file.save` and `trace_file.load` handle whole files. `growing_file` reads a file while another process is still writing
-it. `frames` verifies checksums and distinguishes truncated files from damaged files. `unpack_limit` limits how much memory a
-small compressed file may use.
+it. `unpack_limit` limits how much memory a small compressed file may use.
 """

@@ -1,9 +1,8 @@
 """Copies the numbers of autograd nodes from one step to later steps that run the same ops.
 
-A replay records the link between forward ops and backward nodes only in its first training steps (Note [Numbered steps] in
-replayer/gpu/steps.py). If two steps run the same ops in the same order on the same threads, their autograd graphs are equal.
-
     trace = with_node_numbers(trace)
+
+A replay records these numbers only in its first training steps (Note [Numbered steps] in replayer/gpu/steps.py).
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Return the trace with the columns `sequence` and `forward_thread` filled in for steps that run the same ops as an earlier
-    step. The numbers differ from step to step.
+    """Return the trace with autograd numbers in steps that run the same ops as an earlier step.
 
     The trace must be sorted and have a single rank.
     """

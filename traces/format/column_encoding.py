@@ -1,12 +1,9 @@
 """Encodes tables as msgpack values that compress well, and decodes them without loss.
 
-A column whose rows are equal is stored as a single value, and a column of default values is left out. Any other column is
-stored as `[method, base, scale, planes]`. Values are first made small: growing values become differences, and values are
-divided by their common divisor. Small integers are stored as byte planes (first the lowest byte of each, then the
-second-lowest...), because equal neighbouring bytes compress better. See FORMAT.md.
-
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
+
+Small integers are stored as byte planes, because equal neighbouring bytes compress better. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations
@@ -43,11 +40,7 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """Return `table` as values that msgpack can store. `first_row` is the position of the first packed row in the whole table.
-
-    If `compact` is True, packing takes longer and the packed table is smaller. `unpack_table` reads compact and other packed
-    tables.
-    """
+    """Return a table as values that msgpack can store. `compact` makes the packed table smaller."""
     rows = len(table)
     if rows > MAX_ROWS:
         raise ValueError(f"{rows} rows in one packed table; at most {MAX_ROWS}")
@@ -105,8 +98,7 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Encode a column as `[method, base, scale, planes]`. With `divide`, the values are divided by their greatest common
-    divisor.
+    """Encode a column as `[method, base, scale, planes]`. With `divide`, values are divided by their common divisor.
 
     Note [Modular]: all arithmetic is modulo 2**64, so no value can overflow.
     """
@@ -141,9 +133,7 @@ def _common_divisor(values: npt.NDArray[Any]) -> int:
 
 
 def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Decode a column that `pack_column` encoded. A column that is stored as a single number has this number in all rows.
-    Raises Damaged.
-    """
+    """Decode a column that `pack_column` encoded. Raises Damaged."""
     if type(value) is int:
         return np.full(rows, _in_range(value, dtype, name), dtype)
     if not _is_list_of(value, int, int, int, bytes):
@@ -176,7 +166,7 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
 
 
 def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Decode a column of one byte per row directly, because intermediate 64-bit columns would take most of the time."""
+    """Columns of one byte are decoded directly, because intermediate 64-bit columns would take most of the time."""
     _in_range(base, dtype, name)
     if base + int(plane.max()) > np.iinfo(dtype).max:
         raise Damaged(f"column {name!r} has values outside {dtype}")

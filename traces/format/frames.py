@@ -1,14 +1,11 @@
-"""Reads and writes the container of a trace file, which is a sequence of frames with checksums. A reader distinguishes
-truncated from damaged files.
-
-A trace file consists of a header, data frames and an end frame. The header and each frame are separate msgpack objects, so
-`msgpack.Unpacker` can walk any trace file. FORMAT.md gives the layout byte by byte. This module does not interpret the data
-inside frames.
+"""Reads and writes the container of a trace file, which is a sequence of frames with checksums.
 
     writer = FrameWriter(sink=parts.append)
     writer.add(DATA, b"...")            # header and first frame are now in `parts`
     writer.add(END, b"")
     scan(b"".join(parts)).frames[0].content()   # b"..."
+
+A trace file consists of a header, data frames and an end frame. FORMAT.md gives the layout byte by byte.
 """
 
 from __future__ import annotations
@@ -53,9 +50,7 @@ _QUICK = {"nice_len": 64, "depth": 24}
 
 
 class Damaged(Exception):
-    """Raised if a file contains bytes that no version of trace-replay writes. Callers that know the file name turn Damaged into
-    a TraceFormatError.
-    """
+    """Raised if a file contains bytes that no version of trace-replay writes."""
 
     def __init__(self, reason: str, offset_bytes: int = 0) -> None:
         super().__init__(reason)
@@ -64,7 +59,7 @@ class Damaged(Exception):
 
 
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
-    """Compress `content`. `level` applies to DEFLATED only, and ranges from 1 (fast) to 9 (small)."""
+    """Compress `content`. `level` ranges from 1 (fast) to 9 (small)."""
     if codec == STORED:
         return content
     if codec == DEFLATED:
@@ -87,8 +82,6 @@ def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class Frame:
-    """A complete frame. Its checksums have been verified."""
-
     offset_bytes: int
     kind: int
     codec: int
@@ -106,7 +99,7 @@ class Frame:
 
 
 class FrameWriter:
-    """Writes a header and frames to `sink`. Each frame is passed to `sink` as one bytes object."""
+    """Writes a header and frames to `sink`, with one call per frame."""
 
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         header = HEADER.pack(MAGIC, FORMAT_VERSION)
@@ -115,7 +108,6 @@ class FrameWriter:
         sink(header)
 
     def add(self, kind: int, content: bytes, codec: int = STORED, payload: bytes | None = None) -> None:
-        """Append a frame. `payload` is `content` compressed with `codec`."""
         if len(content) > MAX_CONTENT_BYTES:
             raise ValueError(f"a frame of {len(content)} bytes; the format's limit is {MAX_CONTENT_BYTES}")
         payload = content if payload is None else payload
@@ -128,9 +120,7 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """The result of scanning a file. Holds the complete data frames of a file, the end frame if there is one, and the offset at
-    which complete frames end.
-    """
+    """Holds the complete frames of a scanned file, and the offset at which they end."""
 
     frames: list[Frame]
     end: Frame | None
@@ -139,14 +129,13 @@ class Scan:
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:
-    """Find the frames in `data`, the bytes of a file, up to the end frame or the point of truncation. Raises Damaged.
+    """Find the frames in a file, up to the end frame or the point of truncation. Raises Damaged.
 
-    `before` is the result of an earlier scan of the same file, which has grown since. If `before` is given, `data` begins at
-    the offset `before.whole_bytes` and may have no complete frame.
+    If the file has grown since an earlier scan `before`, `data` begins at the offset `before.whole_bytes`.
 
     Note [Cut or damaged]: if a file ends inside a frame, it was truncated, and everything before that frame is valid. Any other
-    error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. The
-    checksum of each frame's head includes the previous head, so lost, duplicated or swapped frames are detected as damage.
+        error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. The
+        checksum of each frame's head includes the previous head, so lost, duplicated or swapped frames are detected as damage.
     """
     if before is None:
         whole = scan(data[HEADER.size :], header_scan(data))
@@ -179,13 +168,12 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
 
 
 def header_scan(data: bytes) -> Scan:
-    """Return the result of scanning only the file header, from which `scan` can continue. Raises Damaged."""
+    """Scan only the file header, from which `scan` can continue. Raises Damaged."""
     check_header(data)
     return Scan([], None, HEADER.size, zlib.crc32(data[: HEADER.size]))
 
 
 def check_header(data: bytes) -> None:
-    """Raise Damaged if `data`, the beginning of a file, is not the header of a trace file of this format."""
     if not data:
         raise Damaged("the file is empty")
     if not data.startswith(MAGIC[: len(data)]):

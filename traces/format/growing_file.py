@@ -8,7 +8,7 @@
     count = StepCount("replay-4711.msgpack")
     count.now()                    # 40: the number of steps written so far
 
-Each call reads only new data. A frame that is still incomplete is left for the next call (Note [Cut or damaged]).
+Each call reads only new data.
 """
 
 from __future__ import annotations
@@ -54,15 +54,12 @@ class _Tail:
 
 
 class Follower(_Tail):
-    """Reads a trace file while another process writes it."""
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(path)
         self._assembly = Assembly(UnpackLimit(0, None))  # our own child process writes the file, so no limit applies
 
     def more(self) -> bool:
-        """Read the data that was written to the file since the last call, and return whether there was any. Raises
-        TraceFormatError."""
+        """Read new data, and return True if there was any. Raises TraceFormatError."""
         had_ended = self.ended
         with _as_format_error(self.path):
             frames = self.frames()
@@ -71,7 +68,7 @@ class Follower(_Tail):
         return bool(frames) or (self.ended and not had_ended)
 
     def trace(self) -> Trace:
-        """Return all rows so far, sorted. A reference to a row that is still missing becomes NONE. Raises TraceFormatError."""
+        """Return all complete data so far, sorted. Raises TraceFormatError."""
         with _as_format_error(self.path):
             trace = self._assembly.trace()
         copies: dict[str, Any] = {
@@ -105,9 +102,7 @@ class StepCount(_Tail):
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """Return the timeline file that the replay process wrote. If the replay process has no timeline yet, return the largest
-    timeline of its child processes.
-    """
+    """Return the timeline file of a replay process, or else the largest timeline of its child processes."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

@@ -1,19 +1,15 @@
-"""Stores parents, starts and durations of host spans as depths and gaps, because nested spans have much redundancy in these
-columns.
+"""Stores parents, starts and durations of host spans as depths and gaps, which compress better.
 
-A table of host spans is ordered by start, and each span has the index of the enclosing span. Each span is treated as a pair of
-brackets: `(` at the start and `)` at the end. The depths determine the sequence of brackets. The time between a bracket and the
-next one is called a gap:
+Each span is treated as a pair of brackets: `(` at the start and `)` at the end. The time between a bracket and the next one is
+called a gap:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-Depths of spans repeat from step to step, so depths compress to almost nothing. A gap is a part of an op's time that is not
-covered by any op that it calls. The start or end of an op is called a bracket. Gaps are small numbers, and the gaps between two
-given brackets are similar in all steps. Gaps are sorted by the brackets around them, so that similar gaps are neighbours. In
-recordings with nanosecond resolution, sorted gaps compress 15 % better than starts and durations.
+Depths repeat from step to step, so they compress to almost nothing. In recordings with nanosecond resolution, sorted gaps
+compress 15 % better than starts and durations.
 """
 
 from __future__ import annotations
@@ -33,19 +29,13 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Nest:
-    """Host spans as depths and gaps. Spans are ordered by start, and each span lies inside all earlier spans that have not
-    ended.
-    """
-
     depth: Ints
     first_ns: int
     gaps_ns: Ints  # two gaps per row, in `_context_order`; a gap is negative where spans overlap or a new thread begins
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """Encode `spans` as depths and gaps. Returns None if the spans are not ordered like nested calls. `spans` may be a part of
-    a table that begins at the row `first_row`.
-    """
+    """Encode `spans` as depths and gaps, or return None if the spans are not ordered like nested calls."""
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
@@ -64,9 +54,7 @@ def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
 
 
 def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
-    """Return the columns `parent`, `start_ns` and `duration_ns` of a nest, given the names of the spans. Raises Damaged for
-    invalid depths.
-    """
+    """Return the columns `parent`, `start_ns` and `duration_ns`. Raises Damaged for invalid depths."""
     depth = nest.depth
     if depth[0] != 0 or (depth < 0).any() or (np.diff(depth) > 1).any():
         raise Damaged("host spans whose depths do not nest")
@@ -90,11 +78,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Return the positions of each span's opening and closing bracket in the sequence of all brackets.
-
-    Before span i starts, i spans have started, and all but `depth[i]` of them have ended. Among brackets of one depth, opening
-    and closing brackets alternate.
-    """
+    """Before span i starts, i spans have started, and all but `depth[i]` of them have ended."""
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
     is_open = np.zeros(2 * len(depth), bool)
@@ -107,11 +91,7 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort brackets by kind (the span's name, and start or end), and then by the kind of the bracket before.
-
-    Names are taken modulo 2**15, because radix sort, which is ten times faster, needs 16-bit keys. A collision only makes the
-    compression worse.
-    """
+    """Names are taken modulo 2**15, because radix sort, which is ten times faster, needs 16-bit numbers."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

@@ -1,9 +1,9 @@
 """Reads and writes the content of a frame, which is a sequence of items (msgpack pairs of kind and value).
 
-header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
-strings  texts to append to the string table
-TABLE    rows to append to the table of this name, see column_encoding.py
-end      expected number of texts and rows; the only item of the end frame
+    header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
+    strings  texts to append to the string table
+    TABLE    rows to append to the table of this name, see column_encoding.py
+    end      expected number of texts and rows; the only item of the end frame
 
     content = b"".join([*text_items(trace), *number_items(trace)])
     assembly = Assembly(); assembly.add(content, offset_bytes=17)
@@ -62,31 +62,21 @@ _HEADER_TYPES = {
 
 
 def text_items(trace: Trace) -> Iterator[bytes]:
-    """Yield the header and strings of `trace`. A file begins with the header and the strings, because no table can be read
-    without them."""
     yield header_item(trace, row_counts(trace))
     yield from strings_item(trace.strings.texts)
 
 
 def number_items(trace: Trace) -> Iterator[bytes]:
-    """Yield the tables of `trace`. Each table comes after the tables to which it refers."""
     for name in TABLES:
         yield from table_items(name, getattr(trace, name), 0, compact=True)
 
 
 def row_counts(trace: Trace) -> dict[str, int]:
-    """Return the number of rows of each table that is not empty. Empty tables are left out, so files stay the same when a later
-    release adds a table.
-    """
     return {name: rows for name in TABLES if (rows := len(getattr(trace, name)))}
 
 
 def header_item(trace: Trace, rows: dict[str, int], blanks: int = 0) -> bytes:
-    """Return the header item. `rows` gives the number of rows of each table in the complete file. If the row counts are not
-    known yet, `rows` is empty. `blanks` is the number of spaces after the JSON text.
-
-    The header contains JSON instead of msgpack, because the provenance may contain integers of more than 64 bits.
-    """
+    """Return the header item, which contains JSON because msgpack cannot store integers of more than 64 bits."""
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
     header["machines"] = _machine_values(trace.machines)
@@ -101,22 +91,18 @@ def header_item(trace: Trace, rows: dict[str, int], blanks: int = 0) -> bytes:
 
 
 def strings_item(texts: list[str]) -> Iterator[bytes]:
-    """Yield items with the string table, `_TEXTS_PER_ITEM` texts per item."""
     for first in range(0, len(texts), _TEXTS_PER_ITEM):
         yield _pack("strings", texts[first : first + _TEXTS_PER_ITEM])
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
-    """Yield items with the rows of a table, at most MAX_ROWS per item. `first_row` is the row number of the item's first row in
-    the whole table."""
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Return the largest size in bytes that a reader of the trace checks against its limit. The contents of frames are not
-    considered."""
+    """Return the largest size in bytes that a reader of the trace checks against its limit."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
@@ -126,17 +112,12 @@ def unpacked_bytes(trace: Trace) -> int:
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """Return the last item of a file, which has the number of texts and the row counts of the whole file. A file without an end
-    item was truncated.
-    """
+    """Return the last item of a file. A file without an end item was truncated."""
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 
 class Assembly:
-    """Builds a trace from the items of its file, given in file order. All methods raise Damaged for invalid content.
-
-    `limit` applies to rows and texts. Each item is counted against `limit` before it is unpacked.
-    """
+    """Builds a trace from the items of its file. All methods raise Damaged for invalid content."""
 
     def __init__(self, limit: UnpackLimit) -> None:
         self._limit = limit
@@ -147,7 +128,6 @@ class Assembly:
         self._rows = dict.fromkeys(TABLES, 0)
 
     def add(self, content: bytes, offset_bytes: int) -> None:
-        """Add the items of the data frame at `offset_bytes` to the trace."""
         try:
             for kind, value in _unpack(content):
                 self._add(kind, value)
@@ -202,7 +182,6 @@ class Assembly:
             raise Damaged(str(error)) from error
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
-        """Compare the numbers of texts and rows that were read with the counts in the end frame."""
         try:
             counts = list(_unpack(content))
         except Damaged as error:
@@ -211,9 +190,7 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Describe the rows that a truncated file lost (", 12 of 30 device rows are missing"). The text is empty if the file's
-        header has no row counts.
-        """
+        """Describe what a truncated file lost, for example ", 12 of 30 device rows are missing"."""
         expected = self._header["rows"] if self._header else {}
         missing = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
         return "".join(f", {absent} of {count} {name} rows are missing" for absent, count, name in missing if absent > 0)
@@ -234,14 +211,11 @@ def _pack(kind: str, value: Any) -> bytes:
 
 
 def rows_within(content: bytes, table: str) -> int:
-    """Return how many rows of a table the content of one data frame contains. Raises Damaged."""
     return sum(claimed_rows(value) for kind, value in _unpack(content) if kind == table)
 
 
 def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Yield the items of a frame. Oversized items are rejected before they are unpacked, because 64 MiB of empty lists would
-    take 4 GB of memory.
-    """
+    """Oversized items are rejected before they are unpacked, because 64 MiB of empty lists would take 4 GB of memory."""
     lists_and_maps = 0
 
     def count(value: Any) -> Any:
@@ -364,8 +338,7 @@ def _finite(text: str) -> float | None:
 
 
 def _levels(value: Any) -> int:
-    """Return how deeply lists and objects are nested in a value. This function is not recursive, because the nesting can be a
-    thousand levels deep."""
+    """The nesting can be a thousand levels deep, too deep for a recursive function."""
     levels, inner = 0, [value]
     while outer := [one for one in inner if isinstance(one, dict | list)]:
         inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))

@@ -9,8 +9,7 @@
     stream.add("host", HostSpans.of(name=[0], start_ns=[100], duration_ns=[50]))
     stream.close()
 
-`load` also reads files that were written with TraceStream, even if they are truncated. To make such a file smaller, call
-`save(load(part), path)`.
+`load` also reads truncated files that were written with TraceStream.
 """
 
 from __future__ import annotations
@@ -57,11 +56,9 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`, compressed as far as readers accept. If writing fails, raises TraceWriteError and leaves the
-    file at `path` unchanged.
+    """Write `trace` to `path`. Raises TraceWriteError and leaves the file unchanged if writing fails.
 
-    A trace of many equal ranks compresses so well that a reader would reject the file as harmful (see UnpackLimit). The file of
-    such a trace is made larger by a second header that ends in blanks.
+    A trace of many equal ranks gets a second header that ends in blanks, because readers reject small files with much data.
     """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
@@ -84,11 +81,10 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
-    """Read a trace file. Raises TraceFormatError if the file is not valid, or if it would take too much memory for its size
-    (see UnpackLimit).
+    """Read a trace file. Raises TraceFormatError if the file is not valid or would take too much memory.
 
-    `is_ours` turns the size limit off, for files that a child of this process has just written. If the file was truncated,
-    `load` returns the complete frames, with `problems["truncated-file"]` and a sentence in `lacks`.
+    `is_ours` turns the size limit off. For a truncated file, `load` returns the complete frames and counts
+    `problems["truncated-file"]`.
     """
     try:
         data = _read(Path(path))
@@ -101,12 +97,9 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
 
 
 class TraceStream:
-    """Appends tables to a trace file while the run goes on. If the process dies, the file still contains everything that `add`
-    has written.
+    """Appends tables to a trace file during a run. The class is not thread-safe.
 
-    Rows and texts are numbered from 0 in the order in which they are added. Tables refer to rows and texts by these numbers.
-    Texts, devices and threads must be added before the tables that refer to them. `header` may be called several times, because
-    readers use only the last header. Memory use does not grow during a run. The class is not thread-safe.
+    Texts, devices and threads must be added before the tables that refer to them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -118,9 +111,7 @@ class TraceStream:
         self._writer = FrameWriter(self._write)
 
     def header(self, trace: Trace) -> None:
-        """Write the header of `trace`: devices, threads, provenance, problems and missing data. The tables and strings of
-        `trace` are not written.
-        """
+        """Write the header of `trace`. Readers use only the last header."""
         self._append(header_item(trace, {}))
 
     def add_strings(self, texts: list[str]) -> None:
@@ -132,7 +123,6 @@ class TraceStream:
         self.add_tables({table_name: table})
 
     def add_tables(self, tables: Mapping[str, Table]) -> None:
-        """Append rows to several tables, by name. Small tables are written to the same frame of the file."""
         items = (item for name, table in tables.items() for item in table_items(name, table, self.rows[name], compact=False))
         for content in _shared(items):
             self._append(content)
@@ -140,7 +130,7 @@ class TraceStream:
             self.rows[name] += len(table)
 
     def close(self) -> None:
-        """Mark the file as complete. `close` does nothing if the stream is already closed or an earlier write failed."""
+        """Mark the file as complete. `close` does nothing after a failed write."""
         if self._file is None:
             return
         self._writer.add(END, end_item(self.strings, self.rows))
@@ -214,9 +204,7 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Write a new file next to `target`, sync it to disk and rename it to `target`. Files named NAME.part, which killed
-    recorders may have left, are kept.
-    """
+    """Files named NAME.part, which killed recorders may have left, are kept."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)

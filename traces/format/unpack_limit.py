@@ -1,14 +1,12 @@
-"""Limits how much memory a small compressed file may use. A trace file declares the sizes of its tables, and these sizes are
-checked before memory is allocated.
+"""Limits how much memory a small compressed file may use.
 
     limit = UnpackLimit.of(file_bytes=690_000)
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-In 30 real recordings, the tables and texts in memory are 6 to 68 times as large as the trace file. The JSON text of a profile
-is 10 to 30 times as large as the compressed .gz file. A compressed file of zeros grows to 1000 times its size when decompressed
-with DEFLATE, and to 7000 times with LZMA. Columns with a constant value are encoded so briefly that they grow by another factor
-of 40. Users who trust a file can set another limit (in megabytes) with the environment variable TRACE_UNPACK_LIMIT_MB.
+In 30 real recordings, the data in memory is 6 to 68 times as large as the trace file. A compressed file of zeros grows to 1000
+times its size with DEFLATE, and to 7000 times with LZMA. Users can set another limit with the environment variable
+TRACE_UNPACK_LIMIT_MB.
 """
 
 from __future__ import annotations
@@ -23,21 +21,19 @@ _TIMES_THE_FILE = 128
 
 
 class TooLarge(Exception):
-    """Raised if the unpacked data of a file would exceed the limit of the file."""
+    """Raised if the unpacked data of a file would exceed its memory limit."""
 
 
 @dataclass(frozen=True)
 class UnpackLimit:
-    """Limits how much memory the unpacked data of one file may use. `limit_bytes` is None if this process or one of its
-    children wrote the file."""
+    """Limits how much memory the unpacked data of one file may use. `limit_bytes` is None for a file of this process."""
 
     file_bytes: int
     limit_bytes: int | None
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:
-        """Return the memory limit for a file of `file_bytes` bytes. Raises TooLarge if the value of the environment variable
-        TRACE_UNPACK_LIMIT_MB is not a number."""
+        """Return the memory limit for a file. Raises TooLarge if TRACE_UNPACK_LIMIT_MB is not a number."""
         told = os.environ.get(VARIABLE)
         if told is None:
             return cls(file_bytes, _BASE_BYTES + _TIMES_THE_FILE * file_bytes)
@@ -47,11 +43,10 @@ class UnpackLimit:
 
     @staticmethod
     def least_file_bytes(unpacked_bytes: int) -> int:
-        """Return how large a file must be so that its data may have `unpacked_bytes` bytes in memory."""
         return max(0, math.ceil((unpacked_bytes - _BASE_BYTES) / _TIMES_THE_FILE))
 
     def check(self, unpacked_bytes: int, what: str) -> None:
-        """Raise TooLarge if `unpacked_bytes` exceed the limit. `what` describes the data and its size in the error message."""
+        """Raise TooLarge if `unpacked_bytes` exceed the limit."""
         if self.limit_bytes is None or unpacked_bytes <= self.limit_bytes:
             return
         enough_mb = math.ceil(4 * unpacked_bytes / 10**6)

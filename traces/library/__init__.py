@@ -1,5 +1,4 @@
-"""Finds library entries by name. An entry is bundled with the tool or added by the user. A cell is a library entry with the
-measured step times of one network on one GPU.
+"""Finds recordings and published step times by name. A cell contains the measured step times of one network on one GPU.
 
     load("p100-no-cudnn")
     find("p100-no-cudnn")   # .../traces/library/p100-no-cudnn.msgpack
@@ -44,13 +43,14 @@ class BundledRecording:
 
 
 def entries() -> list[BundledRecording]:
-    """Return the recordings that are bundled with the tool."""
     return [BundledRecording(**entry) for entry in json.loads((_FOLDER / "index.json").read_text(encoding="utf-8"))]
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
-    """Load a trace from the file with this name or, if no such file exists, from the library. Raises TraceLibraryError and
-    TraceFormatError."""
+    """Load a trace from the file with this name or, if no such file exists, from the library.
+
+    Raises TraceLibraryError and TraceFormatError.
+    """
     name = os.fspath(name_or_path)
     if is_cell_name(name):
         cell_name, _, batch = name.partition("@")
@@ -65,19 +65,14 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 
 def is_cell_name(name: str) -> bool:
-    """Return True for the name of a library entry such as "v100/resnet50", with or without a batch size ("v100/resnet50@32").
-    Return False if a file with this name exists, or if the library has no entry for the GPU.
-    """
+    """Return True for a library name such as "v100/resnet50" or "v100/resnet50@32", unless a file has this name."""
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
     return is_name and gpu_name in {gpu.name for gpu in gpus()} and _own(name) is None
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the file with this name or, if no such file exists, the file of the library entry with this name.
-
-    A folder with the same name as a library entry is ignored. Raises TraceLibraryError.
-    """
+    """Return the file with this name or, if no such file exists, the file of the library entry. Raises TraceLibraryError."""
     name = os.fspath(name_or_path)
     path = Path(name)
     if path.is_file():

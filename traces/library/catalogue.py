@@ -5,9 +5,8 @@
     cell("v100", "resnet50").at(32)         # CellTimes; NotMeasured outside the measured batch sizes
     match("v100", signature)                # the script's cell, or the nearest one with the differences
 
-A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The user's folder is inside
-the platform's standard folder for user data. The environment variable TRACE_LIBRARY lists more library folders, separated as in
-PATH. Users may copy files into these folders by hand.
+A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The environment variable
+TRACE_LIBRARY lists folders, separated as in PATH.
 
 Note [One name, one entry]
     No library folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.
@@ -33,14 +32,12 @@ VARIABLE = "TRACE_LIBRARY"
 
 
 def user_folder() -> Path:
-    """Return the folder for the user's own library entries, which may not exist."""
     from platformdirs import user_data_path
 
     return user_data_path("trace-replay") / "library"
 
 
 def folders() -> list[Path]:
-    """Return all library folders, with the bundled folder first."""
     further = [Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     return [BUNDLED, user_folder(), *further]
 
@@ -50,7 +47,7 @@ def cell_files() -> list[CellFile]:
 
 
 def faults() -> list[str]:
-    """Return one line of text for each unreadable library folder or file, and for each entry that occurs in two files."""
+    """Return one message for each unreadable library file, and for each entry that occurs in two files."""
     told = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
@@ -63,15 +60,13 @@ def faults() -> list[str]:
 
 
 def gpus() -> list[Gpu]:
-    """Return the GPUs for which the library has published step times, sorted by name."""
     return sorted({file.gpu.name: file.gpu for file in reversed(cell_files())}.values(), key=lambda gpu: gpu.name)
 
 
 def gpu(name: str) -> Gpu:
-    """Return the library's GPU with this name, or the first GPU with a device name that contains all words of `name`, such as
-    "V100-PCIE".
+    """Return the first GPU whose device name contains all words of `name`, such as "V100-PCIE".
 
-    If the GPU is unknown, raises TraceLibraryError with a message that suggests similar names.
+    Raises TraceLibraryError with similar names if the GPU is unknown.
     """
     known = gpus()
     words = _words(name)
@@ -86,14 +81,12 @@ def gpu(name: str) -> Gpu:
 
 
 def models(gpu_name: str) -> list[str]:
-    """Return the names of all networks that the library has for a GPU. Raises TraceLibraryError."""
     name = gpu(gpu_name).name
     return sorted({model for file in cell_files() if file.gpu.name == name for model in file.models})
 
 
 def cell(gpu_name: str, model: str) -> LibraryCell:
-    """Return the library entry with the step times of a network on a GPU. If the entry is unknown, raises TraceLibraryError
-    with a message that suggests similar names."""
+    """Return the step times of a network on a GPU. Raises TraceLibraryError with similar names."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
@@ -106,7 +99,6 @@ def cell(gpu_name: str, model: str) -> LibraryCell:
 
 
 def cell_file(name: str) -> CellFile:
-    """Return the file that contains the library entry with this name, such as "v100/resnet50". Raises TraceLibraryError."""
     found = find_cell(name)
     return next(file for file in files_of(found.gpu.name) if found.model in file.models)
 
@@ -118,11 +110,9 @@ def find_cell(name: str) -> LibraryCell:
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """Return the library entry for this GPU and the network that the script trains or, if there is none, the most similar entry
-    for this GPU.
+    """Return the library entry for the network that the script trains, or the most similar entry for this GPU.
 
-    If `model` is given, the script's network is compared only with the library entry of that model. The comparison ignores
-    batch sizes. Raises TraceLibraryError.
+    Batch sizes are not compared. Raises TraceLibraryError.
     """
     if model:
         return compared(cell(gpu_name, model), script)
@@ -130,7 +120,6 @@ def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
 
 
 def files_of(gpu_name: str) -> list[CellFile]:
-    """Return the library files that contain step times of this GPU. Raises TraceLibraryError if there is no such file."""
     name = gpu(gpu_name).name
     return [file for file in cell_files() if file.gpu.name == name]
 
@@ -145,8 +134,6 @@ def _suggested(name: str, known: list[str]) -> str:
 
 
 def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
-    """Return the error message that reports a library entry that occurs in two files. `others` is the number of additional
-    entries that occur in both files."""
     them = f"{name} and {others} more are" if others else f"{name} is"
     return f"{them} in two files, {first} and {second}: remove one of them, or remove its entry (trace library remove)"
 

@@ -1,12 +1,11 @@
-"""Converts library entries (published step times of one network on one GPU) to traces. A replay from the library uses the trace
-of a library entry instead of a recording. `trace info` shows the trace of a library entry at one batch size.
+"""Converts published step times of one network on one GPU to traces.
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
 The library's times were measured with synchronization around each phase, so host and device times of a phase are equal. If only
-the sum of loss, zero_grad, backward and optimizer was measured ("rest"), the whole sum is assigned to the phase `backward`.
+the sum of loss, zero_grad, backward and optimizer was measured, the sum is assigned to the phase `backward`.
 """
 
 from __future__ import annotations
@@ -28,14 +27,11 @@ _LACKS = ["kernels", "host ops", "data-loading waits", "memory events", "recorde
 
 
 def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[str, Any] | None = None) -> Trace:
-    """Return a trace of the GPU with one empty step, which has no phases and no kernels."""
     return _trace(gpu, [{}], source or CellSource(), provenance or {}, None)
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
-    """Return a trace of one step with the library's times for the given batch size. Raises NotMeasured if the batch size is
-    outside the measured range.
-    """
+    """Return a trace of one step with the library's times. Raises NotMeasured outside the measured batch sizes."""
     times = cell.at(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:
@@ -48,8 +44,7 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return the trace of a replay that ran the given steps. Each element of `steps` maps the names of phases to durations in
-    nanoseconds. `blank` is the empty trace that the replay began with."""
+    """Return the trace of a replay that ran the given steps, each a dictionary of phase times in nanoseconds."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace
@@ -74,10 +69,7 @@ def _trace(
 
 
 def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
-    """Fill a trace with consecutive steps. The phases of each step have no gaps, and their host and device times are equal.
-
-    `kind` is the kind of the first step, such as `StepKind.STEADY`. All later steps have the kind `StepKind.STEADY`.
-    """
+    """Fill a trace with consecutive steps. `kind` is the kind of the first step."""
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])
     ends_ns = np.cumsum(durations_ns)

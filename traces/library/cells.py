@@ -1,6 +1,4 @@
-"""Read and write cells of the library. A cell is a library entry with the step times of one network on one GPU, by batch size.
-
-A file (`*.cells`) contains all library entries of one GPU. `catalogue.py` finds cells.
+"""Reads and writes cells of the library. A cell contains the step times of one network on one GPU, by batch size.
 
     file = read_cells(Path("v100.cells"))
     cell = file.cell("resnet50")
@@ -14,11 +12,8 @@ Note [Measured batches only]
     `is_scaled`. GPU libraries change algorithms with the batch size, so measured times differ from the line between their
     neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `at` raises NotMeasured.
 
-A `*.cells` file starts with the bytes MAGIC. After them comes the list [version, CRC-32 of the body, body], encoded with
-msgpack. The body is a msgpack map with the keys "gpu" (name, device, memory_bytes), "provenance" (of all cells) and "cells".
-Each library entry (cell) is a map with the keys "model", "workload" (WorkloadSignature.to_json at batch size 1), "provenance",
-"out_of_memory_batch" and "columns". Each column is stored as a name, the number of values, and the packed values. Values are
-packed by `pack_column` and compressed with zlib.
+A `*.cells` file starts with the bytes MAGIC, followed by the list [version, CRC-32 of the body, body] in msgpack. The body is a
+msgpack map with the keys "gpu", "provenance" and "cells". Columns are packed by `pack_column` and compressed with zlib.
 """
 
 from __future__ import annotations
@@ -63,9 +58,6 @@ class Gpu:
 
 @dataclass(frozen=True)
 class CellSource:
-    """Where the step times of a library entry come from. In a `*.cells` file, the fields of `CellSource` are stored
-    in the map "provenance"."""
-
     kind: str = ""
     study: str = ""
     repository: str = ""
@@ -82,27 +74,20 @@ class CellSource:
 
 
 def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
-    """Split the provenance of a library entry into the fields of `CellSource` and all other fields. Raises ValueError if a
-    field has the wrong type."""
+    """Split the provenance into the fields of `CellSource` and all others. Raises ValueError for a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
 
 @dataclass(frozen=True)
 class CellTimes:
-    """The step times of a library entry at one batch size. `is_scaled` means that the times were interpolated between two
-    measured batch sizes.
-    """
-
     batch: int
     phases_ns: Mapping[str, int]
     is_scaled: bool = False
 
 
 class NotMeasured(TraceLibraryError):
-    """Raised for a batch size outside the range that was measured for a library entry. `out_of_memory` means that the GPU ran
-    out of memory at this batch size or a smaller one.
-    """
+    """Raised for a batch size outside the range that was measured for a library entry."""
 
     def __init__(self, cell: LibraryCell, batch: int) -> None:
         self.out_of_memory = cell.out_of_memory_batch is not None and batch >= cell.out_of_memory_batch
@@ -117,9 +102,7 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class LibraryCell:
-    """One network on one GPU. `batches` contains the measured batch sizes in increasing order. Each column is an
-    int64 array with one value per measured batch size.
-    """
+    """Contains the step times of one network on one GPU, with one value per measured batch size in each column."""
 
     gpu: Gpu
     model: str
@@ -138,7 +121,6 @@ class LibraryCell:
 
     @property
     def whole_provenance(self) -> dict[str, Any]:
-        """Return the provenance, including the fields of `source`."""
         return {**to_json(self.source), **self.provenance}
 
     @property
@@ -167,25 +149,19 @@ class LibraryCell:
         )
 
     def at(self, batch: int) -> CellTimes:
-        """Return the times of a step at this batch size. Raises NotMeasured if the batch size is outside the measured range,
-        see Note [Measured batches only]."""
+        """Return the times of a step at this batch size. Raises NotMeasured outside the measured range."""
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:
-        """Return the times of a step at any batch size, even outside the measured range.
+        """Return the times of a step at any batch size.
 
-        For batch sizes outside the measured range, times are extrapolated linearly. The extrapolation line goes through the
-        times of two measured batch sizes: the middle one, and either the smallest or the largest one, whichever is nearer. If
-        only one batch size was measured, times are assumed to be proportional to the batch size.
+        Outside the measured range, times are extrapolated linearly. If only one batch size was measured, times are proportional
+        to the batch size.
         """
         return self._times(batch, within=False)
 
     def peak_at(self, batch: int) -> int | None:
-        """Return the peak memory that PyTorch allocates in a step, in bytes, or None if no peak is known.
-
-        Between measured batch sizes, the peak is interpolated linearly. For batch sizes outside the measured range, memory is
-        extrapolated linearly from the smallest and largest measured batch sizes.
-        """
+        """Return the peak memory of a step in bytes, or None if no peak is known."""
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):
             return None
@@ -195,7 +171,6 @@ class LibraryCell:
         return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
 
     def workload_at(self, batch: int) -> WorkloadSignature:
-        """Return the workload signature for the given batch size."""
         inputs, of = self.workload.inputs, self.workload
         if inputs is None:
             return of
@@ -225,8 +200,6 @@ class LibraryCell:
 
 
 class CellFile:
-    """The contents of a cell file. The columns of an entry are unpacked when the entry is first requested."""
-
     def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
         self.path = path
         self.gpu = gpu
@@ -277,7 +250,7 @@ class CellFile:
 
 
 def fault(cell: LibraryCell) -> str | None:
-    """Return a text that describes the first error in a library entry, or None if the entry is valid."""
+    """Return a description of the first error in a library entry, or None if the entry is valid."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:
@@ -300,8 +273,7 @@ def fault(cell: LibraryCell) -> str | None:
 
 
 def read_cells(path: str | os.PathLike[str]) -> CellFile:
-    """Read a cell file. Raises TraceFormatError if the file is damaged, has another format, or was written by a newer release.
-    """
+    """Read a cell file. Raises TraceFormatError."""
     path = Path(path)
     if path.stat().st_size > _MOST_FILE_BYTES:
         raise TraceFormatError(path, 0, f"larger than {_MOST_FILE_BYTES >> 20} MiB, so not a file of library cells")
@@ -333,8 +305,7 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
 
 
 def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[LibraryCell], shared: Mapping[str, Any]) -> None:
-    """Write the cells of one GPU atomically. `shared` is the part of the provenance that all cells have in common. Raises
-    TraceWriteError."""
+    """Write the cells of one GPU atomically. Raises TraceWriteError."""
     path = Path(path)
     stored = []
     for cell in sorted(cells, key=lambda cell: cell.model):

@@ -2,8 +2,7 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-Entries with errors cannot be added to the library. Missing, impossible and personal data are errors, and so are names that the
-library already contains. Warnings are shown to the person who reviews the entry.
+Missing, impossible and personal data are errors, and so are names that the library already contains.
 
 Note [What is personal]
     All values of the provenance are searched for paths in home folders, e-mail addresses and names of machines. The recorder
@@ -44,20 +43,16 @@ _LINE_ROWS = 5
 
 @dataclass(frozen=True)
 class Fault:
-    """One error or warning. `entry` is the name of the cell or recording. `is_duplicate` is True if the library
-    already has the entry.
-
-    `text` describes the problem and does not end with a period.
-    """
+    """Describes one error or warning."""
 
     level: str
-    entry: str
+    entry: str  # name of the cell or recording
     text: str
-    is_duplicate: bool = False
+    is_duplicate: bool = False  # whether the library already has the entry
 
 
 def check(path: Path) -> list[Fault]:
-    """Return all errors and warnings for a file. Raises TraceError and OSError if the file cannot be read."""
+    """Return all errors and warnings for a file. Raises TraceError and OSError."""
     if path.suffix == SUFFIX:
         file = read_cells(path)
         return [finding for cell in file.cells() for finding in _of_cell(cell, path)]

@@ -1,5 +1,4 @@
-"""Finds the largest batch size that fits into a GPU's memory, from the batch sizes that were measured for a library entry.
-`trace fit` reports the measured limit if the library has the GPU and the network.
+"""Finds the largest batch size that fits into a GPU's memory, from measured batch sizes of the library.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
     limit.largest(estimated=265)        # 226; an estimate counts only where nothing was measured, as between 64 and 128
@@ -7,10 +6,10 @@
     limit.is_of(226, peak_bytes)        # False for a program with a different peak
 
 Note [The same memory]
-    A workload signature does not contain everything that determines memory use. A program may recompute activations or keep a
-    copy of its weights. A PyTorch release may keep more tensors for the backward pass. For example, MobileNetV2 needs 1.4 times
-    as much memory since 1.11. So a measured limit is used only if the program's peak memory equals the peak of the library
-    entry (the cell). Small differences, caused by when the training loop frees its gradients, are allowed.
+    A program may recompute activations or keep a copy of its weights, which a workload signature does not show. A PyTorch
+    release may also keep more tensors for the backward pass: MobileNetV2 needs 1.4 times as much memory since 1.11. So a
+    measured limit is used only if the program's peak memory equals the peak of the library entry. Small differences, caused by
+    when the training loop frees its gradients, are allowed.
 """
 
 from __future__ import annotations
@@ -23,12 +22,11 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """The measured memory limit of a library entry. `fitted` is the largest measured batch size that fitted into memory.
-    `full` is the smallest measured batch size that ran out of memory, or None."""
+    """Stores the measured memory limit of a library entry."""
 
     cell: LibraryCell
-    fitted: int
-    full: int | None
+    fitted: int  # largest measured batch size that fitted into memory
+    full: int | None  # smallest measured batch size that ran out of memory
 
     @classmethod
     def of(cls, cell: LibraryCell) -> MeasuredLimit:
@@ -44,8 +42,9 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch size that fits into the GPU's memory, or None if it is unknown. If the exact limit was not
-        measured, return `estimated`, raised or lowered to agree with the measured batch sizes.
+        """Return the largest batch size that fits into the GPU's memory, or None if it is unknown.
+
+        If the exact limit was not measured, `estimated` is raised or lowered to agree with the measured batch sizes.
         """
         if self.is_exact:
             return self.fitted
@@ -54,7 +53,6 @@ class MeasuredLimit:
         return max(self.fitted, estimated if self.full is None else min(estimated, self.full - 1))
 
     def is_of(self, batch: int, peak_bytes: int) -> bool:
-        """Return True if a program's peak memory at this batch size is nearly equal to the peak of the measured program, or if
-        that peak is unknown. See Note [The same memory]."""
+        """Return True if a program's peak memory is nearly equal to the measured peak, or if no peak was measured."""
         measured_bytes = self.cell.peak_at(batch)
         return measured_bytes is None or abs(peak_bytes - measured_bytes) <= SAME_PEAK * measured_bytes

@@ -42,7 +42,6 @@ class LibraryEntry(EntryFacts):
 
 
 def all_entries() -> list[LibraryEntry]:
-    """Return all readable library entries, with recordings first."""
     bundled = [
         LibraryEntry(
             of.name, of.name.partition("-")[0], of.device, of.what, of.grain, of.source, None, None, "recording", "study",

@@ -6,10 +6,8 @@
 
 Note [The same network]
     Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Modules are
-    counted by torch.nn class, and only if they have parameters. Containers, activations and wrappers are not counted, because
-    their class names differ between releases and say little about the time. A signature does not contain strides and
-    resolutions inside the network, channels_last, TF32 and cudnn.benchmark. The settings of the measurement are stored in the
-    provenance of the library entry.
+    counted by torch.nn class, and only if they have parameters. A signature does not contain strides and resolutions inside the
+    network, channels_last, TF32 and cudnn.benchmark.
 """
 
 from __future__ import annotations
@@ -31,17 +29,12 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """The library entry that is most similar to the network that a script trains. `differences` has one sentence per
-    difference.
-
-    `scalable` is True if the networks differ only in optimizer or input size, so that the entry's times are still useful.
-    `input_ratio` is the script's input size divided by the input size of the library entry.
-    """
+    """Describes the library entry that is most similar to the network that a script trains."""
 
     cell: LibraryCell
-    differences: tuple[str, ...]
-    scalable: bool
-    input_ratio: float = 1.0
+    differences: tuple[str, ...]  # one sentence per difference
+    scalable: bool  # whether the networks differ only in optimizer or input size
+    input_ratio: float = 1.0  # the script's input size divided by that of the library entry
 
     @property
     def is_same(self) -> bool:
@@ -49,10 +42,7 @@ class Match:
 
 
 def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
-    """Return the library entry of the same network or, if there is none, the entry with the most similar number of parameters.
-
-    Raises TraceLibraryError if the files contain no library entries.
-    """
+    """Return the entry of the same network, or else the entry with the most similar number of parameters."""
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
         raise TraceLibraryError("the library has no network on this GPU")
@@ -71,14 +61,12 @@ def compared(cell: LibraryCell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """Return the first dimension of the input tensors, which is the batch size, or None if the input tensors have different
-    first dimensions."""
+    """Return the first dimension of the input tensors, or None if the first dimensions differ."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
 
 def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
-    """Yield one text for each difference between two networks, see Note [The same network]."""
     for name in ("parameters", "parameter_bytes"):
         ours, theirs = getattr(measured, name), getattr(script, name)
         if ours != theirs:

@@ -1,12 +1,11 @@
-"""Build cells from recordings. `trace record --sweep` makes one recording of a program per batch size.
+"""Builds cells from recordings. `trace record --sweep` makes one recording of a program per batch size.
 
     gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
-Only steps after the warm-up and without the profiler are used. The time of each phase is measured with CUDA events, and the
-median over all steps is used. The standard deviation of each phase's time is stored too. Only the phases in PHASES are used, so
-data loading is ignored.
+Only steps after the warm-up and without the profiler are used. The time of each phase is the median over all steps, measured
+with CUDA events.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ _KEPT_OF_RUN = ("script", "argv", "recorder")
 
 @dataclass(frozen=True)
 class RunOfCell:
-    """The step times of one run at one batch size."""
-
     batch: int
     phases_ns: Mapping[str, int]
     spread_ns: Mapping[str, int]
@@ -43,8 +40,7 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording. If no GPU in `known` has the recording's device name, return a new `Gpu` whose name is
-    made from the device name.
+    """Return the GPU of a recording, or a new `Gpu` for an unknown device name.
 
     Raises TraceLibraryError if the recording contains no GPU.
     """
@@ -59,8 +55,7 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
 
 
 def row_of(trace: Trace) -> RunOfCell:
-    """Return the step times of a recording at its batch size. Raises TraceLibraryError if the recording lacks data that a
-    library entry needs, such as the workload signature."""
+    """Return the step times of a recording. Raises TraceLibraryError."""
     if trace.workload is None or trace.workload.parameters is None:
         raise TraceLibraryError("the recording has no workload signature (what was trained): record it again")
     batch = batch_of(trace.workload)
@@ -88,11 +83,7 @@ def cell_of(
     out_of_memory_batch: int | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> LibraryCell:
-    """Builds a library entry from recordings of one network at different batch sizes. If two runs have the same batch size, the
-    later run is used.
-
-    Raises TraceLibraryError.
-    """
+    """Build a library entry from recordings of one network. Raises TraceLibraryError."""
     rows = {row.batch: row for row in map(row_of, traces)}
     ordered = [rows[batch] for batch in sorted(rows)]
     names = [name for name in PHASES if any(name in row.phases_ns for row in ordered)]

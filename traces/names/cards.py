@@ -1,35 +1,29 @@
-"""Contains the data sheets of GPUs, which provide values that are missing in recordings. Each entry cites the manufacturer's
-data sheet.
+"""Contains the data sheets of GPUs, which provide values that are missing in recordings.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
     card.link.copy_gbps             # 276.0 between two of them
     known_properties(device).multi_processor_count      # as recorded, else the card's
 
+Peak rates are those for dense matrices, without sparsity. Each entry is one GPU as PyTorch sees it, so the entry of a K80 or
+MI250 describes half of the card.
+
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all
-    words of one of the card's names. If several cards match, the card with the most matching words is used. So "NVIDIA L40S"
-    does not match "L4". Extra words in the device name ("VF" in "MI300X VF") are ignored. Words that denote a different product
-    (Ti, SUPER, Laptop, Ada) must also be in the card's name. So a device name with an unknown variant matches no card.
+    words of one of the card's names, so "NVIDIA L40S" does not match "L4". If several cards match, the card with the most
+    matching words is used. Words that denote a different product (Ti, SUPER, Laptop, Ada) must also be in the card's name.
 
 Note [A slice of a card]
     The name "NVIDIA A100-SXM4-40GB MIG 3g.20gb" denotes a slice of an A100, made by NVIDIA's Multi-Instance GPU (MIG). The
     slice "3g.20gb" has three of the card's seven compute slices and 20 GB of the card's memory. An A30 has four compute slices.
-    The slice's share of bandwidth and cache equals its share of memory. The card's figures are scaled by these shares.
+    The slice's share of bandwidth and cache equals its share of memory.
 
 Note [What a context takes]
     A CUDA context reserves 2 KiB of local memory for every thread that the card can run at once. By this rule, a context takes
     320 MiB for a TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394), 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with
     CUDA 13.0: 426, github.com/unslothai/unsloth-zoo/pull/1053) and 528 MiB for an H200 (PyTorch 2.11 with CUDA 13.0, driver
-    580: 527, our measurement). Loaded kernels need additional memory. Since CUDA 11.7 only used kernels are loaded. On the
-    H200, loaded kernels needed 90 MiB after the first kernel, 66 MiB more after the first matrix product, and 256 MiB in total
-    for training a ResNet-50. The memory of loaded kernels is ignored here. Recordings contain the sum of context and kernels.
-    Before CUDA 11.7, all kernels were loaded at once, and newer cards needed more memory for them. benchmarks/library_memory.py
-    lists the sizes by compute capability. The context size of AMD cards is unknown, so the result is 0.
-
-Peak rates are those for dense matrices, without sparsity. Memory sizes are those that CUDA reported in public logs and in our
-recordings. If no public log contains a GPU's memory size, the size in the GPU's name is used, such as "32GB". Each entry is one
-GPU as PyTorch sees it. A K80 or MI250 card contains two GPUs, so its entry describes half of the card.
+    580: 527, our measurement). The memory of loaded kernels (256 MiB for training a ResNet-50 on the H200) is ignored.
+    benchmarks/library_memory.py lists the sizes by compute capability. The context size of AMD cards is unknown, so it is 0.
 """
 
 from __future__ import annotations
@@ -53,11 +47,9 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Bandwidth between two equal GPUs in one direction, from the data sheet. Bandwidths are in gigabytes per second, which
-    equals bytes per nanosecond.
+    """Contains the bandwidth between two equal GPUs in one direction, in gigabytes per second.
 
-    The bandwidth between two GPUs is an estimate. The number of links between two GPUs differs between server boards. Copies
-    between GPUs that pass through a switch or the host are slower.
+    The number of links between two GPUs differs between server boards, so the bandwidth is an estimate.
     """
 
     pair_gbps: float  # all links between two neighbours together
@@ -66,7 +58,6 @@ class Link(NamedTuple):
 
     @property
     def copy_gbps(self) -> float:
-        """Achieved bandwidth of a large copy between two directly connected GPUs."""
         return self.pair_gbps * (_REACHED_OVER_PCIE if self.is_pcie else _REACHED_BY_COPIES)
 
     @property
@@ -76,7 +67,7 @@ class Link(NamedTuple):
 
     @property
     def hop_ns(self) -> int:
-        """Latency of sending data from one GPU to the next one in a collective with little data."""
+        """Latency of sending data from one GPU to the next in a collective with little data."""
         return _HOP_OVER_PCIE_NS if self.is_pcie else _HOP_NS
 
 
@@ -99,8 +90,10 @@ _XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 4
 
 
 class Architecture(NamedTuple):
-    """Properties that all GPUs of one compute capability share. Sources: the CUDA C++ Programming Guide and the HIP
-    documentation."""
+    """Contains the properties that all GPUs of one compute capability share.
+
+    Sources are the CUDA C++ Programming Guide and the HIP documentation.
+    """
 
     major: int
     minor: int
@@ -145,24 +138,20 @@ class Card:
 
     @property
     def cache_bytes(self) -> int:
-        """Size of the last cache before memory, which all multiprocessors share."""
         return max(self.l2_bytes, self.memory_side_cache_bytes)
 
     @property
     def context_bytes(self) -> int:
-        """GPU memory that a CUDA context uses before any kernel is loaded. See Note [What a context takes]."""
         of = self.architecture
         return 0 if of.name else self.multi_processors * of.max_threads * _CONTEXT_BYTES_PER_THREAD
 
     @property
     def uses_winograd(self) -> bool:
-        """Whether cuDNN uses Winograd for fp32 convolutions. GPUs with TF32 tensor cores do not use the Winograd algorithm for
-        convolutions."""
+        """GPUs with TF32 tensor cores do not use the Winograd algorithm for convolutions."""
         return not self.architecture.name and "tf32" not in self.tflops
 
     @property
     def properties(self) -> DeviceProperties:
-        """The properties that torch would report."""
         of = self.architecture
         return DeviceProperties(
             major=of.major,
@@ -303,7 +292,7 @@ _SLICES, _SLICES_OF_A30 = 7, 4
 
 @cache
 def card_of(name: str) -> Card:
-    """Return the data sheet for a device name as reported by CUDA, or UNKNOWN_CARD. See Note [A name's words]."""
+    """Return the data sheet for a device name as reported by CUDA, or UNKNOWN_CARD."""
     words = _words(name)
     found, most = UNKNOWN_CARD, 0
     for card in CARDS:
@@ -331,10 +320,7 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 def find_card(text: str) -> Card:
     """Return the data sheet of the GPU that a user has named, for example "v100" or "rtx 4090".
 
-    All words and numbers of the user's text must occur in one of the GPU's names. Spaces in GPU names are ignored, so "rtx6000"
-    matches "Quadro RTX 6000". If the GPU is a variant such as Ti or Ada, the user's text must contain the variant. If several
-    GPUs match, the GPU whose name has the fewest additional words is returned. If no GPU matches, raises TraceError with a
-    message that suggests similar names.
+    All words of the text must occur in one of the GPU's names. Raises TraceError with similar names if no GPU matches.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
@@ -358,5 +344,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """Return the recorded properties of a device. Properties that were not recorded are taken from the GPU's data sheet."""
+    """Return the recorded properties of a device, completed from the GPU's data sheet."""
     return device.properties.completed_by(card_of(device.name).properties)

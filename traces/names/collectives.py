@@ -1,5 +1,4 @@
-"""Translates the names of collectives and element types that PyTorch uses in C++ code, in profiler ranges and in the flight
-recorder.
+"""Translates the names of collectives and element types in C++ code, profiler ranges and the flight recorder.
 
     function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
     SCALAR_TYPES["Half"]                    # "float16"
@@ -46,8 +45,6 @@ SCALAR_TYPES = {
 
 
 def function_of(name: str) -> tuple[str, str]:
-    """Split the recorded name of a collective, such as "nccl:all_reduce", into the backend and the name of the
-    torch.distributed function. Returns ("", "") for other names.
-    """
+    """Split the name of a collective, such as "nccl:all_reduce", into backend and function, or return ("", "")."""
     match = _RANGE.match(name)
     return (match[1], _FUNCTIONS.get(match[2], match[2])) if match else ("", "")

@@ -4,13 +4,10 @@
     workspace_bytes(8, None, (2, 13))           # 8_519_680 on devices of compute capability 8.x
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
-See aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, a cuBLAS handle keeps one workspace per
-stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, each matrix multiplication
-allocates and frees its own workspace.
-
-In PyTorch 2.11, cuBLASLt keeps a separate workspace of 1 MiB, which is allocated at the first matrix multiplication with a
-bias. In PyTorch 2.12 and later, cuBLASLt shares the workspace of cuBLAS. The behavior of 2.11 and 2.12 was measured with
-PyTorch's own allocator. PyTorch 2.10 was not measured.
+The source is aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, a cuBLAS handle keeps one workspace
+per stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, each matrix multiplication
+allocates and frees its own workspace. In PyTorch 2.11, cuBLASLt keeps a separate workspace of 1 MiB (measured). In PyTorch 2.12
+and later, cuBLASLt shares the workspace of cuBLAS (measured).
 """
 
 from __future__ import annotations
@@ -27,9 +24,7 @@ Release = tuple[int, int]
 
 
 def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
-    """Return whether cuBLAS handles keep their workspaces in this PyTorch release. The result is False if the PyTorch release
-    is unknown.
-    """
+    """Return True if cuBLAS handles keep their workspaces in this PyTorch release."""
     return release is not None and (_KEPT_SINCE_WITH_HIP if is_amd else _KEPT_SINCE) <= release < _KEPT_BEFORE
 
 
@@ -39,12 +34,10 @@ def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
-    """Return the size in bytes of one cuBLAS workspace on a GPU of the given major compute capability. `amd` is AMD's
-    architecture name ("gfx942").
+    """Return the size in bytes of one cuBLAS workspace. `amd` is AMD's architecture name, such as "gfx942".
 
-    `configured` is the value of the environment variable CUBLAS_WORKSPACE_CONFIG. In CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8"
-    means two buffers of 4096 KiB and eight buffers of 16 KiB. If the value of CUBLAS_WORKSPACE_CONFIG has another form, it is
-    ignored.
+    In the environment variable CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16
+    KiB.
     """
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:

@@ -2,9 +2,6 @@
 
     copy_direction("Memcpy HtoD (Pageable -> Device)")              # "h2d"
     copy_direction("Memcpy M2D (MEMORY(Unknown) -> DEVICE)")        # "h2d": Intel; M is pageable host memory, H is pinned
-
-For a copy to the GPU, the profilers of CUDA and AMD write "HtoD", and roctracer writes "HostToDevice". Intel's profiler (PTI)
-writes "M2D" or "H2D".
 """
 
 from __future__ import annotations
@@ -22,7 +19,6 @@ _MARK = re.compile("|".join([*(mark for mark in _DIRECTIONS if "2" not in mark),
 
 @lru_cache(4096)
 def copy_direction(name: str) -> str:
-    """Return the direction of a memory copy from its recorded name: "h2d", "d2h", "d2d" or "p2p". Returns "" for other
-    names."""
+    """Return the direction of a memory copy: "h2d", "d2h", "d2d", "p2p", or "" for other names."""
     found = _MARK.search(name)
     return _DIRECTIONS[found[0]] if found else ""

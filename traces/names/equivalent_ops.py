@@ -1,14 +1,10 @@
 """Maps the names that an op has in different PyTorch releases and backends to one canonical name.
 
-For example, PyTorch 1.9 calls `aten::cudnn_batch_norm` on CUDA and `aten::native_batch_norm` on other devices. The canonical
-name of these two ops is the same. In-place ops have the same canonical name as other ops, so `add_` becomes "add".
-
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Equivalent ops may have their arguments in a different order. Some of the equivalent ops have additional arguments, such as
-biases, statistics or workspaces. To compare equivalent ops, only shapes with at least two dimensions are used, and their order
-is ignored. If a call has only shapes with fewer than two dimensions, all of its shapes are compared.
+Equivalent ops may have additional arguments, such as biases, in a different order. Only shapes with at least two dimensions are
+compared, in any order.
 """
 
 from __future__ import annotations
@@ -72,17 +68,12 @@ def canonical_op(op: str) -> str:
 
 
 def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes that are compared to decide whether two calls are equivalent. See the module docstring."""
     wide = {shape for shape in shapes if len(shape) > 1}
     return tuple(sorted(wide or {shape for shape in shapes if shape}))
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return those shapes of an op's call that do not depend on the PyTorch release.
-
-    The variants of an op may differ in the order of their arguments and in their one-dimensional tensors. Only shapes with at
-    least two dimensions are returned, with the largest tensor first.
-    """
+    """Return those shapes of an op's call that do not depend on the PyTorch release, the largest tensor first."""
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 

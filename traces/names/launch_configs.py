@@ -1,13 +1,10 @@
-"""Launch configurations of kernels as short text.
+"""Stores launch configurations of kernels as short text.
 
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-A launch configuration is stored as text with six fields, separated by "|". The first four fields are the grid size, the block
-size, the registers per thread, and the shared memory per block in bytes. Grid and block sizes are stored without trailing
-dimensions of size 1. The last two fields are an estimate of the achieved occupancy and the theoretical occupancy, in percent.
-Profilers of 2021 recorded only the theoretical occupancy of a kernel. If the last fields were not recorded, they are omitted
-from the text. AMD's profiler writes only grid and block.
+The fields are the grid size, the block size, the registers per thread, the shared memory per block in bytes, and two
+occupancies in percent. AMD's profiler writes only grid and block.
 """
 
 from __future__ import annotations
@@ -29,15 +26,13 @@ _MOST = 1 << 31
 
 
 def config_text(values: Sequence[Any]) -> str:
-    """Return CONFIG_ARGS values as text. Unknown or invalid values become empty fields. If no value of a launch configuration
-    is known, its text is empty.
-    """
+    """Return CONFIG_ARGS values as text, with empty fields for unknown values."""
     dims = map(_dims_text, values[:_DIMS])
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")
 
 
 def config_args(text: str) -> LaunchArgs:
-    """Parse the output of `config_text`. Raises ValueError if the text has another form."""
+    """Parse the output of `config_text`. Raises ValueError for invalid text."""
     args: dict[str, Any] = {}
     for place, (key, part) in enumerate(zip(CONFIG_ARGS, text.split("|"), strict=False)):
         if part and place < _DIMS:

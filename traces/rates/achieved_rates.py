@@ -4,19 +4,8 @@
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
 
 FLOPs are computed from the recorded input shapes of matrix products, convolutions and attention. A multiply-add counts as 2
-FLOPs.
-
-Profilers do not record the stride of a convolution. The output shape of a convolution is taken from other ops, because it
-cannot be computed without the stride. In the backward pass, the output shape of a convolution is the shape of the output's
-gradient. In the forward pass, the output shape of a convolution is taken from a later op that uses this output as an input. A
-later op is assumed to use the convolution's output if one of the op's tensors has the same batch size and number of channels.
-If the output shape of a convolution cannot be found, stride 1 is assumed, and the FLOPs are an upper bound (`flops_bounded`).
-FLOPs of attention are an upper bound, because profilers do not record whether the mask was causal.
-
-The bytes of an op are the least number of bytes that it must read and write (`traces.rates.op_traffic`). If an op runs only
-copies and memsets, its bytes are the sum of their recorded sizes. The duration of an op is the sum of the durations of its
-kernels. FLOPs and bytes of collectives are not computed. The GPU's data sheet is found by the device name
-(`traces.names.cards`). If the GPU's data sheet is unknown, rates are not compared with a peak rate.
+FLOPs. Profilers do not record the stride of a convolution, so the output shape is taken from other ops. FLOPs of attention are
+an upper bound, because profilers do not record whether the mask was causal.
 
 Note [Above the data sheet]
     A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
@@ -27,9 +16,10 @@ Note [Above the data sheet]
     winograd            the convolution ran Winograd's algorithm, according to its kernels' names. The algorithm needs 2.25
                         times fewer multiplications (4 times with separate kernels for transforms and products). `tflops`
                         counts the usual multiplications, and the share counts only the needed ones.
-    TF32 float32 products run as TF32 if the script allowed TF32 or the kernels' names show it. Products that are too fast for
-    float32 on this card are treated as TF32 too. causal attention needs half of the FLOPs. If the full FLOPs would be faster
-    than the card, attention must be causal.
+    TF32                float32 products run as TF32 if the script allowed TF32 or the kernels' names show it. Products that are
+                        too fast for float32 on this card are treated as TF32 too.
+    causal              attention needs half of the FLOPs. If the full FLOPs would be faster than the card, attention must be
+                        causal.
 
     Any other rate above the data sheet shows that the op did less work than its shapes suggest. The bytes or FLOPs of an op
     with such a rate are shown as unknown.
@@ -88,35 +78,28 @@ _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4
 
 @dataclass(frozen=True, slots=True)
 class OpRates:
-    """Contains the FLOP rate and bandwidth that the calls of one op achieved, for all shapes or for one shape. `calls` is the
-    number of calls that ran work on the GPU. Fields whose value is unknown are None.
-
-    `flops` is the sum over all calls with known FLOPs, and `bytes` the sum over all calls with known bytes. `flops_ns` is the
-    device time of all calls with known FLOPs, and `bytes_ns` is the device time of all calls with known bytes. A share is the
-    achieved rate divided by the GPU's peak rate for the op's dtype. See Note [Above the data sheet].
-    """
+    """Contains the FLOP rate and bandwidth that the calls of one op achieved. Unknown fields are None."""
 
     op: str  # canonical: "convolution_backward"
     shapes: str  # text from model.shapes_text in the form common to all releases (`shapes_of_canonical`); "" for all shapes
     dtype: str
-    calls: int
+    calls: int  # calls that ran work on the GPU
     device_ns: int
-    flops: int | None
-    bytes: int | None
+    flops: int | None  # sum over all calls with known FLOPs
+    bytes: int | None  # sum over all calls with known bytes
     tflops: float | None
-    flops_share: float | None
+    flops_share: float | None  # of the GPU's peak rate for the op's dtype
     gbps: float | None
     bytes_share: float | None
     flops_bounded: bool  # `flops` is an upper bound
-    flops_ns: int = 0
-    bytes_ns: int = 0
+    flops_ns: int = 0  # device time of all calls with known FLOPs
+    bytes_ns: int = 0  # device time of all calls with known bytes
     cached: str = ""  # IN_CACHE or PARTLY_IN_CACHE, depending on whether all calls fit in the cache
     winograd: bool = False  # Winograd's algorithm saved some of the FLOPs
 
 
 def compared_text(op: str, shapes: str) -> str:
-    """Convert the recorded shapes of an op to the form that is the same in all PyTorch releases. A text of shapes that cannot
-    be parsed is returned unchanged."""
+    """Convert the recorded shapes of an op to the form that is the same in all PyTorch releases."""
     return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
 
 
@@ -147,13 +130,12 @@ class _Sum:
 
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
-    """Return the achieved rates of all ops, sorted by decreasing device time. GPU work that does not belong to an op is left
-    out."""
+    """Return the achieved rates of all ops, sorted by decreasing device time."""
     return achieved_tables(trace)[1 if by_shape else 0]
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two tables of achieved rates: by op, and by op, shapes and dtype. Computing both tables in one call saves time."""
+    """Return two tables of achieved rates: by op, and by op, shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -197,10 +179,6 @@ def _row(key: tuple[str, str, str], of: _Sum, card: Card) -> OpRates:
 
 @dataclass(frozen=True, slots=True)
 class _LikeCalls:
-    """The total time of all calls of one op with the same input shapes. `compared_shapes` contains those input shapes
-    that do not depend on the PyTorch release.
-    """
-
     op: str
     name: str  # the recorded name, without namespace, of the op with the shapes
     compared_shapes: str
@@ -222,8 +200,6 @@ class _LikeCalls:
 
 
 class _Rated:
-    """Computes the FLOPs and bytes of recorded calls on one GPU. See Note [Above the data sheet]."""
-
     def __init__(self, trace: Trace, card: Card) -> None:
         self.card = card
         self.is_known = card is not UNKNOWN_CARD
@@ -358,14 +334,7 @@ def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
-    """Return, for each op, the row number of the host span that contains the op's input shapes, or NONE if there is no such
-    span.
-
-    Usually the shapes are recorded for the op itself. If an op has no recorded shapes and is the only op inside another op, the
-    shapes of the outer op are used. Before release 1.10, PyTorch computed the two gradients of a convolution (of the input and
-    of the weight) in two separate cuDNN ops. Neither of the two cuDNN ops receives all tensors of the convolution, so the
-    shapes of the enclosing op are used.
-    """
+    """Before release 1.10, PyTorch computed the two gradients of a convolution in two separate cuDNN ops."""
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
     has_shapes = is_op & (host.shapes != NONE)

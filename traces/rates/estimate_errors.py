@@ -1,12 +1,11 @@
-"""Provides the measured errors of estimated step times. The errors are measured by two benchmarks, which write them into the
-same table.
+"""Provides the measured errors of estimated step times, from two benchmarks.
 
     of = expected_error(trace)      # None if the trace has no estimated times
     of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
     of.sentence()
 
-The table's key `rows` contains the errors of predictions from a recording, as measured by benchmarks/what_if.py. The table's
-key `networks` contains the errors of estimates from a GPU's data sheet, as measured by benchmarks/estimates.py.
+The JSON key `rows` contains the errors of predictions from a recording (benchmarks/what_if.py). The JSON key `networks`
+contains the errors of estimates from a GPU's data sheet (benchmarks/estimates.py).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _HALF = ("float16", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateError:
-    """The measured errors of one kind of estimate. The error of an estimated step time is `measured / estimated - 1`."""
+    """Contains the measured errors of one kind of estimate. The error of a step time is `measured / estimated - 1`."""
 
     work: str  # "training", "inference", or "other shapes" of recorded ops
     precision: str  # "fp32", or "half" for fp16 and bf16
@@ -59,8 +58,7 @@ def _table() -> dict[str, Any]:
 
 
 def prediction_errors() -> dict[str, float]:
-    """Return a dictionary of the measured errors of predictions from a recording. The keys are the row names in
-    benchmarks/what_if.py."""
+    """Return the measured errors of predictions, by row name in benchmarks/what_if.py."""
     return {name: row["error"] for name, row in _table()["rows"].items()}
 
 

@@ -1,11 +1,10 @@
-"""Computes the floating-point operations and bytes of an op from its input shapes, and finds the GPU units that execute the op.
+"""Computes the floating-point operations and bytes of an op from its input shapes.
 
     flops("mm", ((1024, 512), (512, 256)))                  # 268435456
     size_bytes(((1024, 512), (512, 256)), "float32")        # 2621440
     compute_unit("convolution", "float32", TorchSettings())      # "tf32"
 
-Op names are canonical (`traces.names.equivalent_ops`). FLOPs and bytes are computed from the input shapes alone, because
-profilers do not record the shapes of outputs.
+Op names are canonical (`traces.names.equivalent_ops`). Profilers do not record the shapes of outputs.
 """
 
 from __future__ import annotations
@@ -32,22 +31,14 @@ RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes of the weights and biases of a recurrent layer, given the input shapes of its op.
-
-    The inputs of a recurrent layer's op are the layer's input, all weights and biases, a buffer with all weights, and the
-    hidden state. The hidden state has three dimensions.
-    """
+    """Return the shapes of the weights and biases of a recurrent layer, given the input shapes of its op."""
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)
     return tuple(shape for shape in found if shape and not (len(shape) == 1 and shape[0] >= total))
 
 
 def flops(op: str, shapes: tuple[Shape, ...]) -> int:
-    """Return the number of floating-point operations of an op with these input shapes.
-
-    The FLOPs of a convolution are computed as if its stride were 1, because the stride is not recorded. The ratio between the
-    FLOPs of two calls of the same convolution is correct even without the stride.
-    """
+    """Return the number of floating-point operations of an op. Convolutions are assumed to have stride 1."""
     wide = [shape for shape in shapes if len(shape) > 1]
     if op.startswith("convolution") and len(wide) >= 2:
         weight, image = wide[-1], wide[-2] if op == "convolution" else max(wide[:-1], key=prod)
@@ -86,19 +77,14 @@ ATTENTION_LAYOUTS = {
 
 
 def is_attention_backward(name: str) -> bool:
-    """Return whether an attention op belongs to the backward pass. The first input of an attention op in the backward pass is
-    the gradient of the output."""
+    """Return True if an attention op belongs to the backward pass, where the first input is the output's gradient."""
     return name.endswith(("_backward", "_bwd"))
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an attention op, and whether the number is an upper bound. The result is 0 if the recorded shapes are
-    not sufficient.
+    """Return the FLOPs of an attention op (0 if unknown), and True if the number is an upper bound.
 
-    Attention has two matrix products in the forward pass and five in the backward pass, which computes the scores again. The
-    matrix products are computed for all pairs of tokens. With a causal mask, attention needs half of the FLOPs, but profilers
-    do not record the mask. If the sequences of a batch are concatenated, the length of a sequence is known only if the batch
-    contains a single sequence.
+    Attention has two matrix products in the forward pass and five in the backward pass, which computes the scores again.
     """
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -121,23 +107,19 @@ def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
 
 @cache
 def itemsize(dtype: str) -> int:
-    """Return the bytes per element of a PyTorch dtype, given its name, such as "float8_e4m3fn". For an unknown dtype, the
-    result is 4."""
+    """Return the bytes per element of a PyTorch dtype, such as "float8_e4m3fn", or 4 for an unknown dtype."""
     bits = _BITS.search(dtype)
     return max(int(bits[0]) // 8, 1) if bits else 1 if dtype == "bool" else 4
 
 
 def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
-    """Return the total size in bytes of tensors with these shapes and this dtype."""
     return sum(map(prod, shapes)) * itemsize(dtype)
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the precision that the GPU uses for matrix products and convolutions of the given dtype, as a key of
-    `Card.tflops`.
+    """Return the precision that the GPU uses for matrix products and convolutions, as a name in `Card.tflops`.
 
-    float32 tensors are multiplied in TF32 if the recorded script allowed TF32. Since release 1.12, PyTorch allows TF32 by
-    default in cuDNN's convolutions and recurrent networks, but not in matrix products.
+    Since release 1.12, PyTorch allows TF32 by default in cuDNN's convolutions, but not in matrix products.
     """
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":

@@ -4,8 +4,7 @@
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
 In `moved_bytes`, an element is counted each time the op must read or write it. In `footprint_bytes`, each memory address is
-counted once, even if an in-place op reads and writes it. If all memory that an op uses fits into the GPU's cache, the op can be
-faster than the memory bandwidth allows.
+counted once.
 
 Note [Bytes that an op touches]
     Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In these rules, n is the number of
@@ -86,11 +85,7 @@ def once(moved_bytes: int) -> Traffic:
 
 
 def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
-    """Return the bytes that one call of an op reads and writes, or None if the recorded inputs do not determine this number.
-
-    `output` is the output shape of the op, if known.
-    See Note [Bytes that an op touches].
-    """
+    """Return the bytes that one call of an op reads and writes, or None if they are unknown."""
     rule = _RULES.get(op)
     if op == "item":
         return once(operands[0].itemsize if operands else 4)
@@ -121,8 +116,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return whether the op resizes images. The number of bytes that a resize writes is unknown, because profilers do not
-    record the size of the output image."""
+    """Return True for an op that resizes images. Profilers do not record the size of the output image."""
     return _RESIZES.match(op) is not None
 
 
@@ -135,21 +129,13 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Return the bytes per element of the result of an elementwise op. The op's result has the element size of the largest
-    input, unless type promotion makes the result wider.
-
-    Python numbers and 8-byte integers among the inputs do not change the element size of the result.
-    """
+    """Python numbers and 8-byte integers among the inputs do not change the element size of the output."""
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
 
 def _output_gradient(images: list[Operand]) -> Operand | None:
-    """Return which input of a convolution's backward op is the gradient of the output.
-
-    The gradient has as many channels as the weight has output channels. If the image has as many channels as the gradient, the
-    smaller tensor is taken as the gradient.
-    """
+    """The gradient has as many channels as the weight has output channels."""
     for weight in reversed(images):
         found = [
             of for of in images if of is not weight and of.shape[1] == weight.shape[0] and len(of.shape) == len(weight.shape)
@@ -257,12 +243,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes that `index_put` reads and writes. The last input of `index_put` contains the values to write.
-
-    Older profilers do not record the lists of indices that are passed to `index_put`. If the indices were not recorded,
-    `index_put` is assumed to write as many elements as it has values. The traffic is unknown for tensors with 8-byte elements,
-    because values and indices then have the same size and cannot be distinguished.
-    """
+    """Older profilers do not record the lists of indices, so the number of values is used."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -283,8 +264,6 @@ def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the traffic of the backward op of `nll_loss`, whose inputs are the gradient of the loss, the scores and the
-    targets."""
     if len(operands) < 2:
         return None
     place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
@@ -295,7 +274,6 @@ def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic
 
 
 def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes read and written by an op that stores keys and values in a KV cache."""
     if len(operands) < 5:
         return None
     keys, values, key_cache, value_cache, slots = operands[:5]
@@ -304,7 +282,6 @@ def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
 
 
 def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes read and written by an op that stores latent vectors and rotary keys in a cache."""
     if len(operands) < 4:
         return None
     latent, keys, cache, slots = operands[:4]
@@ -312,9 +289,6 @@ def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffi
 
 
 def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Return the bytes read and written by an op that applies rotary position embeddings to queries and keys. The queries and
-    keys are changed in place.
-    """
     if len(operands) < 3:
         return None
     positions, rotated, table = operands[0], operands[1:-1], operands[-1]
@@ -366,11 +340,9 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Compute the bytes that an index op reads and writes, given the grid size of its kernel. The traffic is computed from the
-    grid size because the profiler did not record the indices.
+    """Return the bytes that an index op reads and writes, given the grid size of its kernel.
 
-    Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The grid's last block may copy
-    fewer elements, so the result is None for grids of fewer than INDEX_BLOCKS blocks. The grid of PyTorch's
+    Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The kernel
     `vectorized_gather_kernel` has one block in the first dimension for each indexed row.
     """
     if not grid:
@@ -384,17 +356,11 @@ def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traff
 
 
 def is_inductor_kernel(name: str) -> bool:
-    """Return whether a kernel with this name is a Triton kernel that Inductor generated."""
     return name.startswith(("triton_poi_", "triton_red_", "triton_per_"))
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Return the traffic of an Inductor kernel. The bytes of each tensor argument are counted once, for at most as many
-    elements as the kernel processes.
-
-    The arguments do not show whether an op changes a tensor in place, so the bytes of such a tensor are counted once instead of
-    twice.
-    """
+    """Return the traffic of an Inductor kernel, with the bytes of each tensor counted once."""
     if not pointers:
         return None
     most = triton_elements(name, tuple(of.elements for of in pointers), programs)
@@ -402,13 +368,9 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements a Triton kernel of Inductor processes, given the sizes of its tensors and its number of
-    programs.
+    """Return how many elements a Triton kernel of Inductor processes, given its tensor sizes and number of programs.
 
-    The output tensors of a Triton kernel are its last arguments, or its first arguments if the kernel changes them in place.
-    Each program of a pointwise Triton kernel processes the same number of output elements, and this number is a power of two.
-    The tensor whose size best matches the number of programs is assumed to be the output. For a reduction, the result is the
-    number of input elements.
+    The tensor whose size best matches the number of programs is assumed to be the output.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

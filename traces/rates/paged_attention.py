@@ -14,9 +14,8 @@ Note [Paged attention]
     a table     one row per sequence, as wide as the longest sequence that the server allows. The number of cached tokens is
                 unknown, so there are neither FLOPs nor bytes.
 
-    Each query attends to the cached tokens of its sequence. The number of pairs is known if there is one sequence, or if each
-    sequence has one query (decoding). In other cases the number of pairs depends on the lengths of the sequences, which are not
-    recorded, so the FLOPs are unknown. With lists, the bytes are always known: queries and outputs, and each cached token once.
+    The number of pairs of query and cached token is known if there is one sequence, or if each sequence has one query
+    (decoding). With lists, the bytes are always known: queries and outputs, and each cached token once.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NAMES = re.compile(r"paged|batch_?prefill|batch_?decode|varlen|kvcache|\bpa_|_p
 
 @dataclass(frozen=True, slots=True)
 class PagedAttention:
-    """One call of an attention op. Numbers that are unknown are None. See Note [Paged attention]."""
+    """Describes one call of an attention op over a paged KV cache. Unknown numbers are None."""
 
     query: Shape  # tokens, heads, channels
     key_channels: int
@@ -43,8 +42,7 @@ class PagedAttention:
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
-        """Create a description of an op's attention over a paged KV cache, or return None for other ops. An attention op does
-        not use a paged KV cache if the keys of each sequence are one contiguous tensor."""
+        """Return a description of an op's attention over a paged KV cache, or None for other ops."""
         wide = [(place, shape) for place, shape in enumerate(shapes) if len(shape) > 2]
         if not _NAMES.search(name) or not wide:
             return None
@@ -80,7 +78,6 @@ class PagedAttention:
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of the two matrix products of attention, summed over all heads, or 0 if they are unknown."""
         return 2 * (self.pairs or 0) * self.query[1] * (self.key_channels + self.value_channels)
 
     def moved_bytes(self, query_itemsize: int, cache_itemsize: int) -> int | None:
@@ -91,10 +88,7 @@ class PagedAttention:
 
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
-    """Return an upper bound of the number of tokens per page of the KV cache. A KV cache is a tensor (tokens, heads, channels),
-    or consists of pages that have the dimensions tokens, heads and channels. In an attention op, the number of query heads is a
-    multiple of the number of key heads.
-    """
+    """The number of query heads is a multiple of the number of key heads."""
     if len(cache) == 3:
         return 1
     return max((cache[3 - place] for place in (1, 2) if heads % max(cache[place], 1) == 0), default=max(cache[1:3]))

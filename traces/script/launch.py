@@ -40,16 +40,13 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 
 @dataclass(frozen=True)
 class ChildResult:
-    """Contains the exit code of a script, and the ids of its processes.
-
-    `booted` lists the processes that ran `sitecustomize.py`. `triggered` lists the processes that imported torch.
-    """
+    """Contains the exit code of a script, and the ids of its processes."""
 
     returncode: int
-    pid: int
-    booted: frozenset[int]
-    triggered: frozenset[int]
-    started: frozenset[int]
+    pid: int  # id of the child process
+    booted: frozenset[int]  # processes that ran `sitecustomize.py`
+    triggered: frozenset[int]  # processes that imported torch
+    started: frozenset[int]  # processes in which the recorder or the replayer was started
 
 
 def run_child(

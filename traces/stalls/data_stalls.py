@@ -4,10 +4,8 @@
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The method is described in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). Three speeds are measured: G with
-one batch in memory, P with cached data, and F with an empty or partly filled cache. The preparation stall is the difference
-between the speeds G and P, and the fetch stall is the difference between P and F. The slowest stage of a data pipeline
-determines its speed.
+The method is described in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). Three speeds are measured: with
+one batch in memory, with cached data, and with an empty or partly filled cache.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _MOST_OTHERS = 1000.0
 
 
 class Bottleneck(StrEnum):
-    """The stage of the data pipeline for which training steps wait."""
+    """Names the stage of the data pipeline for which training steps wait."""
 
     GPU = "gpu"
     STORAGE = "storage"
@@ -41,7 +39,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Contains the speed of a training run, not counting the first steps. The times are means per step."""
+    """Contains the speed of a training run, without its first steps. Times are means per step."""
 
     steps: int
     step_ns: int
@@ -51,7 +49,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Modelled:
-    """The predicted speed of data loading on another machine."""
+    """Contains the predicted speed of data loading on another machine."""
 
     workers: int
     cores: int
@@ -61,7 +59,7 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Stalls:
-    """The data stalls of one script. Each share is a fraction of the step time."""
+    """Contains the data stalls of one script. Each share is a fraction of the step time."""
 
     gpu: Pace
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
@@ -99,12 +97,7 @@ def _share(step_ns: int, without_ns: int) -> float:
 
 
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
-    """Return the index of the first step that was not served from prefetched batches. Raises TraceError if too few steps
-    remain.
-
-    Steps that used prefetched batches are skipped. The number of remaining steps is a multiple of the number of DataLoader
-    workers, because all workers finish their batches at about the same time.
-    """
+    """The number of remaining steps is a multiple of the number of workers, which finish their batches at the same time."""
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:
@@ -117,8 +110,7 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the speed of the training steps that did not use prefetched batches. Raises TraceError if too few steps remain.
-    """
+    """Return the speed of the training steps without prefetched batches. Raises TraceError for too few steps."""
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
@@ -131,15 +123,10 @@ def stalls_of(
     gpu: Trace, prepared: Trace, told: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, told_cold: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """Compute the data stalls from three runs of a script: with one batch in memory (`gpu`), with cached data (`prepared`) and
-    with uncached data (`fetched`).
+    """Compute the data stalls from a run with one batch in memory (`gpu`), with cached data, and with uncached data.
 
-    Each process of a run reports the batches that it loads to the storage server. `told` contains the reports of loaded batches
-    from the run `prepared`, and `told_cold` contains the reports from the run `fetched`. `cores` is the number of CPU cores of
-    the machine that ran the script. For each n in `core_counts`, the loading speed on a machine with n cores and n DataLoader
-    workers is predicted.
-
-    Raises TraceError if the script does not use a DataLoader, or if it trains too few steps.
+    `told` and `told_cold` contain the reports of loaded batches. `cores` is the number of CPU cores of the machine that ran the
+    script. Raises TraceError without a DataLoader.
     """
     if not any(one.batches for one in told):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
@@ -249,10 +236,7 @@ def _taken(script: Loading, batch_cpu_ns: int) -> float:
 
 
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
-    """Predict the run on a machine where other programs use `taken` CPU cores.
-
-    The number of other programs is found by bisection.
-    """
+    """The number of other programs is found by bisection."""
     few, many = 0.0, 0.01
     while many < _MOST_OTHERS and run(many).others_cores < taken:
         few, many = many, 2 * many
@@ -263,11 +247,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Return the loading reports sorted as the DataLoader returns the batches, one batch from each worker in turn.
-
-    If some workers loaded more batches than others in an epoch, the extra batches at the end are omitted. Each epoch starts new
-    worker processes.
-    """
+    """The DataLoader returns one batch from each worker in turn, and each epoch starts new worker processes."""
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
         by_worker.setdefault(one.process, []).append(one)

@@ -1,16 +1,11 @@
-"""Predict how fast a DataLoader with W workers on C CPU cores can supply a GPU with batches. The prediction is based on the
-measured cost of loading one batch.
+"""Predicts how fast a DataLoader with W workers on C CPU cores can supply a GPU with batches.
 
     cost = BatchCost(cpu_ns=900_000_000, read_bytes=14_000_000, seeks=128)
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-The model follows the rules of torch.utils.data. With W workers, worker b mod W makes batch number b. No worker is more than
-`prefetch` batches ahead of the script. The script receives the batches in order.
-
-All processes that compute share the CPU cores evenly: DataLoader workers, the training script and other programs. The modeled
-disk serves one read at a time. To make a batch, a worker alternates `_PARTS` times between reading and computing, so that
-workers compete for the disk as real ones do.
+The model follows the rules of torch.utils.data: worker b mod W makes batch number b. All processes that compute share the CPU
+cores evenly. The modeled disk serves one read at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ _SCRIPT = -1  # stands for the script's process in place of a worker's number
 
 @dataclass(frozen=True)
 class BatchCost:
-    """The CPU time and the disk reads that a DataLoader worker needs for one batch."""
+    """Stores the CPU time and the disk reads that a DataLoader worker needs for one batch."""
 
     cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
     read_bytes: int = 0  # bytes read from the disk because no cache has them
@@ -36,7 +31,7 @@ class BatchCost:
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """The predicted step time and waiting time of a training run. Times are in nanoseconds."""
+    """Contains the predicted step time and waiting time of a training run, in nanoseconds."""
 
     step_ns: int
     wait_ns: int
@@ -58,11 +53,8 @@ def loaded(
     """Simulate a training run with a DataLoader, and return the mean step time and waiting time.
 
     If `cost` is a sequence of n costs, loading batch number b costs `cost[b % n]`. `step_ns` is the duration of a training step
-    that does not wait for data. `host_ns` is the CPU time that the training script itself needs for one step. If `host_ns` is a
-    sequence, it has one time for each step. `others` is the number of CPU cores that other programs would keep busy if they had
-    the machine for themselves.
-
-    Raises ValueError if `workers` or `cores` is less than 1. Loading without workers (num_workers=0) is not modeled.
+    that does not wait for data. `others` is the number of CPU cores that other programs keep busy. Raises ValueError without
+    workers.
     """
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")
@@ -136,10 +128,7 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """Start the worker's next batch, unless the worker is already too many batches ahead of the script.
-
-        As in torch.utils.data, a worker may start batch number b once the script has received batch number b - `_ahead`.
-        """
+        """As in torch.utils.data, a worker may start batch b once the script has received batch b - `_ahead`."""
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:
             self._busy[worker] = True

@@ -1,14 +1,11 @@
-"""Simulate one disk that all processes of a training run share. The training script and its DataLoader workers send each read
-to a server.
+"""Simulates one disk that all processes of a training run share through a server.
 
     with StorageServer(folder / "storage", Disk(530e6, 60_000), CacheShare(0.35, CachePolicy.LRU)) as server:
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
-Each message is one line of JSON. The first message of the server describes the modeled disk and cache. A process sends a
-request only for bytes that are not in the modeled cache. The server's answer is the time (CLOCK_MONOTONIC) at which the
-simulated disk has read the bytes. If no disk is modeled, processes send no requests, because waiting for the server's answers
-would slow down data loading.
+Each message is one line of JSON. The answer of the server is the time (CLOCK_MONOTONIC) at which the simulated disk has read
+the bytes.
 """
 
 from __future__ import annotations
@@ -30,9 +27,7 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """The time and the bytes needed to load one batch, or the sum over several batches. The process or thread that loaded
-    a batch measured the times.
-    """
+    """Contains the time and the bytes needed to load one batch, or the sum over several batches."""
 
     batches: int = 0
     samples: int = 0
@@ -82,8 +77,7 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 class StorageServer:
     """Answers requests on the Unix socket `path` while its `with` block runs.
 
-    If `drop_cached` is True, no disk is modeled, and the run reads from this machine's real disk. Before each read of a file,
-    the operating system is asked to drop the file from its page cache, unless the modeled `cache` holds the file.
+    If `drop_cached` is True, the run reads from this machine's real disk without its page cache.
     """
 
     def __init__(
@@ -131,9 +125,7 @@ class StorageServer:
 
 
 class StorageClient:
-    """Connects a process of the run to the server. The connection to the server is opened when it is first needed. A forked
-    process opens its own connection.
-    """
+    """Connects a process of the run to the server. A forked process opens its own connection."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -145,8 +137,7 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait until the modeled disk has finished the read. Return how many nanoseconds the read waited for the modeled disk,
-        or None if the modeled cache holds the file."""
+        """Wait for the modeled disk, and return the wait in nanoseconds, or None for a cached file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()
@@ -162,10 +153,7 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Drop the file from the operating system's page cache if the server was created with `drop_cached`.
-
-        Whether the file was dropped is counted in `loading`.
-        """
+        """Drop the file from the page cache if the server was created with `drop_cached`."""
         with self._lock:
             self._connected()
         if self._drops and not self._cache.holds(file):
@@ -208,10 +196,9 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Ask the Linux kernel to drop a file from the page cache, and check whether the file's first page is gone.
+    """Ask the Linux kernel to drop a file from the page cache, and return True if its first page is gone.
 
-    Returns False if the file's first page is still in memory, for example because the file system itself is in memory. Returns
-    None on systems without the system call preadv2 and its flag RWF_NOWAIT, which are needed for the check.
+    Return None on systems without preadv2 and its flag RWF_NOWAIT.
     """
     if not hasattr(os, "posix_fadvise"):
         return None
