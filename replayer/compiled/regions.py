@@ -46,7 +46,7 @@ class CompiledRegion:
 
 
 class RegionGraph:
-    """Runs the forward or the backward graph of a compiled function."""
+    """Runs one graph of a compiled function."""
 
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear

@@ -130,9 +130,9 @@ class DeadlockDetector:
 
 
 class StoreExchange:
-    """Sends the messages of one rank, and reads the messages of the other ranks.
+    """A channel is a sequence of operations between the same ranks.
 
-    A channel is a sequence of operations between the same ranks. `offset_ns`: see Note [Clocks of several processes].
+    `offset_ns`: see Note [Clocks of several processes].
     """
 
     def __init__(

@@ -42,10 +42,7 @@ StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """Reports the phases, module calls and steps of a script to the step tracker.
-
-    After each step, `step_ended` gets the number of finished training steps and the number of all finished steps.
-    """
+    """After each step, `step_ended` gets the number of finished training steps and the number of all finished steps."""
 
     def __init__(
         self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None

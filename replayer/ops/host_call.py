@@ -20,7 +20,7 @@ from replayer.torch_types import TorchAny
 
 
 class HostCall(CallArguments):
-    """Converts the arguments and results of one op that runs on the CPU. Unknown values become zeros."""
+    """Replaces unknown argument values by zeros."""
 
     def __init__(self, plans: PlanCache) -> None:
         super().__init__(plans.tensor_class)

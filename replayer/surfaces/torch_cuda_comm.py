@@ -146,8 +146,6 @@ def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
 
 
 class _Nccl:
-    """Implements the functions of torch.cuda.nccl that torch.nn.parallel.comm calls."""
-
     def is_available(self, tensors: Sequence[TorchAny]) -> bool:
         return not computing() and gpu().recording.transport is not Transport.COPIES
 

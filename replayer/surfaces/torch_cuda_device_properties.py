@@ -17,8 +17,8 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, repr=False)
 class TorchDeviceProperties(DeviceProperties):
-    """Describes a recorded GPU with the attributes of PyTorch's class `_CudaDeviceProperties`. Sizes are in bytes and
-    frequencies in kHz. A value of 0 means unknown."""
+    """Replaces PyTorch's class `_CudaDeviceProperties`. Sizes are in bytes and frequencies in kHz. A value of 0 means unknown.
+    """
 
     name: str = ""
     total_memory: int = 0

@@ -43,7 +43,7 @@ def _on_device(name: str, device: int | None) -> Iterator[None]:
 
 
 def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Time the forward pass of each replica as a separate stage. See Note [Threads of replicas]."""
+    """See Note [Threads of replicas]."""
     if started() is None:
         return call(modules, *args, **kwargs)
     looking, threads = gpu().launches.looking, list[HostThread]()

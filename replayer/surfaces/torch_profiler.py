@@ -108,10 +108,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
-    """Add the virtual GPU's kernels and memory use to the events of the profiler.
-
-    Profiler events are matched with ops of the replay by name and order.
-    """
+    """Match profiler events with ops of the replay by name and order."""
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
     known, made = defaultdict(list), list[TorchAny]()

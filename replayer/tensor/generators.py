@@ -211,7 +211,6 @@ def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> No
 
 @contextmanager
 def host_numbers(seed: int) -> Iterator[None]:
-    """Seed PyTorch's default CPU generator, and restore its previous state when the context ends."""
     kept = torch.get_rng_state()
     torch.default_generator.manual_seed(seed)
     try:

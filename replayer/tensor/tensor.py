@@ -342,7 +342,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
 
 class VirtualParameter(VirtualTensor):  # type: ignore[metaclass]
-    """Represents a parameter on the virtual GPU, for which `type(p) == nn.Parameter` is true."""
+    """Represents a parameter on the virtual GPU."""
 
     plain_class: ClassVar[type[TorchAny]] = torch.nn.Parameter
     _is_param = True  # what isinstance reads

@@ -32,7 +32,6 @@ aten = torch.ops.aten
 def infer(
     metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], current: int
 ) -> Plan:
-    """Run PyTorch's meta kernel of `func` on the arguments, and return a plan that describes the results."""
     _refuse_unknown_shape(func, args)
     arguments = _MetaArguments(metas.tensor_class)
     meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
