@@ -101,7 +101,6 @@ class Cost:
 
 
 def measure(cost: Cost, images: Path | None, steps: int, costs: Path | None) -> None:
-    """Run the measurements that are missing from `cost`, and save the results after each run."""
     begin_s = time.monotonic()
     with tempfile.TemporaryDirectory() as made:
         folder = images or Path(made)

@@ -49,7 +49,6 @@ def commands(block: str) -> list[str]:
 
 
 def run(text: str, folder: Path) -> Iterator[Ran]:
-    """Run the commands of a guide in `folder`, one after the other."""
     shutil.copytree(EXAMPLES, folder / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     environment = {**os.environ, "PATH": path, "COLUMNS": "96", "TRACE_LIBRARY": str(folder / "library")}

@@ -62,7 +62,6 @@ _SCALARS = {int: "integer", float: "number", str: "string", bool: "boolean", Any
 
 @cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """Return the type of each key of a dataclass, with type variables replaced by types."""
     origin = get_origin(kind) or kind
     hints = get_type_hints(origin)
     given: dict[Any, Any] = dict(zip(getattr(origin, "__parameters__", ()), get_args(kind), strict=False))
@@ -103,7 +102,6 @@ def type_text(hint: Any) -> str:
 
 
 def comments_of(kind: type) -> dict[str, str]:
-    """Return the comments beside the fields of a dataclass, including inherited fields."""
     found: dict[str, str] = {}
     for of in reversed((get_origin(kind) or kind).__mro__):
         if not is_dataclass(of):

@@ -1,4 +1,4 @@
-"""Measures why several GPUs are not that many times faster, for five networks under data parallelism.
+"""Measures why data parallelism on several GPUs is slower than expected, for five networks.
 
 The command `cell` measures one network with one batch size and number of GPUs, and appends the result to a file:
 
@@ -9,8 +9,6 @@ The command `cell` measures one network with one batch size and number of GPUs, 
 The command `table` writes a table of all results and draws a picture with matplotlib:
 
     python dataparallel_study.py table --picture study.svg
-
-The command `grid` measures all combinations of networks, batch sizes and numbers of GPUs.
 """
 
 from __future__ import annotations

@@ -92,7 +92,6 @@ class ResNet(nn.Module):
 
 
 def stage(block: Block, inputs: int, width: int, blocks: int, stride: int) -> nn.Sequential:
-    """Return blocks of one width. Only the first block has a stride."""
     outputs = width * block.expansion
     downsample = None
     if stride != 1 or inputs != outputs:

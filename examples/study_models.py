@@ -29,7 +29,7 @@ def convolution(inputs: int, outputs: int, size: int, stride: int = 1, padding: 
 
 
 class Classifier(nn.Module):
-    """Implements the last layers of AlexNet and VGG: three linear layers on features averaged to `side` x `side`."""
+    """Implements the last layers of AlexNet and VGG: three linear layers after average pooling."""
 
     def __init__(self, features: nn.Sequential, channels: int, side: int, classes: int) -> None:
         super().__init__()

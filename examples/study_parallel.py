@@ -58,7 +58,6 @@ class Meter:
         self.parts = {}
 
     def now_ns(self) -> int:
-        """Return the time in ns after all GPUs have finished their work."""
         for index in self.gpus:
             torch.cuda.synchronize(index)
         return time.perf_counter_ns()

@@ -158,7 +158,7 @@ class GpuSession:
         self._not_computed = 0
 
     def use(self, wanted: StartOptions | None) -> None:
-        """Start a virtual GPU unless it already runs, or stop the virtual GPU for None."""
+        """Start a virtual GPU with the given options, or stop the running virtual GPU for None."""
         if wanted == self._used:
             return
         self.stop()

@@ -53,7 +53,7 @@ class CommunicationRecorder:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the time of a collective that Python called, so that the flight recorder's entry is not added again."""
+        """Store the time of a collective that was called from Python, to skip its entry in PyTorch's flight recorder."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
@@ -88,14 +88,14 @@ class CommunicationRecorder:
         self._writer.collectives.give_up(pending)
 
     def look_if_due(self) -> bool:
-        """Read PyTorch's flight recorder if it probably has enough new entries, and return True after a read."""
+        """Read PyTorch's flight recorder if enough new entries are expected, and return True after a read."""
         if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
         self.look()
         return True
 
     def look(self, last: bool = False) -> None:
-        """Write the collectives that PyTorch's C++ code started."""
+        """Write the collectives that PyTorch has started in C++."""
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return
         began_ns = self.cost.clock.perf_ns()

@@ -165,7 +165,7 @@ class ProcessFacts:
     def _kept_workspace_bytes(self) -> int | None:
         """Return the total size of the workspaces of all cuBLAS handles, or None if unknown.
 
-        Each allocated block of exactly a workspace's size counts as a cuBLAS workspace.
+        Every allocated block with exactly the size of a workspace counts as a cuBLAS workspace.
         """
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)

@@ -103,7 +103,7 @@ class Recorder:
     # --- phases and steps
 
     def modules_left(self) -> None:
-        """Do nothing, because only a replay needs the report."""
+        """Do nothing, because only a replay needs the call."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         self.steps.report(MODULE, (id(module), grad_enabled))
@@ -185,7 +185,7 @@ class Recorder:
     def close(self) -> None:
         """Write all data at the end of the script, except an unfinished training step.
 
-        If another thread hangs with the recorder's lock, the file is written without the lock.
+        If a hanging thread holds the recorder's lock, the file is written without the lock.
         """
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:

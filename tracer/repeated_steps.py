@@ -1,4 +1,4 @@
-"""Remembers how a step was divided into phases, and divides the next step in the same way if its calls are the same.
+"""Remembers the phases of a step, and divides the next step in the same way if both steps make the same calls.
 
     repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptCut` has handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended

@@ -5,8 +5,8 @@
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-Only training steps are counted, but evaluation steps count until the first training step. Evaluation steps between training
-steps are profiled once, separately from the training steps.
+Evaluation steps are counted only until the first training step. Evaluation steps between training steps are profiled once,
+separately from the training steps.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a call of the capturing thread. Return False in other threads, because their GPU work runs immediately."""
+        """Store a call of the capturing thread, or return False in any other thread."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -147,7 +147,7 @@ class StepRecorder:
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Pass the current step's calls to `script`, which gets no calls while a step repeats the previous step."""
+        """Pass the calls of the current step to `script`, which gets no calls of repeated steps."""
         repeated = self._repeated
         if repeated.known:
             thread = self.script.thread or get_ident()
@@ -214,7 +214,7 @@ class StepRecorder:
         return self._profiler.active
 
     def begin_stage(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
-        """Begin a stage of nn.DataParallel. Return a value that must be passed to `end_stage`."""
+        """Begin a stage of nn.DataParallel, and return a value for `end_stage`."""
         now_ns = self._clock.now_ns()
         self.report(OP, PLAIN)
         return now_ns, self._take_on(stream)

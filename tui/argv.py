@@ -67,7 +67,7 @@ def _after_script(ours: list[str], script: list[str], names: int) -> Split:
 
 
 class ScriptCommand(Command):
-    """Represents a command whose last parameter holds the script's name and the script's arguments."""
+    """Represents a command such as `trace replay`, which ends with a script and the script's arguments."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         names = self.option_names(ctx)

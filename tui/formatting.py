@@ -61,7 +61,6 @@ def count_text(count: float) -> str:
 
 
 def counted(count: float, noun: str) -> str:
-    """Format a count with its noun, such as "1 step" or "1,204 steps"."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
@@ -221,7 +220,7 @@ class FigureTable(NamedTuple):
 def side_by_side(
     title: str, head: str, figures: Sequence[Head], sides: Sequence[Mapping[str, tuple[Value, ...]]], words: Sequence[str]
 ) -> FigureTable:
-    """Return a table with the figures of one trace, or of two traces side by side."""
+    """Return a table that shows the figures of two traces side by side."""
     if len(sides) == 1:
         return FigureTable(title, [Head(head), *figures], [(name, *values) for name, values in sides[0].items()])
     first, *others = figures

@@ -78,7 +78,7 @@ class BoundaryEvent:
 
 
 class BoundaryEvents:
-    """Records CUDA events at phase boundaries, reads their times in order, and reuses the events."""
+    """Records CUDA events at phase boundaries, and reuses events whose times were read."""
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
@@ -230,7 +230,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the current device or the only other device with a CUDA context. Return NONE without a unique device."""
+        """Return the current device, or the only other device with a CUDA context if the current device has none."""
         has_context = self._cuda.has_context
         if has_context(current):
             self._in_use.add(current)

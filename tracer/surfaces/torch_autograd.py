@@ -1,4 +1,4 @@
-"""Wraps torch.autograd. The phase "backward" begins when the first gradient is created, and ends when the engine returns.
+"""Wraps torch.autograd. The phase "backward" begins with the first gradient, and ends when autograd's engine returns.
 
     loss.backward()     # reaches torch.autograd.backward
 """

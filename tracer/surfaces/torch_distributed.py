@@ -249,8 +249,7 @@ class _CollectiveWrappers:
 def install(torch: ModuleType) -> None:
     """Wrap the operations between ranks in all PyTorch modules that refer to them.
 
-    Deprecated functions are not wrapped, because they call their replacements and their warnings must name a line of the
-    script.
+    Deprecated functions are not wrapped, because their deprecation warnings must show a line of the script.
     """
     dist = torch.distributed
     if not dist.is_available():

@@ -45,7 +45,10 @@ class Quiet(ContextDecorator):
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """Return True without a GPU. NVML counts the GPUs, because forked child processes may be unable to use CUDA."""
+        """Return True if the machine has no GPU.
+
+        NVML counts the GPUs, because forked child processes may be unable to use CUDA.
+        """
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph

@@ -26,7 +26,7 @@ class FunctionFacts(FunctionChange):
 
 @dataclass(frozen=True)
 class DiffByFunctionFacts:
-    """Lists the Python functions in two traces, sorted by the change of their GPU time."""
+    """Lists the Python functions in two traces, sorted by how much their GPU time changed."""
 
     functions: list[FunctionFacts]
 

@@ -4,8 +4,6 @@
     ok    torch            2.13.0+cpu, of /usr/bin/python3
     ok    a replay         3 steps of the bundled P100 in 4.1 s
     warn  locked memory    64.0 KiB: pinned memory beyond that is not page-locked; raise it with `ulimit -l unlimited`
-
-Checks that need PyTorch run in child processes.
 """
 
 from __future__ import annotations
@@ -94,7 +92,7 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Describes the result of one check. The text `advice` suggests a fix, or is empty without a problem."""
+    """Describes the result of one check. The text `advice` suggests a fix, or is empty if there is no problem."""
 
     check: str
     state: Health

@@ -3,8 +3,8 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-Two runs of the script record how its memory requests grow with the batch size. A model of PyTorch's memory allocator then
-repeats the memory requests with the memory of each GPU.
+Two runs of the script show how its memory requests grow with the batch size. A model of PyTorch's memory allocator then checks
+whether the requests fit into the memory of each GPU.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _FitRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """Contains the memory that a script requests, and for each GPU whether the script fits."""
+    """Contains the memory that a script requests, and the result for each GPU."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]
@@ -292,10 +292,6 @@ def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
 
 
 def _with_batch(words: Sequence[str], option: str, batch: int) -> list[str]:
-    """Return the script's command line with another batch size.
-
-    An option without a leading dash is added in the form `batch=8`.
-    """
     if (place := _position_of(words, option)) is not None:
         at, before = place
         return [*words[:at], f"{before}{batch}", *words[at + 1 :]]

@@ -38,7 +38,7 @@ ESTIMATED = "estimated"  # an estimated step time has a source that begins with 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Contains the time of a training step, and the library entry or estimate that gave the time."""
+    """Contains the time of a training step, and the source of the time."""
 
     step_ns: int
     source: str

@@ -64,7 +64,7 @@ class Sweep:
 def run_sweep(record: RecordOptions) -> int:
     """Record the script at each batch size, and return an exit code.
 
-    A run that is out of memory ends the sweep without an error if a smaller batch size was recorded.
+    An out-of-memory error ends the sweep normally if at least one batch size was recorded.
     """
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)

@@ -125,7 +125,6 @@ def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
 
 
 def _did_gpu_work(replayed: Trace) -> bool:
-    """Return True if the script launched GPU work; the recorded time of a whole phase does not count."""
     own = replayed.device.take(work_rows(replayed)).origin != Origin.PHASE
     return bool(own.any() or (replayed.host.kind == HostKind.OP).any())
 

@@ -50,7 +50,7 @@ class ReplaySource:
     is_estimate: bool = False
 
     def file_in(self, folder: Path) -> Path:
-        """Return the path of a trace file with the replay's times. Write a new trace file to `folder` if needed."""
+        """Return the path of a trace file with the replay's times."""
         if self.path is not None:
             return self.path
         path = saved_in(folder, self.name)
@@ -152,7 +152,7 @@ def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
 
 
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
-    """Return a trace with the library entry's step times, for the comparison with the replay."""
+    """Return a trace with the step times of the library entry."""
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)

@@ -160,7 +160,6 @@ def phase_times(summaries: Sequence[Summary], comparison: Comparison | None) -> 
 
 
 def step_axis(sides: Sequence[NamedTrace]) -> tuple[list[Steps], list[Column], str]:
-    """Return the steps of the first rank of each trace, and the x values and the label of the chart's x axis."""
     found = []
     for side in sides:
         steps = side.trace.steps

@@ -105,7 +105,6 @@ def _late_ranks(found: Sequence[RankLateness]) -> list[list[str]]:
 
 
 def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iterator[tuple[str, list[list[str]]]]:
-    """Yield tables that compare two traces, each as a title and a list of rows."""
     pair = (sides.recorded, sides.replayed)
     idle = [{row[0]: row[1] for row in idle_rows(of.idle, together=True)} for of in pair]
     labels = [label for label in REASONS.values() if any(label in side for side in idle)]

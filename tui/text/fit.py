@@ -42,7 +42,8 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. A measured batch limit takes precedence over a simulated limit."""
+    """Describes whether a script fits on one GPU. A measured limit of the batch size takes precedence over a simulated limit.
+    """
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size
@@ -68,7 +69,7 @@ class CardFit:
 
     @property
     def told(self) -> bool:
-        """Return True if the simulated allocator also fits the script at the script's own batch size."""
+        """Return True if the script fits at its own batch size, according to the simulated allocator."""
         return self.fits and self.outcome.fits
 
     @property

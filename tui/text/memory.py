@@ -36,7 +36,7 @@ def _row(label: str, a: int | None, b: int | None) -> list[str]:
 
 
 def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Return notes about memory that the peaks leave out, and about whether the GPU's memory was sufficient."""
+    """Return notes about whether the GPU's memory was sufficient."""
     said = []
     if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
         said.append("Memory that was allocated before a recording began is not in its memory peak.")
@@ -44,7 +44,6 @@ def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
 
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Describe the devices that ran out of memory, and the devices whose memory size the user gave."""
     told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
     return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
 

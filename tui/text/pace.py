@@ -44,7 +44,7 @@ def loader_note(comparison: Comparison) -> str:
 
 
 def values_sentences(comparison: Comparison) -> list[str]:
-    """Return notes about tensor values that the script read and that are not the real values."""
+    """Return notes about placeholder values that the script read from tensors."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
     said = []

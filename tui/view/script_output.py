@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Keeps the last lines of a terminal's output. A carriage return begins the current line again."""
+    """Keeps the last lines of a terminal's output. A carriage return starts the current line again, as in a terminal."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)

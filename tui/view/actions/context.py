@@ -1,4 +1,4 @@
-"""Defines `ViewContext`, through which keys change the timeline, the tables and the status line."""
+"""Defines the class `ViewContext`, which all keys of the timeline app use to change what is shown."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ T = TypeVar("T")
 
 
 class ViewContext:
-    """Holds the state of the timeline app that the actions of all keys share."""
-
     def __init__(self, app: App[Any], tell: Callable[[str], None]) -> None:
         self._app = app
         self.tell = tell

@@ -15,8 +15,6 @@ _BESIDE = {"device": 6.0, "phases": 0.25}
 
 
 class DifferenceWalk:
-    """Steps through the differences between two traces, starting with the largest."""
-
     def __init__(self, context: ViewContext, selection: Selection) -> None:
         self._context, self._selection = context, selection
         self.everything = False

@@ -12,8 +12,6 @@ _MOST_HIGHLIGHTED = 400  # maximum number of highlighted kernels per op
 
 
 class Selection:
-    """Stores the event or the time range that the user has selected."""
-
     def __init__(self, context: ViewContext) -> None:
         self._context = context
         self.span: Span | None = None

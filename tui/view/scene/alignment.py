@@ -108,7 +108,7 @@ def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> lis
 
 
 def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """Return the table rows of the phases of each step. A key has a phase name and a counter."""
+    """Return for each step the table rows of its phases."""
     found: dict[int, dict[tuple[str, int], int]] = {}
     seen: Counter[tuple[int, str]] = Counter()
     for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):

@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The axis is divided into sections called *slots*, for example one slot for each training step. Both traces begin together in
-each slot, and the shorter trace has a gap at the end.
+The axis is divided into sections called *slots*, for example one slot for each training step. Two traces begin each slot
+together, so the shorter trace has a gap at the end of the slot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """Contains the start and end time of one trace in each slot of the time axis."""
+    """Contains the start and end times of one trace in each section of the time axis."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
@@ -90,7 +90,7 @@ class SlotTimes:
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
     def every_position(self, time_ns: Any) -> tuple[Column, Column]:
-        """Return the axis positions of all times, and the index of the time at each position."""
+        """Return every position at which a time is shown, and the index of that time."""
         times = np.asarray(time_ns, dtype=np.int64)
         back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
         found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
@@ -104,7 +104,7 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Return the position of a time on the axis that is closest to `near_ns`. Return None if the time is not shown."""
+        """Return the position closest to `near_ns` at which the axis shows a time, or None."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 
@@ -129,7 +129,6 @@ class ScreenColumns:
 
     @cached_property
     def bounds_ns(self) -> tuple[Column, Column, Column]:
-        """Return for each screen column the first and last time shown, and True if its start shows a time of the trace."""
         edges = self.edges_ns
         return self._side.shown(edges[:-1]), self._side.times(edges[:-1]), self._side.times(edges[1:] - 1)
 
@@ -142,7 +141,7 @@ class ScreenColumns:
 
 @dataclass(frozen=True)
 class Axis:
-    """Represents the time axis of one or two traces. Slot k begins at `slots_ns[k]`."""
+    """Represents the time axis of one or two traces."""
 
     sides: tuple[SlotTimes, ...]
     slots_ns: Column
@@ -150,7 +149,7 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis. In the first `flush_right` slots, two traces end together instead of beginning together."""
+        """Build a time axis. In the first `flush_right` sections, the traces end at the same position."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

@@ -16,7 +16,7 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """Lists the kinds of work. All numbers are below 24, because higher numbers in a colour code have other meanings."""
+    """Lists the kinds of work. Category numbers are below 24, because higher numbers in a colour code have other meanings."""
 
     LOADER = 0
     H2D = 1
@@ -61,7 +61,6 @@ _PARTS = {
 
 
 def of_kernel(name: str) -> Category:
-    """Return the category of a kernel, or the category of a phase if the replay knows only the times of phases."""
     if name in PHASE_CATEGORIES:
         return PHASE_CATEGORIES[name]
     return next((category for category, rule in _RULES if rule.search(name)), Category.OTHER)

@@ -76,7 +76,7 @@ class CharacterRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """Stores the nanoseconds of each kind of work in each screen column of a timeline row."""
+    """Stores how long each kind of work takes in each screen column, in nanoseconds."""
 
     by_category: dict[int, Column]
     total_ns: Column
@@ -288,7 +288,7 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
 
 
 def curve_difference(first: Column, second: Column, highest: int, offset: int = 0) -> CharacterRow:
-    """Return signs for the difference between two curves. The first curve is raised by `offset`."""
+    """Return for each screen column a sign for the difference between two curves."""
     is_other = np.zeros(len(first), dtype=bool)
     return change_characters(second - first - offset, SAME_SHARE * highest, is_other, (first != 0) | (second != 0))
 

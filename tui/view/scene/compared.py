@@ -19,7 +19,7 @@ _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace i
 
 
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
-    """Return the change of duration and the replaced time of each GPU event in nanoseconds, as two rows of an array."""
+    """Return a two-row array for each trace: the extra duration and the replaced duration of each event, in ns."""
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
     sides[0][0, found.first[gone]] = found.change_ns[gone]

@@ -50,7 +50,6 @@ class Lane:
         return {kind: intervals.within(begin, end) for kind, intervals in self._by_category.items()}
 
     def instants(self, from_ns: Any, to_ns: Any) -> Column:
-        """Return the number of events of length zero in each time window [from, to)."""
         begin, end = (np.searchsorted(self.instants_ns, times, side="left") for times in (from_ns, to_ns))
         return np.asarray(end - begin)
 
@@ -64,7 +63,6 @@ class Lane:
         return np.asarray(np.where(inside, position, NONE))
 
     def nearest(self, time_ns: int) -> int:
-        """Return the index of the event closest to a time, or NONE if the timeline row is empty."""
         if not len(self.start_ns):
             return NONE
         position = max(int(np.searchsorted(self.start_ns, time_ns, side="right")) - 1, 0)
@@ -100,7 +98,6 @@ class Curve:
         return max(int(self.value.max()), 0) if len(self.value) else 0
 
     def highest(self, from_ns: Any, to_ns: Any) -> Column:
-        """Return the highest value of the curve in each time window [from, to), or 0 for an empty curve."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if not len(self.time_ns):
             return np.zeros(len(begin), dtype=np.int64)

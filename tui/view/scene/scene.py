@@ -3,6 +3,8 @@
     scene = Scene.of(("v100.msgpack", recorded), ("replay.msgpack", replayed))
     scene.rows[1].label                      # "cuda:0 stream 7/0"
     scene.axis(Alignment.STEP).length_ns
+
+A `Scene` object never changes.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ class SceneRow:
 
     @cached_property
     def stands_for(self) -> Fold | None:
-        """Return the group of rows that the row replaces when the group is folded, or None for a single stream or thread."""
+        """Return the folded group that the row represents, or None for a single stream or thread."""
         if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
         if self.key.position == SIMILAR:
@@ -102,8 +104,6 @@ _IN_ORDER = RankOrder((), ())
 
 @dataclass(frozen=True)
 class Scene:
-    """Contains everything that the timeline app can show about one or two traces. A `Scene` object never changes."""
-
     names: tuple[str, ...]
     traces: tuple[Trace, ...]
     rows: tuple[SceneRow, ...]
@@ -145,7 +145,7 @@ class Scene:
         return scene
 
     def sums(self, row: int) -> tuple[Sums, Sums] | None:
-        """Return sums of the differences between the kernels in a row, or None until the kernels are matched."""
+        """Return sums of kernel differences in a row, or None until the kernels of the traces are matched."""
         lanes = self.rows[row].lane(0), self.rows[row].lane(1)
         of_devices = all(track is not None and track.table == "device" for track in self.rows[row].tracks)
         if self._compared is None or not of_devices or lanes[0] is None or lanes[1] is None:

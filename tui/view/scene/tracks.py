@@ -127,7 +127,6 @@ def gpu_tracks(trace: Trace) -> Tracks:
 
 
 def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
-    """Return timeline rows for folded groups, such as all CUDA streams of a device."""
     found = Tracks()
     streams = {key: track for key, track in tracks.items() if key.kind == TrackKind.GPU and key.detail != ALL}
     for rank, position in dict.fromkeys((key.rank, key.position) for key in streams):
@@ -183,7 +182,6 @@ def _device_phases(trace: Trace, rows: Column) -> Lane:
 
 
 def collective_tracks(trace: Trace) -> Tracks:
-    """Return timeline rows that show the communication between ranks."""
     found, table = Tracks(), "collectives"
     if len(trace.collectives):
         rows, ranks = np.arange(len(trace.collectives)), trace.collectives.rank
@@ -279,7 +277,7 @@ def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
 
 
 def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
-    """Group table rows by the values of one or more columns. Keep the order of the rows within each group."""
+    """Group table rows by the values of one or more columns, and keep the order within each group."""
     for chosen in grouped(*keys):
         yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]
 

@@ -16,7 +16,7 @@ from tui.view.scene.difference import Difference
 
 
 class TableRow(NamedTuple):
-    """Stores one value for each column, and the event to which the timeline jumps when the user selects the row."""
+    """Stores the values of one table row, and the event to which the timeline jumps."""
 
     values: tuple[Value, ...]
     name: str = ""

@@ -1,8 +1,6 @@
 """Draws the visible part of the timeline, line by line, and caches lines that have not changed.
 
-    drawing = Drawing()
-    for line, cells in drawing.frame(window):
-        print(label_of(window, line), cells.text())
+    for line, cells in Drawing().frame(window): ...
 """
 
 from __future__ import annotations
@@ -88,7 +86,7 @@ class Drawing:
         return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
-        """Return the work of one trace in each screen column of a timeline row. Return None for a row that shows memory."""
+        """Return the work of one trace in each screen column, or None for a row that shows memory."""
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)

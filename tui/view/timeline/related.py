@@ -86,7 +86,7 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
-    """Return the next (1) or the previous (-1) event with the same name, its position, its number, and the count."""
+    """Return the next (1) or the previous (-1) event with the same name, and its position on the time axis."""
     spans = getattr(window.scene.traces[span.side], span.table)
     if span.table == "batches":
         return None

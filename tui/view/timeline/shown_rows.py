@@ -43,8 +43,6 @@ class WindowLine:
 
 
 class ShownRows:
-    """Determines which rows of the timeline are shown, and how."""
-
     def __init__(self, scene: Scene, height: int) -> None:
         self.scene = scene
         self.height = height
