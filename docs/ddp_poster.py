@@ -45,8 +45,6 @@ _FAILED = re.compile(r"OutOfMemoryError: (?P<words>CUDA out of memory\..*?(?= Of
 
 @dataclass(frozen=True)
 class Run:
-    """Describes one run of examples/train_vit.py and the file that stores its result."""
-
     net: str
     depth: int
     width: int

@@ -19,7 +19,6 @@ def say_made(output: Path) -> None:
 
 
 def write(lines: Iterable[str], draw: Callable[[Path], None], output: Path) -> None:
-    """Write the page and its picture, but keep the old files if the disk is full."""
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         text, drawn = Path(folder) / output.name, Path(folder) / output.with_suffix(".svg").name
         text.write_text("\n".join(lines), encoding="utf-8")

@@ -84,8 +84,6 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Cell:
-    """Describes one measurement: a network, a batch size and a number of GPUs."""
-
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
         self.gpus = list(range(args.gpus))

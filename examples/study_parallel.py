@@ -38,8 +38,6 @@ _IN_BACKWARD = {"scatter": "gather_backward", "reduce_add_coalesced": "broadcast
 
 @dataclass
 class Part:
-    """Holds the time of one stage, the bytes copied from the host, and the bytes copied between GPUs."""
-
     ns: int = 0
     host_bytes: int = 0
     peer_bytes: int = 0

@@ -117,7 +117,6 @@ def _caption(rows: Sequence[Row]) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw two charts per network: the time per image by stage, and the speedup by number of GPUs."""
     try:
         import matplotlib
         from matplotlib.figure import Figure

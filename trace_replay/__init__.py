@@ -50,7 +50,6 @@ def unsupported(platform: str) -> str | None:
 
 
 def _users_path() -> set[str]:
-    """Return the folders that the user has put on `sys.path`, for example in PYTHONPATH."""
     given = "" if sys.flags.ignore_environment else os.environ.get("PYTHONPATH", "")
     users = {os.path.abspath(entry) for entry in given.split(os.pathsep)} if given else set()
     return users if sys.flags.safe_path else users | {os.path.abspath(sys.path[0])}

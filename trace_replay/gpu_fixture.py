@@ -37,7 +37,6 @@ class GpuChecks:
             self.gpu.on_wait(None)
 
     def timeline(self) -> Trace:
-        """Return the trace of the test so far."""
         trace = self.gpu.timeline()
         with our_packages():
             from traces.combining.excerpt import between

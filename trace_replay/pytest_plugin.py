@@ -111,7 +111,6 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the CUDA calls that were not emulated, with the names of the tests."""
     tests: dict[str, list[str]] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:

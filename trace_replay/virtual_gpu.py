@@ -126,7 +126,6 @@ class InProcessGpu:
         return trace
 
     def report(self, tolerance: float = 0.05) -> ReplayReport:
-        """Compare the replay with its recording, as `trace replay` does."""
         replayed = self.timeline()
         with our_packages():
             recorded, is_estimate = self._source.compared_with(replayed)
@@ -217,7 +216,6 @@ _running: InProcessGpu | None = None
 
 
 def running() -> InProcessGpu | None:
-    """Return the running virtual GPU of the process, or None."""
     return _running
 
 

@@ -52,7 +52,6 @@ class OwnCost:
         self._appended = self._appended_ns = 0
 
     def steps_ended(self, steps: int) -> None:
-        """Divide the overhead since the previous call among the `steps` steps that have ended."""
         spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
         before = self._last
         self._last = now

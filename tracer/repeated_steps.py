@@ -27,8 +27,6 @@ NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
 
 
 class Meaning(NamedTuple):
-    """Describes a reported call, and whether the call began or ended a phase or a step."""
-
     kind: int
     argument: Any
     action: int

@@ -119,7 +119,6 @@ class FlightRecorder:
         own.append((begin_ns, time.time_ns()))
 
     def joined(self) -> None:
-        """Find the ring buffers of new process groups, except groups written in Python."""
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()

@@ -46,8 +46,6 @@ class DataParallelStage:
 
 @dataclass(slots=True)
 class EndedStep:
-    """Contains a step that has ended on the host, although its GPU work may be unfinished."""
-
     number: int
     kind: StepKind
     start_ns: int

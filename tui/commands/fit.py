@@ -279,7 +279,6 @@ def _given(words: Sequence[str], option: str) -> str | None:
 
 
 def _position_of(words: Sequence[str], option: str) -> tuple[int, str] | None:
-    """Return the index of the word with the option's value, and the text before the value."""
     if option.isdigit():
         at = int(option) + (words[0] == "-m")
         return (at, "") if at < len(words) else None

@@ -40,7 +40,6 @@ _FUSED = [
 
 
 def compilation_difference(comparison: Comparison) -> str:
-    """Return a sentence if two traces have different numbers of compiled regions."""
     both = comparison.compiled
     if both is None or not (both.recorded.is_compiled or both.replayed.is_compiled):
         return ""

@@ -208,7 +208,6 @@ def estimate_sentences(comparison: Comparison) -> list[str]:
 
 
 def time_cells(recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
-    """Return four table cells: the recorded time, the other time, their difference and the relative error."""
     if recorded_ns is None or replayed_ns is None:
         return [time_text(recorded_ns), time_text(replayed_ns), ABSENT, ABSENT]
     error = replayed_ns / recorded_ns - 1 if recorded_ns else None
@@ -347,10 +346,8 @@ class _DiffPage:
         return lines + self.medians_of(self.of.parts, "device_", "Parts of nn.DataParallel between CUDA events")
 
     def medians_of(self, figures: Mapping[str, object], key: str, title: str) -> list[str]:
-        """Return a table of median times by phase.
-
-        An empty `key` selects host times, "device_" the times between CUDA events, and "busy_" GPU busy times.
-        """
+        """Return a table of median times. The prefix `key` is "device_" for times between CUDA events, and "busy_" for busy
+        times."""
         both = {name: [getattr(of, f"{key}{side}_median_ns") for side in _SIDES] for name, of in figures.items()}
         return self.times(title, [[name, *time_cells(*times)] for name, times in both.items() if not key or any(times)])
 

@@ -165,7 +165,6 @@ def _notes(summary: Summary, width: int) -> list[str]:
 
 
 def note_sentences(summary: Summary) -> list[str]:
-    """Return sentences about problems of a trace, and about data that the trace lacks."""
     problems = problems_of(summary.problems, summary.counts.kernels)
     said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)

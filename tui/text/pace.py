@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:
-    """Return notes about times in the replay's report that differ from real time."""
     said = []
     speed = comparison.speed
     if speed not in (None, 1):

@@ -196,7 +196,6 @@ class ViewApp(App[int]):
         act() if key.argument is None else act(key.argument)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Return True if a key works now."""
         needs = _KEYS[str(parameters[0])].needs if action == "press" else "nothing"
         if needs == "nothing":
             return True

@@ -145,7 +145,6 @@ def _idle_before(trace: Trace, rows: Column, pair: Column, steps: list[int], eve
 
 
 def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Difference]:
-    """Return an empty list if the phases of the two traces were timed in different ways."""
     first, second = scene.traces
     if first.phase_timing is not second.phase_timing or not scene.step_pairs:
         return []
@@ -168,7 +167,6 @@ def _of_phases(scene: Scene, chosen: Column, everything: bool) -> list[Differenc
 
 
 def _names(trace: Trace) -> Column:
-    """Return the string ids of the phase, the op and the name of each GPU event."""
     phase, op = np.append(trace.phases.name, NONE)[launch_phases(trace)], np.append(trace.host.name, NONE)[op_of(trace)]
     return np.append(np.stack([phase, op, trace.device.name]), np.full((3, 1), NONE), axis=1)
 

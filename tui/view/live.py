@@ -43,7 +43,6 @@ class Live:
         self._awake.set()
 
     def stages(self) -> Iterator[Stage]:
-        """Yield new data whenever more steps were replayed. Raise TraceFormatError for an invalid file."""
         yield Stage(Scene.of(self._recorded).with_host().with_figures(), 0.5, "waiting for the first step")
         follower: Follower | None = None
         wait_s = _LEAST_WAIT_S

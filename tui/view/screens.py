@@ -51,8 +51,6 @@ class TextScreen(ModalScreen[None]):
 
 
 class HelpScreen(ModalScreen[None]):
-    """Shows all keys and the legend. Small terminals get several pages."""
-
     CSS = (
         _BOX.format(name="HelpScreen", width=124).replace("90%", "100%")
         + "HelpScreen TabbedContent { height: auto; } HelpScreen Tabs { height: 2; } HelpScreen TabPane { padding: 0 1; }"

@@ -45,7 +45,6 @@ def by_wall(first: Trace, second: Trace) -> Axis:
 
 
 def by_step(first: Trace, second: Trace) -> Axis:
-    """Align each step of the first trace with the corresponding step of the second trace."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)

@@ -21,8 +21,6 @@ from traces.model.trace import Column
 
 
 class Pieces(NamedTuple):
-    """Contains time intervals of a trace, and the screen column that shows each interval. An interval may be empty."""
-
     column: Column
     from_ns: Column
     to_ns: Column

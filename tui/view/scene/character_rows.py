@@ -65,8 +65,6 @@ _SIGN_GLYPHS[list(SIGNS)] = list(SIGNS.values())
 
 @dataclass(frozen=True)
 class CharacterRow:
-    """Stores one line of text, with one character and one colour code for each screen column."""
-
     glyphs: Glyphs
     paints: Column
 
@@ -107,7 +105,6 @@ def _summed(column: Column, values: Column, columns: int) -> Column:
 
 
 def dominant(found: Busy) -> Column:
-    """Return the category of work with the most time in each screen column, or 0 for an empty column."""
     if not found.by_category:
         return np.zeros(len(found.total_ns), dtype=np.uint16)
     kinds = np.array(list(found.by_category), dtype=np.uint16)
@@ -126,7 +123,6 @@ def lane_characters(
     hanging: bool = False,
     found: Busy | None = None,
 ) -> list[CharacterRow]:
-    """Draw one row of the timeline, and return its lines of text from top to bottom."""
     found = busy(lane, side, edges_ns) if found is None else found
     levels = eighths(found.total_ns, edges_ns[1:] - edges_ns[:-1], lines)
     parts = _stacked(found, levels, lines, hanging)
@@ -231,7 +227,6 @@ def _write_names(
 
 
 def difference_characters(first: Busy, second: Busy, edges_ns: Column) -> CharacterRow:
-    """Return for each screen column a sign that shows how the second trace differs from the first."""
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
     return change_characters((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
@@ -270,7 +265,6 @@ def curve_characters(
     hanging: bool = False,
     kinds: Column | None = None,
 ) -> list[CharacterRow]:
-    """Draw a curve, such as memory over time, with characters in `rows` lines of text."""
     values = curve_values(curve, side, edges_ns)
     levels = np.ceil(values * (8 * rows) / max(highest, 1)).astype(np.int64)
     kinds = np.full(len(values), Category.MEMORY, dtype=np.uint16) if kinds is None else kinds

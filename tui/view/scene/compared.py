@@ -55,10 +55,8 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Return for each screen column a sign that shows how the kernels of two traces differ.
-
-    With `by_place`, kernels at different positions on the time axis also count as different.
-    """
+    """Return a sign for each screen column. With `by_place`, kernels at different positions on the axis also count as
+    different."""
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:

@@ -204,7 +204,6 @@ class Scene:
 
     @cached_property
     def step_pairs(self) -> StepPairs:
-        """Return which step of the first trace is aligned with which step of the second trace."""
         if len(self.traces) == 2:
             return paired_steps(*self.traces)
         return [(row, NONE) for row in steps_in_order(self.traces[0]).tolist()]
@@ -219,7 +218,6 @@ class Scene:
 
     @cached_property
     def rates(self) -> tuple[dict[tuple[str, str], OpRates], ...]:
-        """Return for each trace the FLOP and byte rates of its ops, keyed by the op's name and shapes."""
         return tuple({(row.op, row.shapes): row for row in achieved(trace, by_shape=True)} for trace in self.traces)
 
     @property

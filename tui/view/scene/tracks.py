@@ -105,7 +105,6 @@ def phase_tracks(trace: Trace) -> Tracks:
 
 
 def _phases_of_ranks(trace: Trace, rows: Column) -> Iterator[tuple[int, Column]]:
-    """Yield the rows of each rank. Phases without a step belong to the first rank."""
     step = trace.phases.step[rows]
     inside = (step >= 0) & (step < len(trace.steps))
     ranks = np.where(inside, np.append(trace.steps.rank, min(trace.ranks))[np.where(inside, step, NONE)], min(trace.ranks))
@@ -197,7 +196,6 @@ def collective_tracks(trace: Trace) -> Tracks:
 
 
 def loader_tracks(trace: Trace) -> Tracks:
-    """Return timeline rows that show when the script waits for data."""
     spans, found = trace.batches, Tracks()
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
     for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):

@@ -116,7 +116,6 @@ def _ranks(of: Analyses) -> dict[str, tuple[Value, ...]]:
 
 
 def _memory(scene: Scene) -> TabTable:
-    """Return what the memory of each device contained when the most memory was allocated."""
     rows = []
     for side, trace in enumerate(scene.traces):
         for device in range(len(trace.devices)):

@@ -35,8 +35,6 @@ T = TypeVar("T", int, float)
 
 
 class Said(NamedTuple):
-    """Stores a line of text with its tone, which is "good", "bad" or "plain"."""
-
     text: str
     tone: str
 

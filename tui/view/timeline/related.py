@@ -32,7 +32,6 @@ def launcher(scene: Scene, span: Span) -> Span | None:
 
 
 def launched(scene: Scene, span: Span) -> Span | None:
-    """Return the first piece of GPU work that a host event, or an event inside the host event, launched."""
     if span.table != "host":
         return None
     rows = launched_rows(scene.traces[span.side], span.number)
@@ -96,7 +95,6 @@ def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int,
 def next_named(
     window: Window, side: int, table: str, name: int, by: int, after: int = NONE
 ) -> tuple[Span, int, int, int] | None:
-    """Find the next (1) or the previous (-1) event with a given name, starting from row `after` or the cursor."""
     spans = getattr(window.scene.traces[side], table)
     rows = np.flatnonzero(spans.name == name)
     positions, which = window.axis.sides[side].every_position(spans.start_ns[rows])

@@ -25,7 +25,6 @@ Marks = list[tuple[int, str, int]]
 
 
 def step_positions(scene: Scene, by: Alignment) -> Marks:
-    """Return for each step its position on the time axis, its label, and its index in `scene.step_pairs`."""
     sides, steps = scene.axis(by).sides, [trace.steps for trace in scene.traces]
     found: Marks = []
     last_ns = 0
@@ -68,7 +67,6 @@ def _since(time_ns: int) -> str:
 
 
 def pair_at(marks: Marks, place_ns: int) -> int:
-    """Return the index of the step at a position on the time axis, or NONE before the first step."""
     before = bisect_right(marks, place_ns, key=lambda mark: mark[0])
     return marks[before - 1][2] if before else NONE
 

@@ -71,7 +71,6 @@ class ShownRows:
 
     @cached_property
     def lines(self) -> tuple[WindowLine, ...]:
-        """Return all lines of the timeline from top to bottom, including lines that must be scrolled into view."""
         found: list[WindowLine] = []
         for number in self.shown:
             here = [
@@ -132,7 +131,6 @@ class ShownRows:
         self.forget()
 
     def fold_of(self, row: SceneRow, what: tuple[str, ...]) -> Fold | None:
-        """Return the smallest group that contains the row and has one of the kinds in `what`."""
         own = (Fold("thread", row.key.rank, row.key.position),) if row.kind is TrackKind.HOST else ()
         choices = [fold for fold in (row.stands_for, *own, *row.folds) if fold in self._foldable and fold.what in what]
         return choices[0] if choices else None
@@ -166,7 +164,6 @@ class ShownRows:
             self.forget()
 
     def instead_of(self, row: int, fold: Fold | None) -> int:
-        """Return the row if it is shown. If the row is hidden in a folded group, return the row that stands for the group."""
         if fold is None or row in self.shown:
             return row
         key = self.scene.rows[row].key

@@ -104,7 +104,6 @@ def duration_of(scene: Scene, span: Span) -> int:
 
 
 def position_of(window: Window, span: Span, near_ns: int | None = None) -> int | None:
-    """Return the position on the time axis at which an event starts, or None if the event is not shown."""
     near_ns = window.cursor_ns if near_ns is None else near_ns
     return window.axis.sides[span.side].position(start_of(window.scene, span), near_ns)
 

@@ -22,7 +22,6 @@ _LEGEND_COLUMNS = (140, 200)  # maximum total columns of a legend for one trace 
 
 
 def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, partner: Span | None = None) -> str:
-    """Describe the selected event and the matching event in the other trace, or else the row at the cursor."""
     line = window.cursor_line
     if line is None:
         return "nothing to show"

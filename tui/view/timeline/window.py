@@ -108,7 +108,6 @@ class Window:
         self._relaid()
 
     def home(self) -> None:
-        """Zoom out to show all steps, or the whole trace if the trace has no steps."""
         begin_ns = _steps_begin_ns(self.scene, self.axis)
         if begin_ns >= self.axis.length_ns:
             begin_ns = 0
@@ -266,7 +265,6 @@ def fold(window: Window, what: tuple[str, ...]) -> bool:
 
 
 def pin(window: Window) -> bool:
-    """Pin or unpin the row with the cursor, and return True if the row is now pinned."""
     row = window.cursor_row
     if row is None:
         return False
