@@ -12,9 +12,9 @@ Note [Tests on other GPUs]
     test module creates at import raise an error in tests on another GPU.
 
 Note [Refused calls]
-    A test that makes a CUDA call that is not emulated (NotEmulated) does not test the same as on a real GPU. A test with such a
-    call is skipped, or fails with `--gpu-strict`. If a fixture makes such a call after the test, the teardown is reported as
-    skipped or failed.
+    A CUDA call that is not emulated raises NotEmulated. A test with a call that is not emulated is skipped, or fails with
+    `--gpu-strict`, even if the test catches the error. If a fixture makes the call after the test, the teardown is reported as
+    skipped or failed, because pytest has already reported the test.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Recorder:
     # --- phases and steps
 
     def modules_left(self) -> None:
-        """Do nothing, because only a replay needs the call."""
+        """Do nothing, because only a replay reacts to the call."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         self.steps.report(MODULE, (id(module), grad_enabled))

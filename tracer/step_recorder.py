@@ -147,7 +147,7 @@ class StepRecorder:
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Pass the calls of the current step to `script`, which gets no calls of repeated steps."""
+        """Pass the delayed calls of the current step to `script`."""
         repeated = self._repeated
         if repeated.known:
             thread = self.script.thread or get_ident()

@@ -45,7 +45,7 @@ def json_text(facts: object) -> str:
 
 
 def require_writable(path: Path | None) -> None:
-    """Raise the OSError that writing to the path would probably raise."""
+    """Raise OSError if the path probably cannot be written."""
     if path is None:
         return
     if path.is_dir():

@@ -1,4 +1,4 @@
-"""Wraps torch.amp.GradScaler, to time unscaling gradients and updating the scale as separate phases.
+"""Wraps torch.amp.GradScaler. The time of unscaling gradients belongs neither to the backward phase nor to the optimizer phase.
 
     scaler.scale(loss).backward()
     scaler.step(optimizer)      # unscales first

@@ -114,7 +114,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wrap `call` to record successful calls in which the rank belongs to the process group."""
+        """Wrap the function `call`, and record successful calls of ranks in the process group."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -200,7 +200,7 @@ class _CollectiveWrappers:
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """Return the group's backend for a device, because CPU tensors and GPU tensors may use different backends."""
+        """Return the group's backend for a device, for example gloo for CPU tensors and NCCL for GPU tensors."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group

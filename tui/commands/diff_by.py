@@ -18,7 +18,7 @@ from tui.trace_names import load_trace
 class FunctionFacts(FunctionChange):
     """Compares the GPU time of one Python function in two traces.
 
-    The figures of a trace without the function are null.
+    If a trace does not contain the function, the trace's figures are null.
     """
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace

@@ -1,4 +1,4 @@
-"""Keeps a script's output while the timeline app uses the terminal, and prints it when the app is closed.
+"""Keeps a script's output while the timeline app uses the terminal, and prints the output later.
 
     with ScriptOutput.of_terminal() as output:
         Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: inherited

@@ -2,7 +2,7 @@
 
     of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
 
-Recordings contain only the names of kernels, so the first matching rule for the name determines the category.
+The first rule that matches a kernel's name determines the kernel's category.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace i
 
 
 def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
-    """Return a two-row array for each trace: the extra duration and the replaced duration of each event, in ns."""
+    """Return two rows for each trace: the extra duration of each event, and the duration of replaced events."""
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
     sides[0][0, found.first[gone]] = found.change_ns[gone]
@@ -55,8 +55,10 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Return a sign for each screen column. With `by_place`, kernels at different positions on the axis also count as
-    different."""
+    """Return signs for the differences between two traces in each screen column.
+
+    With `by_place`, kernels at different positions on the time axis also count as different.
+    """
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:

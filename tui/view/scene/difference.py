@@ -1,4 +1,4 @@
-"""Describes one difference between two traces: its kind, its size, and where it is largest."""
+"""Describes one difference between two traces: the kind, the size, and the place of the largest change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """Describes a difference between two traces, which may occur in several steps.
+    """Stores the compared times and the largest occurrence of a difference between two traces.
 
     The values `pair` and `rows` name the step and the events where the difference is largest.
     """
