@@ -177,7 +177,7 @@ class InProcessGpu:
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` each time the script waits for the GPU, in the thread that waits."""
+        """Call `listener` each time the script waits for the GPU, in the thread that waits. Pass None to end the calls."""
         with our_packages():
             _child().watch_waits(listener)
 
@@ -231,8 +231,9 @@ def start(
 ) -> InProcessGpu:
     """Start a virtual GPU in the current process.
 
-    The argument `what` is the path of a recording, a library entry such as "v100/resnet50", or a GPU such as "a100". All other
-    arguments are the same as the options of `trace replay`.
+    The argument `what` is the path of a recording, a library entry such as "v100/resnet50", or a GPU such as "a100". For a GPU,
+    step times come from the library of published measurements, or are estimated. All other arguments are the same as the
+    options of `trace replay`.
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:

@@ -79,8 +79,8 @@ class OwnCost:
         groups = list(self._groups)
         if not groups:
             return self.spent_ns
-        usual_ns = median_low(groups[1:] or groups)
-        times = list(self._appending)[1:]
+        usual_ns = median_low(groups[1:] or groups)  # of two groups the lower, as the second may contain a part of the set-up
+        times = list(self._appending)[1:]  # without the first, which opens the file
         appending_ns = median(times) * self._appended if times else 0.0
         return round(usual_ns + appending_ns / self._steps)
 

@@ -54,7 +54,7 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
 def _after_script(ours: list[str], script: list[str], names: int) -> Split:
     if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
         return Split(ours, script)
-    for at in range(names, len(script)):
+    for at in range(names, len(script)):  # after the script's path, or after -m and a module's name
         if script[at] == "--":
             break
         if script[at] == FOLLOWER:

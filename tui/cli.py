@@ -100,7 +100,7 @@ def export(
 ) -> int:
     """Export a trace for Perfetto, chrome://tracing and Holistic Trace Analysis.
 
-    With two traces, writes one file that shows them as two processes, with arrows between matching kernels.
+    With two traces, write one file that shows each trace as a process, with arrows between matching kernels.
     """
     from tui.commands.export import run
 

@@ -6,10 +6,11 @@
 Collectives that PyTorch starts in C++ are read from the profile or from PyTorch's flight recorder (flight_recorder.py).
 
 Note [When a collective has ended]
-    A blocking collective ends when the call returns, but NCCL lets the CUDA stream wait instead of the host. Collectives with
-    NCCL are therefore timed with CUDA events around the call, or around the script's wait (torch_distributed_work.py). An
-    asynchronous collective with gloo ends when its future calls back in gloo's thread. If the wait cannot be observed, the
-    duration of the call is recorded and marked `Ending.UNSEEN`.
+    A blocking collective ends when the call returns, or with NCCL when a CUDA event after the call completes. An asynchronous
+    collective with gloo ends when its future calls back in gloo's thread. NCCL would run a callback on a separate stream and
+    keep the memory of the result until then, so CUDA events around the script's wait are used instead
+    (torch_distributed_work.py). If the wait cannot be observed, the duration of the call is recorded and marked
+    `Ending.UNSEEN`.
 """
 
 from __future__ import annotations

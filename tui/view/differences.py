@@ -34,7 +34,10 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first."""
+    """Return up to TABLE_ROWS differences, largest first.
+
+    Waits for data and warm-up steps are left out, unless `everything` is true.
+    """
     found = scene.counterparts
     if found is None:
         return ()
