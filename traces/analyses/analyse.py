@@ -26,7 +26,7 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """Contains the figures of all analyses, which are None or empty without data."""
+    """Contains the output of all analyses, which is None or empty if the trace lacks the data."""
 
     idle: dict[str, IdleTime]
     idle_calls: list[IdleCall]
@@ -42,7 +42,7 @@ class Analyses:
 
 
 def analyse(trace: Trace, *, details: bool = True) -> Analyses:
-    """Run all analyses. Without `details`, only the analyses for the first screen of `trace info` are run."""
+    """Run all analyses. If `details` is False, only the analyses for the first screen of `trace info` are run."""
     lacks_work = bool(hides_work(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path = critical_path(trace) if details and not lacks_work else None

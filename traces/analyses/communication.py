@@ -26,9 +26,9 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return a mask of the kernels of NCCL or a similar library.
+    """Return a boolean mask of the kernels that belong to NCCL or a similar library.
 
-    nn.DataParallel copies parameters with NCCL too, so the mask is False for a trace without collectives.
+    The mask is False for a trace without collectives, because nn.DataParallel also runs NCCL kernels.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)

@@ -1,4 +1,4 @@
-"""Finds the chain of work and waits that determined how long a step took, called the critical path.
+"""Finds the critical path of a training step: the chain of work and waits that determined its duration.
 
     path = critical_path(trace, step=3)
     path.sums.by_kind               # {"kernel": 81_000_000, "host": 12_000_000, "data": 9_000_000, ...}
@@ -47,7 +47,7 @@ class PathSegment:
 
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Sums up the critical path of one step: the time of each kind of segment, and the ten longest kernels or copies."""
+    """Contains the total time of each kind of work on the critical path, and the ten longest kernels."""
 
     step: int
     rank: int

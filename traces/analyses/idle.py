@@ -5,8 +5,8 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-Until the next kernel is launched, the host is the reason for the idle time. After the launch, the device is the reason until
-the kernel starts. The reasons are:
+Until the next kernel is launched, the host is the reason for the idle time. After the launch, the GPU itself is the reason
+until the kernel starts. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);
@@ -72,18 +72,15 @@ class IdleSpans(Table):
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """Stores the idle periods of one device or stream in time order. An unknown time is NONE.
-
-    `called_ns` is the start of the call that launched the next kernel, and `launch_ns` is the launch time.
-    """
+    """Stores the idle periods of one device or stream in time order. An unknown time is NONE."""
 
     device: int
     stream: int
     start_ns: Column
     end_ns: Column
     ended_by: Column  # rows of `trace.device` with the work that ends each gap; NONE after the last work
-    called_ns: Column
-    launch_ns: Column
+    called_ns: Column  # start of the call that launched the next work
+    launch_ns: Column  # launch time of the next work
     begin_ns: int
     finish_ns: int
     first: int  # row of `trace.device` with the first work; the next field is its launch time
@@ -92,7 +89,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Contains the idle time of one device during the counted steps. `by_reason` contains all reasons."""
+    """Contains the idle time of one GPU by reason."""
 
     window_ns: int
     busy_ns: int
@@ -106,7 +103,7 @@ class IdleTime:
 
 @dataclass(frozen=True, slots=True)
 class IdleCall:
-    """Sums up the calls of one CUDA runtime function during which GPUs were idle because of the host."""
+    """Counts the calls of one CUDA runtime function that kept GPUs idle."""
 
     call: str
     count: int
@@ -259,7 +256,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
 
 
 def data_waits(trace: Trace, rank: int) -> Intervals:
-    """Return when the host process of a rank waited for a batch, or its "loader" phases if waits were not recorded."""
+    """Return the times at which a rank's process waited for a batch."""
     waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
     if len(waits):
         return Intervals(waits.start_ns, waits.end_ns)

@@ -1,4 +1,4 @@
-"""Measures how far the host runs ahead of the GPU, using launch delays and the lengths of launch queues.
+"""Measures how far the CPU runs ahead of the GPU, using launch delays and queue lengths.
 
     launch_figures(trace)[0]        # StreamLaunches(device="cuda:0", stream=7, count=8772, delay_median_ns=..., ...)
     queue_length(trace, 0, 7)       # QueueLength(time_ns=array([...]), length=array([...])): a step function
@@ -42,7 +42,7 @@ WAITED, FULL, LOADED, NOT_VISIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class StreamLaunches:
-    """Describes the launches of one stream, with launch delays and the average queue length."""
+    """Contains the launch delays and the average queue length of one CUDA stream."""
 
     device: str
     stream: int
@@ -55,7 +55,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Stores the length of a launch queue over time: `length[k]` from `time_ns[k]` to `time_ns[k + 1]`."""
+    """Stores the number of waiting launches over time."""
 
     time_ns: Column
     length: Column
@@ -73,9 +73,9 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return the times at which kernels and copies were launched, or NONE if the launch was not recorded.
+    """Return the launch time of each kernel and copy, or NONE if the launch was not recorded.
 
-    The launch time is when the launching call returns, or when the kernel begins if that is earlier.
+    A launch time is the end of the launching call, or the start of the kernel if that is earlier.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -133,7 +133,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Sums up the slow launch calls of one CUDA runtime function."""
+    """Counts the slow launch calls of one CUDA runtime function."""
 
     call: str
     reason: str

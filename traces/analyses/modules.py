@@ -3,8 +3,8 @@
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-Modules are found by ranges named "nn.Module: ...". In profiles of old PyTorch releases, modules are found by the Python stack
-of each op. GPU work of the backward pass is attributed to the module that called the corresponding forward op.
+A profiler range named "nn.Module: ..." shows the calls of a module. In profiles of old PyTorch releases, modules are found by
+the Python stack of each op. GPU work of the backward pass is attributed to the module that called the corresponding forward op.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _FRAME = re.compile(r"(?:(?P<torch>.*torch/nn/modules)|.*)/(?P<file>[^/]+\.py)\(
 
 @dataclass(frozen=True, slots=True)
 class ModuleTime:
-    """Contains the times of one module, as averages per step."""
+    """Contains the times of one module, averaged over steps."""
 
     path: str  # names of the enclosing modules and the module, joined by "/"
     calls: float | None  # None if modules were found only by the Python stacks of ops
@@ -80,7 +80,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 
 
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
-    """Return the paths of all modules, and the index of the innermost module around each host span, or NONE."""
+    """Return the paths of all modules, and the innermost module around each op."""
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
 
@@ -153,7 +153,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return the corresponding forward op for each host span of the backward pass, or NONE."""
+    """Return the forward op for each op of the backward pass, or NONE."""
     host = trace.host
     ranks = host_ranks(trace)
     node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
@@ -170,10 +170,7 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """Return the durations of the kernels and copies launched in `steps`, with their callers and a mask of the backward pass.
-
-    `caller` contains a number for the caller of each host span, or NONE.
-    """
+    """Return the durations of all kernels launched in `steps`, and their callers."""
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     counts_to = caller[np.where(forward != NONE, forward, launch)]

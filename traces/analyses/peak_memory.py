@@ -22,7 +22,7 @@ _REQUESTS = ("empty", "resize")  # name prefixes of ops that only allocate memor
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Sums up the memory that one op allocated in one phase."""
+    """Contains the memory that one op allocated in one phase."""
 
     op: str
     phase: str
@@ -32,7 +32,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """Lists the memory held at the peak. `by_size` is True if frees were matched with allocations by size."""
+    """Lists the memory held at the peak. `by_size` is True if each free was matched with an allocation of the same size."""
 
     time_ns: int
     held: list[Held]
@@ -81,7 +81,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """The memory events of a replay have no thread, so all threads of the rank are searched."""
+    """A replay records memory events without a thread, so all threads of the rank are searched."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

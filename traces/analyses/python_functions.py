@@ -30,7 +30,7 @@ _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=
 
 @dataclass(frozen=True, slots=True)
 class FunctionTime:
-    """Contains the times of one Python function as averages per step, or totals if the trace has no steps."""
+    """Contains the times of one Python function, averaged over steps."""
 
     name: str
     calls: float  # 0 if the trace has Python stacks of ops but no function calls
@@ -45,7 +45,7 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """Compares one Python function in two traces. A value is None if the trace does not contain the function."""
+    """Compares one Python function in two traces. The values of a trace are None if it does not contain the function."""
 
     name: str
     recorded: FunctionTime | None
@@ -154,7 +154,7 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
 
 
 def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
-    """Compare the functions of two traces. The largest difference in GPU time comes first."""
+    """Compare the functions of two traces. The function with the largest difference in GPU time comes first."""
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
     moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
     taken = set(moved.values())

@@ -4,8 +4,8 @@
     # RankLateness(rank=3, collectives=84, last=71, waited_ns=1_200_000, late_ns=310_000_000)
 
 The kernel of a collective starts when its rank arrives, and ends when the data of the last rank has arrived. The rank that
-arrives last therefore has the shortest kernel. Calls on different ranks are matched by the communicator's id and the number of
-the operation.
+arrives last at a collective has the shortest kernel. Calls of one collective on different ranks have the same communicator id
+and sequence number.
 
 Note [Late ranks]
     A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. If
@@ -30,7 +30,7 @@ from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """Says in how many collectives a rank was last, how long it waited for other ranks, and how late it was in total."""
+    """Counts the collectives at which a rank arrived last, and sums up its delays."""
 
     rank: int
     collectives: int
@@ -40,7 +40,7 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the lateness of each rank, the latest rank first."""
+    """Return the delays of each rank, with the latest rank first."""
     table = trace.collectives
     count, last, waited_ns, late_ns = (
         dict.fromkeys(np.unique(table.rank[table.ending == Ending.SEEN]).tolist(), 0) for _ in range(4)
@@ -68,7 +68,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 def without_waits(trace: Trace) -> Trace:
-    """Return a copy of the trace in which communication kernels do not include waits for slower ranks."""
+    """Return a copy of the trace in which communication kernels do not wait for slower ranks."""
     table, spans, ranks = trace.collectives, trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
     kernel_at = dict(zip(zip(ranks[kernels].tolist(), spans.start_ns[kernels].tolist(), strict=True), kernels, strict=True))

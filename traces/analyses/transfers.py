@@ -3,7 +3,7 @@
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-The rate of a kind of copy is the number of bytes divided by the total copy time.
+The rate of a kind of copy is its number of bytes divided by its total duration.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PARTS = 16
 
 @dataclass(frozen=True, slots=True)
 class TransferSum:
-    """Sums up all copies or memsets of one kind over all devices."""
+    """Contains the total size and duration of all copies of one kind."""
 
     kind: str
     count: int
@@ -31,7 +31,7 @@ class TransferSum:
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the copies and memsets by kind, the kind with the most bytes first."""
+    """Return the copies and memsets by kind, sorted by decreasing size."""
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
     found = []

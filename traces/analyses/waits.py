@@ -48,7 +48,7 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """Stores the waits of one rank's host process for a GPU, ordered by `end_ns`.
+    """Stores when the process of one rank waited for a GPU.
 
     `returned_ns` is when the runtime call returned.
     """
@@ -80,7 +80,7 @@ class _PossibleWaits:
 
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
-    """Return the waits for a GPU on all threads of a rank that run ops or launch work."""
+    """Return all waits for a GPU in the process of one rank."""
     return waits_by_rank(trace).get(rank, HostWaits.empty())
 
 
@@ -164,7 +164,7 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """A copy of pageable memory may return as soon as its data is in the staging buffer."""
+    """A copy of pageable memory may return as soon as its data is in the driver's staging buffer."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS

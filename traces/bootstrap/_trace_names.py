@@ -1,4 +1,4 @@
-"""Imports the tool's packages, then frees their names for modules of the user's script.
+"""Imports the tool's packages, then frees their names for the user's own modules.
 
     with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
         child = importlib.import_module("replayer.child")
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """Imports the modules in `packages` from the folders in `path`, using a finder on `sys.meta_path`.
+    """Imports the packages named in `packages` from the folders in `path`.
 
-    The private names of the tool's packages begin with `prefix`. `libraries` maps each library to its folder.
+    The private names of the imported packages begin with `prefix`. `libraries` maps each library to its folder.
     """
 
     def __init__(

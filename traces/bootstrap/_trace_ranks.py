@@ -5,9 +5,8 @@
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-Unlike torchrun, torch is imported only once and the recording is read only once. Environment variables that torch's libraries
-read while loading (such as OMP_NUM_THREADS) must be set before the run. If a rank fails, the parent process ends the other
-ranks.
+Unlike torchrun, the first process imports torch once for all ranks. Environment variables such as OMP_NUM_THREADS, which torch
+reads while loading, must be set before the run. If a rank fails, the parent process ends the other ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def path_of(script: str) -> Iterator[None]:
-    """Set sys.path as Python will set it for `script`, whose folder may contain a module of the same name."""
+    """Set sys.path as Python will set it for `script`."""
     beside = [] if sys.flags.safe_path else [_folder_of(script)]
     sys.path[:0] = beside
     try:
@@ -62,7 +61,7 @@ def _folder_of(script: str) -> str:
 
 
 def fork_ranks(count: int) -> int:
-    """Fork this process into `count` ranks, and return the number of the rank in each rank.
+    """Fork this process into `count` ranks, and return the rank number in each child process.
 
     The parent process exits with the exit code of the first failed rank, or 0.
     """
@@ -88,7 +87,7 @@ def fork_ranks(count: int) -> int:
 
 
 def mark_rank(rank: int) -> None:
-    """Set the environment and random state that a separately started rank would have."""
+    """Set the environment variables and the random state for a rank."""
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % local), "GROUP_RANK": str(rank // local)}
     # A rank leaves to the launcher what was made before the fork. torch.library's finalizers alone would copy 40 MB of pages.
@@ -103,7 +102,7 @@ def mark_rank(rank: int) -> None:
 def leave_shared_modules() -> None:
     """Free the objects of the script's own modules at exit, so that open files are closed.
 
-    Python's teardown writes to nearly every object, so each rank would copy the memory that the ranks share after a fork.
+    Python's normal teardown would copy memory that the forked ranks share.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
@@ -117,7 +116,7 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """torch's C++ destructors write to 60 MB of memory that the ranks share. `on_exit` exists in glibc only."""
+    """torch's C++ destructors would copy 60 MB of memory that the forked ranks share. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

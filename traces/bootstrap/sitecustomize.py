@@ -1,11 +1,11 @@
-"""Starts the recorder or the replayer in every Python process of a run, when the script imports torch.
+"""Starts the recorder or the replayer in a Python process when the script imports torch.
 
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
 Python imports a module called `sitecustomize` before any user code runs, also in subprocesses and torchrun's children. If the
-user has a `sitecustomize` module, it still runs, and `import sitecustomize` returns it. With TRACE_RANKS=8, `sitecustomize`
-first forks the process into eight ranks.
+user has a `sitecustomize` module, it still runs, and `import sitecustomize` returns it. With TRACE_RANKS=8, the process is
+first forked into eight ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """Calls `then` after the module `trigger` has been executed, as an entry of `sys.meta_path`."""
+    """Calls `then` after the module `trigger` has been imported."""
 
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:
         self.trigger = trigger
@@ -57,7 +57,7 @@ class AfterImport:
 
 
 class Session:
-    """Stores the state of a traced run in one process. TRACE_SESSION names the session folder."""
+    """Stores the state of the recorder and the replayer in one process. TRACE_SESSION names the session folder."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -80,7 +80,7 @@ class Session:
         self.tell("started")
 
     def share(self) -> None:
-        """Do the common set-up of the recorder and the replayer once, before this process forks into ranks."""
+        """Prepare the recorder and the replayer before this process forks into ranks."""
         self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
 
     def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
@@ -121,7 +121,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork this process into ranks. Errors are printed, because Python does not print those of `sitecustomize`."""
+    """Fork this process into ranks. Errors are printed, because Python hides errors in `sitecustomize`."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):
@@ -148,8 +148,7 @@ def give_way() -> None:
 def leave_last(is_fork: bool) -> None:
     """Exit without teardown after a failed script.
 
-    Libraries built with nanobind (such as triton's) would print a long list of leaked objects, so stderr is redirected to
-    /dev/null.
+    Libraries built with nanobind would print a long list of leaked objects, so stderr is redirected to /dev/null.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):

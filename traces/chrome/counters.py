@@ -1,4 +1,4 @@
-"""Creates the counters of a Chrome trace: the memory held by a device, and the lengths of launch queues.
+"""Creates the counters of a Chrome trace: device memory, and the number of waiting launches.
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 
@@ -22,7 +22,7 @@ _MOST = 20_000  # most points per curve; a longer curve keeps the highest value 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Stores a curve over time: the counter has the value `value[k]` from `time_ns[k]` to `time_ns[k + 1]`."""
+    """Stores the values of a counter over time."""
 
     name: str
     unit: str

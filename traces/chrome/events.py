@@ -1,10 +1,8 @@
-"""Creates the events of one rank in the variant of Chrome's trace format that torch.profiler 2.4 and newer writes.
+"""Creates Chrome trace events in the format of torch.profiler 2.4.
 
     for event in RankEvents(trace, rank=0): ...
     # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
     #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
-
-If the trace lacks a value, the event lacks the corresponding field.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class RankEvents:
         self._device_ends = nested_ends(self._tracks(), self._device_starts, device.end_ns, keep_later=True)
 
     def notes(self) -> str:
-        """Return the notes for the file's header, which store the facts that events cannot express."""
+        """Return the notes in the file's header, which contain facts that Chrome events cannot express."""
         trace = self.trace
         of_host = np.array([*map(self._host_category, trace.host.kind.tolist(), trace.host.name.tolist())], object)
         of_device = np.array([_DEVICE_CATEGORY[kind] for kind in trace.device.kind.tolist()], object)
@@ -123,10 +121,9 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Correlation ids are larger than the ids of all ops, so a correlation id is never mistaken for an op's id.
+        """Correlation ids are larger than all op ids, so the two cannot be confused.
 
-        Correlation ids also need more than 16 bits, because Holistic Trace Analysis stores indices in the integer type of the
-        correlation ids.
+        Correlation ids need more than 16 bits, because Holistic Trace Analysis stores row numbers in the same integer type.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)
@@ -197,7 +194,7 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Step ranges are placed on the main thread, because other tools look there for the ops of a step."""
+        """Ranges for steps are placed on the main thread, where other tools look for the ops of a step."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

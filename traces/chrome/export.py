@@ -2,8 +2,8 @@
 
     export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
-A trace of several ranks is written to the files NAME_rank0.json.gz, NAME_rank1.json.gz and so on. Time stamps are microseconds
-since `baseTimeNanoseconds` with up to three decimals, as in torch.profiler 2.4.
+With several ranks, each rank is written to its own file, such as NAME_rank0.json.gz. Time stamps are microseconds since
+`baseTimeNanoseconds` with up to three decimals, as in torch.profiler 2.4.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BATCH = 4096  # number of events converted to text at a time, to limit memory
 def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
     """Write the trace to `path`, one file per rank, and return the files. Raises OSError.
 
-    The files are compressed if the name ends in .gz, and appear only when they are complete.
+    The files are compressed with gzip if the name ends in .gz.
     """
     path = Path(path)
     written = []

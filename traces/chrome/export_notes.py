@@ -1,9 +1,9 @@
-"""Stores notes in the header of an exported Chrome trace, from which an import restores the exported trace.
+"""Stores notes in the header of an exported Chrome trace, so that an import restores the original trace.
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-Viewers ignore the notes. The notes are text instead of a JSON object because many JSON readers corrupt integers beyond 64 bits.
+Viewers ignore the notes. The notes are stored as text, because many JSON readers corrupt integers beyond 64 bits.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Stores the notes on all complete events ("ph": "X") of one category, in the order of the file."""
+    """Stores the notes on all events of one category, in file order."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -56,7 +56,7 @@ class ExportNotes:
 
     @classmethod
     def of(cls, part: Trace, whole: Trace, tracks: Sequence[int], events: dict[str, EventNotes]) -> Self:
-        """Build the notes of one rank from the trace of this rank (`part`) and the trace of all ranks."""
+        """Build the notes for the file of one rank (`part`) from the trace of all ranks."""
         tables: dict[str, Table] = {name: getattr(part, name) for name in TABLES if name not in IN_EVENTS}
         machine = whole.machine_of(part.ranks[0]) if whole.machines else None
         run = whole.run_of(part.ranks[0]) if whole.runs else None
@@ -117,13 +117,13 @@ class ExportNotes:
             raise ValueError(f"not the notes of an export ({error})") from error
 
     def same_whole(self, other: ExportNotes) -> bool:
-        """Return True if two notes belong to files of the same trace."""
+        """Return True if two files were exported from the same trace."""
         return all(
             getattr(self, name) == getattr(other, name) for name in ("grain", "provenance", "problems", "lacks", "ranks")
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the recorded events of a category, and the recorded start and duration of all events."""
+        """Return the original start and duration of all events of a category."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

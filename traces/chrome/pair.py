@@ -1,9 +1,9 @@
-"""Writes two traces side by side into one Chrome trace, with arrows between corresponding kernels.
+"""Writes two traces side by side into one Chrome trace, with arrows between matching kernels.
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted so that the first pair of corresponding steps begins at the same time. The file is only for viewers:
-`trace import` rejects it.
+The second trace is shifted in time so that the first matching steps begin together. `trace import` rejects a file with two
+traces.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARROWS = 1 << 41
 
 
 def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names: tuple[str, str]) -> Path:
-    """Write the first rank of two traces to one file. Raises OSError."""
+    """Write the first rank of each trace to one file. Raises OSError."""
     pairs = paired_steps(first, second)
     events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
     target = Path(path)

@@ -1,4 +1,4 @@
-"""Makes the spans of a track nest strictly, as Chrome's trace format requires.
+"""Clips events that overlap on one timeline track, because Chrome's trace format requires strict nesting.
 
     nested_ends((track,), start_ns, end_ns)   # 0..10 and 5..30 overlap and become 0..5 and 5..30
 
@@ -16,7 +16,7 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the starts of all spans. Spans in the mask `ranges` start after all earlier device work."""
+    """Return the starts of all spans. Events in the boolean mask `ranges` are moved to start after all earlier kernels."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])
@@ -35,9 +35,9 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
 def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
-    """Return the ends of the spans, clipped so that any two spans of a track are disjoint or nested.
+    """Return the end times of the events, clipped so that any two events are disjoint or nested.
 
-    With `keep_later`, the earlier of two partially overlapping spans is always clipped. Spans in the mask `uncut` are not
+    With `keep_later`, the earlier of two overlapping events is always clipped. Events in the boolean mask `uncut` are never
     clipped.
     """
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)

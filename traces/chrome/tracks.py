@@ -1,4 +1,4 @@
-"""Creates extra tracks for spans without a thread or stream, such as phases, waits for batches and collectives.
+"""Creates extra timeline tracks for events without a thread or CUDA stream, such as phases.
 
     for track in side_tracks(trace):
         track.name, [span.name for span in track.spans()]   # ("phases", ["loader", "h2d", "forward", ...])
@@ -33,7 +33,7 @@ class SideSpan(NamedTuple):
 
 @dataclass
 class SideTrack:
-    """Describes an extra track. `device` is an index in `trace.devices`, or NONE for a host track."""
+    """Describes an extra track."""
 
     name: str
     device: int

@@ -1,4 +1,4 @@
-"""Merges recordings: the ranks of one run, or a run timed by CUDA events and the profile of some of its steps.
+"""Merges the recordings of several ranks, or a recording and a profile of some of its steps.
 
     trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
     trace.run_of(1).loaders             # each rank's own
@@ -53,7 +53,8 @@ _BROUGHT = frozenset(
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
     """Merge the recordings of several processes, with one rank per process.
 
-    A recording with an unknown or repeated rank gets the first free number. Raises ValueError if `recordings` is empty.
+    If a rank number is unknown or repeated, the recording gets the first free number. Raises ValueError if `recordings` is
+    empty.
     """
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
@@ -84,7 +85,6 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def of_rank(trace: Trace, rank: int) -> Trace:
-    """Return the part of a trace that belongs to one rank."""
     of_threads = np.array([*(thread.rank for thread in trace.threads), NONE])
     of_devices = np.array([*(device.rank for device in trace.devices), NONE])
     of_steps = np.append(trace.steps.rank, NONE)
@@ -112,9 +112,9 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return `recording` with some of its steps (`numbers`) replaced by the steps of `profile`.
+    """Return `recording`, with the steps `numbers` replaced by the steps of `profile`.
 
-    If the clock of one trace does not count from 1970, the traces are aligned by the starts of their steps.
+    Traces without a common clock are aligned by the starts of their steps.
     """
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
@@ -313,7 +313,6 @@ def _with_slowdown(run: Run, recording: Trace, profiled: Column) -> Run:
 
 
 def _clean_after_profile(trace: Trace, rank: int) -> int:
-    """The recorder counts steps after a profiled step as clean only if there are too few other clean steps."""
     steps = trace.steps
     profiled = steps.start_ns[(steps.rank == rank) & (steps.kind == StepKind.PROFILED)]
     if not len(profiled) or not len(work_rows(trace)):
@@ -328,7 +327,6 @@ class _Lead(NamedTuple):
 
 
 def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: Column) -> Trace:
-    """The recorder does not see single ops, so it counts work before the wait for a batch as data loading."""
     leads: dict[int, list[_Lead]] = {}
     for step, passes in zip(theirs.tolist(), passes_of_steps(profile)[theirs].tolist(), strict=True):
         leads.setdefault(passes, leads.get(passes) or _leads(profile, step))

@@ -55,9 +55,9 @@ _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """Stores the start and end times of the events on one rank's host, in time order.
+    """Stores the start and end times of all CPU events of one rank.
 
-    Only the main thread and threads that launch GPU work are included.
+    Only the main thread and threads that launch kernels are included.
     """
 
     time_ns: Column
@@ -87,7 +87,7 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """Return the number of events that start in each time window, as an array of the shape (windows, kinds)."""
+        """Return the number of events that start in each time window, by kind of event."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)
         started = np.concatenate((np.zeros((1, len(EVENT_COSTS)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
@@ -95,7 +95,7 @@ class HostEvents(NamedTuple):
 
 class _WithoutCost:
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """Just before each of `times_ns`, the profiler took `cost_ns` of host time."""
+        """The profiler took `cost_ns` of CPU time just before each of `times_ns`."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
@@ -164,7 +164,7 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
 
 
 class ProfiledSteps:
-    """Stores the phases of a rank's profiled steps, with the number of events of each kind."""
+    """Stores the phases of steps that ran under the profiler, with the number of events of each kind."""
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -182,7 +182,7 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return, for each step, the indices of its phases with the given names."""
+        """Return the indices of the phases with the given names for each step."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]
@@ -203,9 +203,9 @@ class _Phase:
 
 
 class CleanPace:
-    """Converts host times of a rank's profiled steps to the times that they would be without the profiler.
+    """Converts CPU times of profiled steps to the times without the profiler.
 
-    `scale` contains one factor per phase, which is 1.0 in steps without a profiler.
+    `scale` contains one factor per phase, which is 1.0 for steps without the profiler.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
@@ -236,7 +236,7 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Return the given times minus all earlier waits for the GPU and all earlier profiler overhead."""
+        """Return the given times without earlier waits for the GPU and without the profiler's overhead."""
         active_ns = _active_ns(times_ns, self._waits)
         if self._without_cost is None or self._by_stage is None:
             return active_ns
@@ -244,7 +244,7 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return `run` with `profiler_cost` and `host_scale`, if `trace` has steps with and without the profiler."""
+    """Return `run` with the measured cost of the profiler, if some steps ran without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)

@@ -1,10 +1,9 @@
-"""Joins the recordings of one process, because torch.profiler writes a file for each cycle of its schedule.
+"""Joins the files that torch.profiler wrote for the cycles of one process.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
 
-Two recordings belong to one process if their rank, main thread id and GPUs are equal. If the ranks are unknown, the file names
-must be equal except for a time stamp.
+Two recordings belong to one process if their rank, main thread id and GPUs are equal.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Return one list of indices in `recordings` per process, in time order. `names` contains file names and ranks."""
+    """Return the recordings of each process in time order, as lists of indices. `names` contains file names and ranks."""
     groups: dict[Hashable, list[int]] = {}
     for place, (recording, name) in enumerate(zip(recordings, names, strict=True)):
         groups.setdefault(_process(recording, *name), []).append(place)

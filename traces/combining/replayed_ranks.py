@@ -1,4 +1,4 @@
-"""Merges the processes of one run into one trace with one process per rank.
+"""Merges the traces of several processes into one trace with one process per rank.
 
     process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
     trace, notes = one_replay(timelines_in(folder), main=4700)
@@ -23,9 +23,9 @@ from traces.model.trace import NONE, StepKind, Trace
 
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
-    """Load the trace files that the processes of a replay wrote, by process id. Raises TraceError.
+    """Load the trace files of a replay's processes, by process id. Raises TraceError.
 
-    If `are_complete` is False, processes may still be running, and files may be incomplete.
+    If `are_complete` is False, the files may be incomplete, because processes are still running.
     """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far
@@ -43,10 +43,10 @@ def _so_far(file: Path) -> Trace:
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Return the process id of each rank. `main` is the process id of the script itself.
+    """Return the process id of each rank. `main` is the process id of the script.
 
-    Several processes may have the same rank number, because child processes inherit the number from their parent. A process
-    that trained is preferred over a process that only evaluated.
+    Several processes may have the same rank number, because child processes inherit environment variables. A process that
+    trained a model is preferred over a process that only evaluated one.
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
@@ -64,7 +64,7 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
 
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """Merge the processes of a replay into one trace, with messages about processes that were left out.
+    """Merge the traces of a replay's processes into one trace.
 
     The keys of `timelines` are process ids. Raises ValueError if `timelines` is empty.
     """

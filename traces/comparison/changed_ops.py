@@ -60,10 +60,7 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Compares the work of one kernel name or op name in two traces, with counts and times per step.
-
-    The count of an op is the number of calls that launched work on a device.
-    """
+    """Compares the GPU work of one kernel name or op name in two traces, per step."""
 
     name: str
     recorded_count: float
@@ -75,7 +72,7 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Compares work that has different names in two traces, with counts and times per step."""
+    """Compares GPU work that has different names in two traces, per step."""
 
     recorded_names: tuple[str, ...]  # sorted by time; counts and times are sums over all names
     replayed_names: tuple[str, ...]
@@ -88,7 +85,7 @@ class Replacement:
 
 @dataclass(frozen=True, slots=True)
 class ChangeLists:
-    """Lists the changed kernels or ops by kind of change, with the largest time difference first."""
+    """Lists the changed kernels or ops, with the largest time difference first."""
 
     added: list[NameChange] = field(default_factory=list)
     gone: list[NameChange] = field(default_factory=list)
@@ -171,7 +168,7 @@ def changes(
 ) -> Changes:
     """Return the kernels and ops whose time or count per step differs between two traces.
 
-    A change of less than the fraction `tolerance` is ignored. If a list of steps is empty, the whole trace is compared.
+    A change of less than the fraction `tolerance` is ignored. An empty list of steps means the whole trace.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -185,7 +182,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return the missing ops of a replay, without ops that were called only outside the compared steps."""
+    """Return the ops in the compared steps of a replay that are missing from the recording."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -199,7 +196,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return a number for each kernel: kernels of ops that replaced each other have the same number, all others NONE."""
+    """Return equal numbers for kernels that replaced each other, and NONE for all others."""
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
     sides = [
@@ -227,9 +224,10 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
 
 
 def ops_in_name(kernel: str) -> str:
-    """Return the ops in the name of a fused Inductor kernel, joined by "_", or "" for any other kernel.
+    """Return the op names in the name of a fused Inductor kernel, or "" for any other kernel.
 
-    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor cuts long names, so the last op may be incomplete.
+    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long kernel names, so the last op may be
+    incomplete.
     """
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
@@ -237,7 +235,7 @@ def ops_in_name(kernel: str) -> str:
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """Return a kernel's name without its parameters and without the number that Inductor appends."""
+    """Return a kernel's name without parameters and without Inductor's number."""
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
         return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]
@@ -307,7 +305,6 @@ def _in_graph(trace: Trace) -> Column:
 
 
 def _with_ops(mine: dict[_LaunchKey, _Launched], others: dict[_LaunchKey, _Launched]) -> dict[_LaunchKey, _Launched]:
-    """At the end of a phase, a replay adds the phase's recorded kernels that no op has launched."""
     found = {key: one for key, one in mine.items() if key[1]}
     rest = {key: one for key, one in mine.items() if not key[1]}
     for same_phase in (True, False):
@@ -360,7 +357,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return how often the step of each device span occurs in `steps`, divided by the length of `steps`."""
+    """Return a weight for each kernel: how often its step occurs in `steps`, divided by the length of `steps`."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)
@@ -432,7 +429,7 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 
 
 def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
-    """Yield the ops of `known` that occur in the name of a fused kernel, from left to right."""
+    """Yield the ops in `known` that occur in the name of a fused kernel."""
     words = ops_in_name(kernel).split("_")
     start = 0
     while start < len(words):

@@ -1,13 +1,13 @@
-"""Measures how far apart two traces are, for `trace diff` and the report of a replay.
+"""Compares the times, memory and kernels of two traces, for `trace diff` and the report of a replay.
 
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     comparison.verdict.sameness, comparison.verdict.evidence, comparison.verdict.reason
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-The step time is measured on the host or on the slowest GPU, whichever takes longer. GPU time does not include the time in which
-collectives wait for other ranks. A replay is compared only with the recorded steps on which its steps are based. If a recording
-has steps with and without a profiler, times come from the steps without the profiler.
+The step time is the time on the host or on the slowest GPU, whichever is longer. GPU time does not include the time in which
+collectives wait for other ranks. A replay is compared only with the recorded steps that it replayed. Times come from the steps
+without a profiler, if a recording has such steps.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """Holds one figure for each of two traces. For two recordings, `replayed` is the figure of the second recording."""
+    """Holds one value for each of two traces. For two recordings, `replayed` is the value of the second recording."""
 
     recorded: Figure
     replayed: Figure
@@ -87,10 +87,9 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(StageError):
-    """Compares a phase's median times per step: on the host, between two CUDA events, and GPU busy time.
+    """Compares the median times of one training phase in two traces.
 
-    The host times of all phases add up to the time of the step. The error is None if the host times of the two traces cannot be
-    compared.
+    The host times of all phases add up to the step time.
     """
 
     recorded_median_ns: int
@@ -104,7 +103,7 @@ class PhaseError(StageError):
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """Compares the share of the step time during which a CUDA stream is busy, or None for an unused stream."""
+    """Compares how busy a CUDA stream is in two traces, as a fraction of the step time."""
 
     device: str
     recorded_stream: int | None
@@ -124,9 +123,9 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts the values that the script read although the recording does not contain them.
+    """Counts the values that the script read although they were not recorded.
 
-    `sizes_assumed` counts op outputs whose data-dependent size was assumed.
+    `sizes_assumed` counts op outputs with an assumed size, such as those of `nonzero`.
     """
 
     unrecorded_reads: int | None  # values that the script read although they were not recorded
@@ -138,7 +137,7 @@ class ValueReads:
 class MemoryComparison:
     """Compares the memory peaks of one device in two traces.
 
-    The rise of memory in a step is the peak minus the memory held at the step's start.
+    The rise of memory in a step is the peak minus the memory at the start of the step.
     """
 
     recorded_peak_bytes: int | None
@@ -168,10 +167,10 @@ class MemoryComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigures:
-    """Contains the result of a comparison. `judged` names the figure that decides the verdict.
+    """Contains the result of a comparison. `judged` names the measured value that decides the verdict.
 
-    If the traces are of different programs, `within_tolerance` is False regardless of their times. `within_tolerance` is None
-    if it is unknown whether the program is the same.
+    `within_tolerance` is False if the traces are of different programs. `within_tolerance` is None if the programs cannot be
+    compared.
     """
 
     replay: bool  # whether the second trace is a replay instead of a recording
@@ -217,7 +216,7 @@ class ComparedFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictFacts:
-    """Says whether two traces are of the same program."""
+    """Says whether two traces were recorded from the same program."""
 
     same_program: bool | None  # null if unknown
     reason: str
@@ -228,10 +227,7 @@ class VerdictFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFacts(ComparedFigures, VerdictFacts):
-    """Defines the JSON of a comparison.
-
-    The keys `pace` and `steps` have the same value, and so do `gpu_time` and `gpu_busy`.
-    """
+    """Defines the JSON of a comparison."""
 
     pace: Spread
     gpu_time: Spread
@@ -250,7 +246,6 @@ class Comparison(ComparedFigures):
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 
     def estimate_sentences(self) -> list[str]:
-        """Return one sentence for each trace that is an estimate."""
         of = {name: f"; expected error {error:.0%}" for name, error in self.expected_errors.items()}
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
 
@@ -282,7 +277,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return the comparison for a script that failed, so that `fits` is None."""
+        """Return the comparison for a script that failed, with `fits` set to None."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -295,9 +290,9 @@ def compare(
     top: int = TOP,
     analyses: Both[Analyses] | None = None,
 ) -> Comparison:
-    """Compare `other`, a replay or a second recording, with `recorded`.
+    """Compare `other`, which is a replay or another recording, with `recorded`.
 
-    Each list in `Comparison.changes` has at most `top` entries. Pass `analyses` if they are already computed, because computing
+    Each list in `Comparison.changes` has at most `top` entries. Pass `analyses` if they are already known, because computing
     them takes seconds.
     """
     ours, theirs = _steps_to_compare(recorded, other)
@@ -436,7 +431,7 @@ def _without_data(
     *,
     loads_otherwise: bool,
 ) -> Spread:
-    """Waits for data are subtracted because queued GPU work hides a different part of each wait."""
+    """Waits for data are subtracted from both step times, because queued GPU work hides a part of each wait."""
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
     return _spread(times, ours, theirs, steady, _series_without_data)
@@ -489,7 +484,7 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def _clean(trace: Trace, rows: Column) -> Column:
-    """Replace profiled steps by unprofiled steps with the same number of passes, if the trace has any."""
+    """Replace profiled steps by unprofiled steps with the same number of backward passes."""
     profiled = ran_under_profiler(trace)
     clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
     if not len(clean) or not profiled[rows].any():

@@ -1,11 +1,11 @@
-"""Pairs the kernels of two traces that come from the same call of the same op.
+"""Pairs kernels of two traces that come from the same call of the same op.
 
     pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] indices of both traces' steps
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # indices of the two device tables; NONE if one trace has no counterpart
 
-Kernels are paired by op, input shapes, phase and kernel name. Unpaired kernels are compared again without shapes, then without
-phase, then without op. If a fused kernel is paired with several kernels, its whole time is counted in the first pair.
+Kernels are paired by op, input shapes, phase and kernel name. Kernels without a match are compared again without shapes, then
+without phase, then without op.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ StepPairs = list[tuple[int, int]]  # rows of both traces' steps; NONE if a trace
 
 
 class KernelChange(IntEnum):
-    """Says how a kernel in the second trace differs from its counterpart in the first trace."""
+    """Describes how a kernel in the second trace differs from the matching kernel in the first trace."""
 
     SAME = 0
     LONGER = 1
@@ -41,9 +41,9 @@ class KernelChange(IntEnum):
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Stores the pairs of kernels in columns, in the order of steps.
+    """Stores the pairs of matching kernels in columns.
 
-    If a pair is `certain`, both kernels have the same phase and op.
+    A pair is `certain` if its kernels have the same phase and op.
     """
 
     step: Column
@@ -68,9 +68,9 @@ class Counterparts:
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Pair the steps of two traces for their first ranks.
+    """Pair the steps of the first rank in two traces.
 
-    Each replayed step is paired with the recorded step on which it is based.
+    Each replayed step is paired with the recorded step that it replayed.
     """
     ours, theirs = steps_in_order(first), steps_in_order(second)
     if not len(ours) or not len(theirs):
@@ -157,7 +157,7 @@ def _replaced(
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the largest set of pairs whose kernels start in the same order in both traces."""
+    """Return the largest set of kernel pairs that start in the same order in both traces."""
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
     sure = sure[ranks[first.device.device[found.first[sure]]] == ranks.min()] if len(sure) else sure

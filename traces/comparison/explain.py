@@ -1,9 +1,9 @@
-"""Explains in sentences why the second of two traces is slower or faster, the largest difference first.
+"""Explains in sentences why one trace is slower or faster than another, the largest difference first.
 
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-By default, the host times of the phases are compared, because they add up to the step time. GPU times are compared if the GPU
+The host times of the phases are compared by default, because they add up to the step time. GPU times are compared if the GPU
 limits the step time.
 """
 
@@ -45,7 +45,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Describes one reason for a difference in time. `delta_ns` is positive if the second trace takes longer."""
+    """Describes one reason for a time difference between two traces. `delta_ns` is positive if the second trace is slower."""
 
     what: str
     delta_ns: int
@@ -67,7 +67,7 @@ class Explanation:
 
 
 def explain(comparison: Comparison) -> Explanation:
-    """Explain the difference in step time. Differences of less than 0.2 % of a step are left out."""
+    """Explain the difference in step time. Differences of less than 0.2 % of a step are omitted."""
     before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
     if before_ns is None or after_ns is None:
         return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])

@@ -1,10 +1,9 @@
-"""Finds out which ops of an uncompiled trace became which fused kernels in a compiled trace of the same program.
+"""Finds the ops of an eager trace that each fused kernel of a compiled trace replaces.
 
     for one in fused_ops(eager, compiled, eager_step, compiled_step):
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
-Inductor names a fused kernel after its ops, so an op belongs to fused kernels whose names contain the op. If several groups of
-fused kernels contain the op, the op belongs to the group with the fewest launches in between.
+Inductor names a fused kernel after its ops.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True, slots=True)
 class FusedOps:
-    """Compares consecutive fused kernels with the ops that they replace. Times are GPU times of all `calls` in one step."""
+    """Compares consecutive fused kernels with the eager ops that they replace. All times are GPU times per step."""
 
     kernels: tuple[str, ...]  # empty for ops that occur in the name of no fused kernel
     calls: int
@@ -46,7 +45,7 @@ class _Stretch:
 
 
 def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int) -> tuple[FusedOps, ...]:
-    """Compare one step of each trace. Groups of fused kernels with the largest difference in time come first."""
+    """Compare one step of each trace. The fused kernels with the largest time difference come first."""
     ours, theirs = _in_order(eager, eager_step), _in_order(compiled, compiled_step)
     pairs = counterparts(eager, compiled, [(eager_step, compiled_step)])
     place_of = [{row: place for place, row in enumerate(rows.tolist())} for rows in (ours, theirs)]

@@ -1,4 +1,4 @@
-"""Checks a comparison of two traces against limits from a TOML file, for continuous integration.
+"""Checks a comparison of two traces against limits (budgets) from a TOML file, for continuous integration.
 
     budgets = read_budgets(Path("budgets.toml"))
     result = check(budgets, comparison)
@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
     recompiles = 0              # recompilations in the second trace
 
-A budget fails if neither trace has the limited figure.
+A budget fails if neither trace contains the limited value.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KEYS = (*_UNITS, *_CHANGES, *_COUNTS, "same_program")
 
 
 class GateError(TraceError):
-    """Raised for a budget file that cannot be used. The message names the file and the key."""
+    """Raised for a budget file that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ def read_budgets(path: Path) -> dict[str, float]:
 
 
 def starting_budgets(of: Summary) -> dict[str, str]:
-    """Return suggested budgets for replays of a recording, as a dictionary of TOML values.
+    """Return suggested budgets for replays of a recording, as TOML values.
 
-    The suggested limit for the change in step time is 3 %, or twice the noise of the recorded steps if that is more.
+    The suggested step time limit is 3 % above the recording, or twice its noise if that is more.
     """
     budgets = {}
     if of.step_median_ns is not None:

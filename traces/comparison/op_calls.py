@@ -1,9 +1,8 @@
-"""Groups an op with the ops inside it that do the same work under the name of another PyTorch release.
+"""Groups ops that do the same work under different names in different PyTorch releases.
 
     calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
 
-For example, `aten::cudnn_convolution_backward` in PyTorch 1.9 and `aten::convolution_backward` in newer releases do the same
-work.
+For example, `aten::cudnn_convolution_backward` in PyTorch 1.9 does the work of `aten::convolution_backward`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """Return, for each host span in `ops`, the outermost enclosing op with the same canonical name."""
+    """Return the outermost enclosing op with the same canonical name for each op."""
     host = trace.host
     if not len(host):
         return np.asarray(ops)

@@ -1,10 +1,9 @@
-"""Counts how many op calls are in a different order in two sequences of calls.
+"""Counts how many op calls are in a different order in two traces.
 
     moved("abcd", "acbd")      # 1: one of b and c
     moved("abcd", "abxcd")     # 0: x is extra, not moved
 
-The longest common subsequence is found as described in the paper "An O(ND) difference algorithm and its variations" (Myers,
-1986).
+The algorithm is described in "An O(ND) difference algorithm and its variations" (Myers, 1986).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _MOST_EDITS = 500  # longer edits are not counted, because the cost grows with t
 
 
 def moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many calls are in a different order, or a lower bound if the two sequences differ a lot."""
+    """Return how many calls are in a different order, or a lower bound for very different sequences."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)

@@ -1,10 +1,10 @@
-"""Decides whether two traces ran the same program, and on what evidence.
+"""Decides whether two traces were recorded from the same program.
 
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-All PyTorch releases do the same work in the forward pass and the loss. The ops of these two phases are compared by name,
-largest input shape and input dtype. Equal times are not used as evidence.
+All PyTorch releases do the same work in the forward pass and the loss. Ops of the forward pass and the loss are compared by
+name, largest input shape and input dtype. Equal times are not used as evidence.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """States the verdict on two traces. `not_compared` lists facts that a trace lacks, such as "shapes" or "dtypes"."""
+    """States the verdict on two traces. `not_compared` lists properties that are missing from a trace, such as "shapes"."""
 
     sameness: Sameness
     evidence: Evidence
@@ -164,7 +164,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Without shapes, the sizes of copies to the device show the batch size, and the names of kernels show the dtypes."""
+    """If shapes were not recorded, the sizes of copies to the GPU show the batch size."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:
@@ -294,7 +294,7 @@ def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, 
 
 
 def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
-    """Ops in `_BETWEEN_LAYERS` are left out, because PyTorch releases prepare the operands of an op in different orders."""
+    """The order of ops in `_BETWEEN_LAYERS` is ignored, because it depends on the PyTorch release."""
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
     apart = []
@@ -359,9 +359,9 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """Return the op calls of two traces, using only op names that occur in both traces.
+    """Return the op calls of two traces, limited to op names that occur in each trace.
 
-    A replay sees only the call of `_native_multi_head_attention`, for example, but a recording also has the ops inside.
+    A replay contains only the call of `_native_multi_head_attention`, but a recording also contains the ops inside.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
@@ -396,7 +396,7 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Communication between ranks is left out, because a recording shows it as ops and a replay shows it as collectives."""
+    """Communication is ignored, because a recording shows it as ops and a replay as collectives."""
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
     op, step = op_of(trace)[rows], launch_steps(trace)[rows]

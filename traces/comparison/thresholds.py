@@ -1,9 +1,9 @@
-"""Declares all numbers in traces/ and tui/ that decide a verdict, with unit, origin, meaning and source.
+"""Declares all thresholds in traces/ and tui/, with unit, origin, meaning and source.
 
     from traces.comparison.thresholds import DEFAULT_TOLERANCE      # 0.05, a plain number
     THRESHOLDS["DEFAULT_TOLERANCE"].origin                          # ConstantOrigin.CHOSEN
 
-`benchmarks/sensitivity.py` changes each number by a fifth and shows which verdicts change.
+`benchmarks/sensitivity.py` changes each threshold by a fifth and reports which verdicts change.
 """
 
 from __future__ import annotations

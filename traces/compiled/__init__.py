@@ -1,1 +1,1 @@
-"""Analyses compiled code in a trace: regions of torch.compile, graph breaks and launches of CUDA graphs."""
+"""Analyzes compiled code in a trace: functions compiled by torch.compile, graph breaks and CUDA graphs."""

@@ -1,9 +1,9 @@
-"""Finds out how long torch.compile kept the host busy, and which part of the script it compiled.
+"""Measures how long torch.compile kept the CPU busy, and finds the functions that it compiled.
 
     (first, *_) = compilations(trace, rank=0)
     first.region, first.is_backward, first.step, first.host_ns      # "0/1", False, 7, 843_600_000
 
-torch puts a range called "NAME (dynamo_timed)" around each stage of a compilation (torch/_dynamo/utils.py).
+PyTorch records a range named "NAME (dynamo_timed)" around each stage of a compilation (torch/_dynamo/utils.py).
 """
 
 from __future__ import annotations

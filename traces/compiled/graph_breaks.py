@@ -24,7 +24,7 @@ RESUMED = "torch_dynamo_resume_in_"  # Dynamo's name of the function that contin
 
 @dataclass(frozen=True, slots=True)
 class GraphBreak:
-    """Describes a graph break between two compiled regions, with counts and times per step."""
+    """Describes a graph break between two compiled functions, with counts and times per step."""
 
     after: str
     before: str
@@ -35,10 +35,7 @@ class GraphBreak:
 
 
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
-    """Return the graph breaks between the given calls of compiled regions.
-
-    A replay shows a graph break by the name of the function that Dynamo compiled after the break.
-    """
+    """Return the graph breaks between calls of compiled functions."""
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
     threads, starts, ends = trace.host.thread, trace.host.start_ns, trace.host.end_ns
     for one, other in pairwise(call for call in calls if not call.is_backward):

@@ -1,4 +1,4 @@
-"""Computes the figures of compiled code in a trace.
+"""Computes statistics of compiled code in a trace.
 
     of = compiled_figures(trace, rank=0, steps=steady_steps(trace))
     of.regions[0].name, of.regions[0].calls, of.regions[0].gpu_ns     # "0/0", 1.0 call and 812_000 ns per step
@@ -28,7 +28,7 @@ _FUSED = "triton_"
 
 @dataclass(frozen=True, slots=True)
 class FusedKernel:
-    """Describes a fused kernel of a compiled region, with launches and GPU time per step."""
+    """Describes a fused kernel of a compiled function, with launches and GPU time per step."""
 
     name: str
     launches: float
@@ -55,9 +55,9 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFigures:
-    """Contains the figures of compiled code in one trace.
+    """Contains the statistics of compiled code in one trace.
 
-    The shares show how much of the rank's GPU work belongs to compiled regions, fused kernels and CUDA graphs.
+    The shares are fractions of the rank's GPU time.
     """
 
     regions: tuple[Region, ...] = ()
@@ -75,7 +75,7 @@ class CompiledFigures:
 
     @property
     def is_compiled(self) -> bool:
-        """A CUDA graph that contains fused kernels is evidence of torch.compile."""
+        """Fused kernels inside a CUDA graph are evidence of torch.compile."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
 
@@ -132,7 +132,7 @@ def _is_fused(kernel: str) -> bool:
 
 
 def _compilation(name: str) -> int:
-    """In a region's name "N/M", the function had been compiled M times before."""
+    """A region named "N/M" is the compilation of function N after M earlier compilations."""
     number = name.partition("/")[2].partition("_")[0]
     return int(number) if number.isdigit() else 0
 

@@ -1,9 +1,9 @@
-"""Finds what limits a recording's speed, and how much shorter a step could be without that limit.
+"""Finds what limits the speed of a recording, and how much shorter a step could be.
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-A GPU waits for data, for the host, for other ranks, or for unknown causes. The cause of the longest waits is the limit. The GPU
-is the limit if its compute time exceeds the waits for each cause.
+A GPU waits for data, for the host, for other ranks, or for an unknown reason. The reason with the longest waits limits the
+speed. The GPU limits the speed if its compute time exceeds the waits for each reason.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
@@ -34,7 +34,7 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 class PaceLimit:
     """Says what limits the speed of a recording: "device", "host", "data", "other ranks" or "unknown".
 
-    Without the limit, a step would be shorter by at most `gain_ns`. `exposed_ns` is the time per step in which the device
+    Without the limit, a step would be shorter by at most `gain_ns`. `exposed_ns` is the time per step in which the GPU
     communicates without computing.
     """
 
@@ -72,7 +72,7 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 
 
 def why_idle_is_unknown(trace: Trace) -> str:
-    """Return the reason why a trace does not show how long its devices are idle, or ""."""
+    """Return why the idle time of GPUs is unknown, or "" if it is known."""
     if reason := hides_work(trace):
         return reason
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
@@ -90,10 +90,7 @@ def bottleneck(
     why_unknown: str = "",
     keeps_up: CaughtUp | None = None,
 ) -> PaceLimit | None:
-    """Return what limits the speed of a trace, or None if the trace has no steps.
-
-    `why_unknown` is the reason why idle times are unknown, or "". `keeps_up` comes from `caught_up`.
-    """
+    """Return what limits the speed of a trace, or None if the trace has no steps."""
     if pace is None or not pace.pace_ns:
         return None
     if why_unknown:

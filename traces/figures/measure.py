@@ -1,11 +1,11 @@
-"""Computes figures of a trace: busy time, steps, phases, the ops that launched kernels, and memory.
+"""Computes statistics of a trace: busy time, steps, phases, ops and memory.
 
     trace = load("v100.msgpack")
     busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
     phase_times(trace)["forward"].host_ns   # one value per step
 
-A kernel belongs to the step and phase in which the host launched it. The kernel often starts in a later step, because the host
-can be ahead of the GPU.
+A kernel belongs to the step and phase in which the host launched it. A kernel often starts in a later step, because the host
+runs ahead of the GPU.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
 
 
 def busy_ns(trace: Trace) -> int:
-    """Return GPU busy time: the union of kernels, copies and memsets of each device, summed over devices."""
+    """Return the GPU busy time: the union of kernels, copies and memsets, summed over GPUs."""
     return sum(busy.total_ns for busy in busy_by_device(trace).values())
 
 
 def window_ns(trace: Trace) -> tuple[int, int]:
-    """Return the earliest start and the latest end in the trace, or (0, 0) for an empty trace."""
+    """Return the first start time and the last end time in the trace, or (0, 0) for an empty trace."""
     tables = [table for table in (trace.steps, trace.host, trace.device, trace.phases) if len(table)]
     if not tables:
         return 0, 0
@@ -57,7 +57,7 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 def steady_steps(trace: Trace) -> Column:
     """Return the training steps that ran without the profiler and are not warm-up steps.
 
-    Other kinds of steps are returned only if there are no such steps.
+    Other steps are returned only if every step is a warm-up step or was profiled.
     """
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
@@ -71,7 +71,7 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps that ran without the profiler. Steps after a profile are slower and are left out."""
+    """Return the evaluation steps that ran without the profiler. Steps after a profiled step are slower and left out."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()
@@ -93,7 +93,7 @@ def ran_under_profiler(trace: Trace) -> Column:
 
 
 def profiled_steps(trace: Trace) -> Column:
-    """Return the profiled steps, or the steady steps if no step is marked as profiled."""
+    """Return the steps that ran under the profiler, or all steady steps if the profiler never ran."""
     kinds = StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP, StepKind.EVALUATION
     return _first_of(trace, *kinds)
 
@@ -103,7 +103,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return one number per step that is equal for steps with equal numbers of backward passes and optimizer steps."""
+    """Return a number for each step that is the same for steps with equally many backward passes and optimizer steps."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -113,7 +113,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Filter each list of steps to the most frequent kind of step that occurs in all lists."""
+    """Keep only the steps of the most frequent kind in each list."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -128,9 +128,9 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Stores the time of one phase in each step, or 0 for a step without the phase.
+    """Stores the time of one training phase in each step.
 
-    `device_ns` is measured between two CUDA events. `is_untimed` marks the steps in which events are missing.
+    `device_ns` is measured between two CUDA events. `is_untimed` marks the steps in which CUDA events are missing.
     """
 
     host_ns: Column
@@ -156,7 +156,7 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """Return the GPU busy time of the work that each phase launched."""
+    """Return the GPU busy time of the kernels that each phase launched."""
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
     work, phase = work[phase >= 0], phase[phase >= 0]
@@ -177,7 +177,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @once
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the time at which the host launched each device span, or the span's start if its launch is unknown."""
+    """Return the launch time of each kernel, or its start time if the launch is unknown."""
     spans = trace.device
     known = spans.launch >= 0
     if not len(trace.host):
@@ -207,7 +207,7 @@ def step_windows(trace: Trace) -> TimeWindows:
 
 @once
 def backlog(trace: Trace) -> Column:
-    """Return a mask of the device spans that were launched before the recording began."""
+    """Return a boolean mask of the kernels that were launched before the recording began."""
     spans = trace.device
     unknown = spans.launch == NONE
     found = np.zeros(len(spans), dtype=bool)
@@ -222,7 +222,7 @@ def backlog(trace: Trace) -> Column:
 
 @once
 def launch_steps(trace: Trace) -> Column:
-    """Return the step in which each device span was launched, or NONE."""
+    """Return the step in which each kernel was launched, or NONE."""
     return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
@@ -232,7 +232,7 @@ def phase_windows(trace: Trace) -> TimeWindows:
 
 
 def launch_phases(trace: Trace) -> Column:
-    """Return the phase in which each device span was launched, or NONE."""
+    """Return the phase in which each kernel was launched, or NONE."""
     return np.where(backlog(trace), NONE, phase_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 
@@ -250,7 +250,7 @@ def phase_names(trace: Trace) -> Column:
 
 @once
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
-    """Return the innermost (or outermost) op that launched each device span, or NONE."""
+    """Return the innermost (or outermost) op that launched each kernel, or NONE."""
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
     if not len(host):
@@ -275,7 +275,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return, for each host span, the innermost span in the mask `wanted` that encloses it, or NONE."""
+    """Return the innermost enclosing span in the boolean mask `wanted` for each span, or NONE."""
     parent = np.append(host.around, NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]
@@ -291,7 +291,7 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """Sums up the kernels or ops of one name. Ops are counted only if they launched device work."""
+    """Contains the number and total time of the kernels or ops with one name."""
 
     name: str
     count: int
@@ -365,7 +365,7 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total time in ns of device work launched in steps, by the origin of the time."""
+    """Return the total GPU time in ns by origin, such as measured or estimated."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
@@ -396,7 +396,7 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 
 
 def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the device work launched in the given steps, and the launching host spans."""
+    """Return the kernels that were launched in the given steps, and their launching calls."""
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
     launch = trace.device.launch[rows]

@@ -79,7 +79,7 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Stores the times of each step in nanoseconds, by device where a time belongs to a device."""
+    """Stores the time of each step in nanoseconds, on the host and on each GPU."""
 
     host_interval_ns: Column
     completion_ns: dict[int, Column]
@@ -109,7 +109,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class StepPace:
-    """Contains the median step times of a set of steps in nanoseconds."""
+    """Contains the median step times in nanoseconds."""
 
     steps: int  # number of steps in the set, of all ranks
     pace_ns: int
@@ -188,12 +188,12 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals of the given steps on the host of the slowest rank, or None without steps."""
+    """Return the time of each step on the host of the slowest rank, or None without steps."""
     return _slowest(times, rows)[0]
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals of the given steps on the slowest device, or None without device work."""
+    """Return the time of each step on the slowest GPU, or None if no GPU was used."""
     return _slowest(times, rows)[1]
 
 
@@ -225,7 +225,7 @@ def _slowest_device(times: StepTimes, of_rank: dict[int, Column]) -> PaceSeries 
 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the intervals of the host or of the slowest device, whichever determine the step time."""
+    """Return the step times on the host or on the slowest GPU, whichever are longer."""
     host, device = host_series(times, rows), device_series(times, rows)
     if host is None or device is None:
         return host
@@ -236,9 +236,9 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return the step time of the given steps (by default the steady steps), or None if there are no steps.
+    """Return the median step time of the given steps, or None if there are no steps.
 
-    The GPU time is computed from the kernels in the steps `with_kernels`.
+    The GPU time comes from the steps `with_kernels`.
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
@@ -283,7 +283,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return each step's interval in nanoseconds, on the host or on the slowest device."""
+    """Return the time of each step in nanoseconds, on the host or on the slowest GPU."""
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
     if decides is None or decides.device == NONE:
@@ -295,7 +295,7 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
-    """Return, for each device, the time windows in which busy and idle time are measured."""
+    """Return the time windows in which the busy and idle time of each GPU is measured."""
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):
         spans = trace.device.take(work_rows(trace))

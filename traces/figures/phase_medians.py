@@ -1,4 +1,4 @@
-"""Measures phase times in three ways: on the host, between CUDA events, and as GPU busy time.
+"""Measures the time of training phases on the host, between CUDA events, and as GPU busy time.
 
     phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
     # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
@@ -18,7 +18,7 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """Stores a phase's median times per step, or None for missing data."""
+    """Stores the median times of one training phase per step."""
 
     median_ns: int | None = None
     device_median_ns: int | None = None
@@ -39,7 +39,7 @@ def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str
 
 
 def phase_waits_ns(trace: Trace) -> dict[str, Column]:
-    """Return, by phase, how long (in ns) the host waited for its devices in each step."""
+    """Return how long the host waited for GPUs in each phase and step, in ns."""
     phases, found = trace.phases, dict[str, Column]()
     rank_of_phase = trace.steps.rank[phases.step]
     for rank in trace.ranks:

@@ -1,4 +1,4 @@
-"""Computes figures that need no kernels: waits for input data, collectives, and stages of nn.DataParallel.
+"""Computes statistics that need no kernels: waits for data, collectives, and nn.DataParallel stages.
 
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
@@ -41,7 +41,7 @@ class InputPipeline:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """Sums up all calls of one collective on one communication backend, over all ranks."""
+    """Counts all calls of one collective and sums up their time over all ranks."""
 
     name: str
     backend: str
@@ -55,7 +55,7 @@ class CollectiveTotals:
 
 @dataclass(frozen=True, slots=True)
 class StageMedians:
-    """Stores the median times of one nn.DataParallel stage."""
+    """Stores the median times of one nn.DataParallel stage, such as scatter."""
 
     name: str
     device: str | None
@@ -74,7 +74,7 @@ def step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
 
 
 def input_pipeline(trace: Trace) -> InputPipeline | None:
-    """Return figures about data loading, or None if the recording has no data loading."""
+    """Return statistics of data loading, or None if no data loading was recorded."""
     loaders = list(trace.run_of(trace.ranks[0]).loaders)
     waits = trace.batches.take(trace.batches.kind == BatchKind.WAIT)
     pins = trace.batches.take(trace.batches.kind == BatchKind.PIN)
@@ -102,7 +102,7 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
 
 
 def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
-    """Return the time at which the last batch of each phase arrived, or the end of the phase."""
+    """Return the time at which the last batch of each phase arrived."""
     waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
     arrival_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
     phase = TimeWindows(start_ns, end_ns).holding(waits.start_ns)

@@ -1,11 +1,11 @@
-"""Describes the problems of a recording in sentences, with their effect on the figures.
+"""Describes problems of a recording in sentences, such as lost kernels.
 
     problems = problems_of({"lost-kernel": 4}, kernels=2)
     problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."
     problems[0].severity    # Severity.SERIOUS
 
-An import counts each kind of problem in `Trace.problems`. A problem of severity INFORMATION changes no figure. A problem of
-severity SERIOUS makes figures on the first screen of `trace info` unreliable.
+An import counts each kind of problem in `Trace.problems`. A problem of severity INFORMATION affects no other output. A problem
+of severity SERIOUS makes the main output of `trace info` unreliable.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """In `text`, "{n}" is the count, and "{of}" is the number of kernels in a complete recording."""
-
     severity: Severity
     text: str
     serious_if_many: bool = False  # the problem becomes serious at SERIOUS_SHARE of the kernels
@@ -184,7 +182,7 @@ def serious_problems(trace: Trace) -> list[Problem]:
 
 
 def hides_work(trace: Trace) -> str:
-    """Return why idle time is unknown, or "" if it is known."""
+    """Return why the idle time of GPUs is unknown, or "" if it is known."""
     reasons = (_KINDS.get(of.kind, _UNKNOWN).hides_work for of in serious_problems(trace))
     return next((reason for reason in reasons if reason), "")
 

@@ -1,4 +1,4 @@
-"""Compares per-step values of two traces: medians, percentiles, relative error and noise floor.
+"""Compares times per step of two traces: medians, percentiles, relative error and noise floor.
 
     spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
 
@@ -23,7 +23,7 @@ _NINE_IN_TEN = 90
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Contains percentiles of a value in every step of two traces, and the relative error of the medians.
+    """Contains the percentiles of times per step in two traces, and the relative error of the medians.
 
     `noise_floor` is half the interquartile range of the recording divided by its median.
     """
@@ -42,7 +42,7 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare two columns of times. The noise floor is computed from the recorded times of the steps `all_ours`."""
+    """Compare two columns of times. The noise floor is computed from the steps `all_ours` of the recording."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
@@ -58,7 +58,7 @@ def median_per_step(values: Column) -> int | None:
 
 
 def period_of(values: Column) -> int:
-    """Return after how many steps the values repeat, or 1 if they do not repeat."""
+    """Return the period after which the values repeat, or 1 if they do not repeat."""
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
     if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:
@@ -75,7 +75,7 @@ def means_of_periods(values: Column, period: int | None = None) -> Column:
 
 
 def _differ_by(values: Column, period: int) -> float:
-    """np.percentile takes ten times as long for a few values."""
+    """np.percentile would take ten times as long for these few values."""
     apart = np.abs(values[period:] - values[:-period])
     last = len(apart) - 1
     below = last * _NINE_IN_TEN // 100

@@ -1,8 +1,8 @@
-"""Compares the times of nn.DataParallel stages (such as scatter, replicas and gather) in two traces.
+"""Compares the times of nn.DataParallel stages, such as scatter and gather, in two traces.
 
     stage_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
-If a stage runs on several devices, its name includes the device: "parallel_apply (cuda:1)".
+The name of a stage on several GPUs includes the GPU: "parallel_apply (cuda:1)".
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Key = tuple[str, str]  # the stage's name, then its device label or ""
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """Compares the median time of one nn.DataParallel stage in two traces, or None for a missing stage."""
+    """Compares the median time of one nn.DataParallel stage in two traces."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None

@@ -1,8 +1,6 @@
-"""Measures how far the allocated memory of a device rises during a step.
+"""Measures how much the allocated memory of a GPU grows during a training step.
 
     step_rises(trace)   # {0: 2_791_636_480}: by index in `trace.devices`, the median over steady steps
-
-The rise is known even if the recording lacks the total allocated memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Summarizes a trace as the figures that `trace info` prints.
+"""Collects the statistics of a trace that `trace info` prints.
 
     summarize(load("v100.msgpack")).counts
     # Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)
@@ -74,7 +74,7 @@ class Counts:
 class GpuUse:
     """Says how busy one GPU is. `busy_ns` covers the whole trace.
 
-    `idle_share` covers only the steps, and is None for a GPU without work.
+    `idle_share` covers only the training steps, and is None for a GPU without kernels.
     """
 
     name: str
@@ -101,7 +101,7 @@ class StepSummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Contains the figures of a trace. Medians are computed over steady steps, and all times are in nanoseconds."""
+    """Contains the statistics of a trace. Medians exclude warm-up steps, and all times are in nanoseconds."""
 
     version: int
     grain: str
@@ -170,7 +170,7 @@ def _ms(time_ns: int | None) -> str:
 
 
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
-    """Return the figures of a trace. `details` adds the tables of `trace info --details`, which take two thirds of the time."""
+    """Return the statistics of a trace. `details` adds tables that take two thirds of the computing time."""
     with each_once():
         return _summary(trace, details)
 

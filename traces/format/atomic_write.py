@@ -1,4 +1,4 @@
-"""Writes files that appear under their names only when they are complete.
+"""Writes files that become visible under their names only when they are complete.
 
     with atomic_write(Path("report.json")) as file:
         file.write(b"{}")

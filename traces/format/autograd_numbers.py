@@ -1,8 +1,8 @@
-"""Copies the numbers of autograd nodes from one step to later steps that run the same ops.
+"""Copies the sequence numbers of autograd nodes from one step to later steps with the same ops.
 
     trace = with_node_numbers(trace)
 
-A replay records these numbers only in its first training steps (Note [Numbered steps] in replayer/gpu/steps.py).
+A replay records autograd numbers only in its first training steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Return the trace with autograd numbers in steps that run the same ops as an earlier step.
+    """Return the trace with autograd numbers filled in for repeated steps.
 
     The trace must be sorted and have a single rank.
     """

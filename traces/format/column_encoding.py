@@ -3,7 +3,7 @@
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
-Small integers are stored as byte planes, because equal neighbouring bytes compress better. FORMAT.md describes the encoding.
+Integers are stored as byte planes, because equal neighboring bytes compress better. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Encode a column as `[method, base, scale, planes]`. With `divide`, values are divided by their common divisor.
+    """Encode a column as a list of encoding parameters and bytes. If `divide` is True, values are divided by their greatest
+    common divisor.
 
     Note [Modular]: all arithmetic is modulo 2**64, so no value can overflow.
     """
@@ -166,7 +167,7 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
 
 
 def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Columns of one byte are decoded directly, because intermediate 64-bit columns would take most of the time."""
+    """Columns of one byte are decoded directly to save time."""
     _in_range(base, dtype, name)
     if base + int(plane.max()) > np.iinfo(dtype).max:
         raise Damaged(f"column {name!r} has values outside {dtype}")

@@ -1,4 +1,4 @@
-"""Reads and writes the container of a trace file, which is a sequence of frames with checksums.
+"""Reads and writes the frames of a trace file, each with a checksum.
 
     writer = FrameWriter(sink=parts.append)
     writer.add(DATA, b"...")            # header and first frame are now in `parts`
@@ -50,7 +50,7 @@ _QUICK = {"nice_len": 64, "depth": 24}
 
 
 class Damaged(Exception):
-    """Raised if a file contains bytes that no version of trace-replay writes."""
+    """Raised if a trace file contains invalid bytes."""
 
     def __init__(self, reason: str, offset_bytes: int = 0) -> None:
         super().__init__(reason)
@@ -120,7 +120,7 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """Holds the complete frames of a scanned file, and the offset at which they end."""
+    """Holds the complete frames of a file, and the offset of the end of the last frame."""
 
     frames: list[Frame]
     end: Frame | None
@@ -129,9 +129,9 @@ class Scan:
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:
-    """Find the frames in a file, up to the end frame or the point of truncation. Raises Damaged.
+    """Find all complete frames in the bytes of a file. Raises Damaged.
 
-    If the file has grown since an earlier scan `before`, `data` begins at the offset `before.whole_bytes`.
+    If `before` is given, `data` begins at the offset `before.whole_bytes` of the file.
 
     Note [Cut or damaged]: if a file ends inside a frame, it was truncated, and everything before that frame is valid. Any other
         error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. The
@@ -168,7 +168,7 @@ def scan(data: bytes, before: Scan | None = None) -> Scan:
 
 
 def header_scan(data: bytes) -> Scan:
-    """Scan only the file header, from which `scan` can continue. Raises Damaged."""
+    """Scan only the file header. Raises Damaged."""
     check_header(data)
     return Scan([], None, HEADER.size, zlib.crc32(data[: HEADER.size]))
 

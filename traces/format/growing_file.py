@@ -59,7 +59,7 @@ class Follower(_Tail):
         self._assembly = Assembly(UnpackLimit(0, None))  # our own child process writes the file, so no limit applies
 
     def more(self) -> bool:
-        """Read new data, and return True if there was any. Raises TraceFormatError."""
+        """Read newly written data, and return True if there was any. Raises TraceFormatError."""
         had_ended = self.ended
         with _as_format_error(self.path):
             frames = self.frames()
@@ -95,14 +95,14 @@ class StepCount(_Tail):
         self._steps = 0
 
     def now(self) -> int:
-        """Return how many steps the file contains so far. Raises TraceFormatError."""
+        """Return how many steps the file contains at the moment. Raises TraceFormatError."""
         with _as_format_error(self.path):
             self._steps += sum(rows_within(frame.content(), "steps") for frame in self.frames())
         return self._steps
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """Return the timeline file of a replay process, or else the largest timeline of its child processes."""
+    """Return the trace file of a replay process, or of its child process with the largest file."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

@@ -1,6 +1,6 @@
-"""Stores parents, starts and durations of host spans as depths and gaps, which compress better.
+"""Stores the call tree of ops as depths and gaps, which compress better than start times.
 
-Each span is treated as a pair of brackets: `(` at the start and `)` at the end. The time between a bracket and the next one is
+Each op is treated as a pair of brackets: `(` at the start and `)` at the end. The time between two neighboring brackets is
 called a gap:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
@@ -8,8 +8,8 @@ called a gap:
     1    0       105    9               1
     2    0       120    20              1
 
-Depths repeat from step to step, so they compress to almost nothing. In recordings with nanosecond resolution, sorted gaps
-compress 15 % better than starts and durations.
+Depths repeat from step to step, so they compress very well. Sorted gaps compress 15 % better than start times with nanosecond
+resolution.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Nest:
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """Encode `spans` as depths and gaps, or return None if the spans are not ordered like nested calls."""
+    """Encode `spans` as depths and gaps, or return None if the spans are not nested."""
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
@@ -78,7 +78,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Before span i starts, i spans have started, and all but `depth[i]` of them have ended."""
+    """Before span i starts, i spans have started, and `depth[i]` of them are still open."""
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
     is_open = np.zeros(2 * len(depth), bool)
@@ -91,7 +91,7 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Names are taken modulo 2**15, because radix sort, which is ten times faster, needs 16-bit numbers."""
+    """Names are taken modulo 2**15, because radix sort of 16-bit numbers is ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

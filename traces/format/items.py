@@ -1,4 +1,4 @@
-"""Reads and writes the content of a frame, which is a sequence of items (msgpack pairs of kind and value).
+"""Reads and writes the content of a frame as pairs of kind and value in msgpack.
 
     header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
     strings  texts to append to the string table
@@ -76,7 +76,7 @@ def row_counts(trace: Trace) -> dict[str, int]:
 
 
 def header_item(trace: Trace, rows: dict[str, int], blanks: int = 0) -> bytes:
-    """Return the header item, which contains JSON because msgpack cannot store integers of more than 64 bits."""
+    """Return the header as JSON, because msgpack cannot store integers of more than 64 bits."""
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
     header["machines"] = _machine_values(trace.machines)
@@ -102,7 +102,7 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Return the largest size in bytes that a reader of the trace checks against its limit."""
+    """Return the size in bytes that a reader of the trace checks against its memory limit."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
@@ -112,12 +112,12 @@ def unpacked_bytes(trace: Trace) -> int:
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """Return the last item of a file. A file without an end item was truncated."""
+    """Return the last item of a file. A file without its last item was truncated."""
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 
 class Assembly:
-    """Builds a trace from the items of its file. All methods raise Damaged for invalid content."""
+    """Builds a trace from the content of its file. All methods raise Damaged for invalid content."""
 
     def __init__(self, limit: UnpackLimit) -> None:
         self._limit = limit
@@ -190,7 +190,7 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Describe what a truncated file lost, for example ", 12 of 30 device rows are missing"."""
+        """Return a text on what a truncated file lost, such as ", 12 of 30 device rows are missing"."""
         expected = self._header["rows"] if self._header else {}
         missing = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
         return "".join(f", {absent} of {count} {name} rows are missing" for absent, count, name in missing if absent > 0)
@@ -215,7 +215,7 @@ def rows_within(content: bytes, table: str) -> int:
 
 
 def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Oversized items are rejected before they are unpacked, because 64 MiB of empty lists would take 4 GB of memory."""
+    """Large items are rejected before they are unpacked, because 64 MiB of empty lists would take 4 GB of memory."""
     lists_and_maps = 0
 
     def count(value: Any) -> Any:
@@ -338,7 +338,7 @@ def _finite(text: str) -> float | None:
 
 
 def _levels(value: Any) -> int:
-    """The nesting can be a thousand levels deep, too deep for a recursive function."""
+    """The function is not recursive, because the nesting can be a thousand levels deep."""
     levels, inner = 0, [value]
     while outer := [one for one in inner if isinstance(one, dict | list)]:
         inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))

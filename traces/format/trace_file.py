@@ -9,7 +9,7 @@
     stream.add("host", HostSpans.of(name=[0], start_ns=[100], duration_ns=[50]))
     stream.close()
 
-`load` also reads truncated files that were written with TraceStream.
+`load` also reads incomplete files that were written by TraceStream.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. Raises TraceWriteError and leaves the file unchanged if writing fails.
+    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged.
 
-    A trace of many equal ranks gets a second header that ends in blanks, because readers reject small files with much data.
+    A file with many equal ranks is padded with blanks, because readers reject small files with much data.
     """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
@@ -81,9 +81,9 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
-    """Read a trace file. Raises TraceFormatError if the file is not valid or would take too much memory.
+    """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory.
 
-    `is_ours` turns the size limit off. For a truncated file, `load` returns the complete frames and counts
+    `is_ours` turns the size limit off. For a truncated file, `load` returns the complete part and counts
     `problems["truncated-file"]`.
     """
     try:
@@ -99,7 +99,7 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
 class TraceStream:
     """Appends tables to a trace file during a run. The class is not thread-safe.
 
-    Texts, devices and threads must be added before the tables that refer to them.
+    Add texts, devices and threads before the tables that refer to them.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -204,7 +204,7 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Files named NAME.part, which killed recorders may have left, are kept."""
+    """Files named NAME.part are kept, because a killed recorder may have left them."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)

@@ -4,8 +4,8 @@
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-In 30 real recordings, the data in memory is 6 to 68 times as large as the trace file. A compressed file of zeros grows to 1000
-times its size with DEFLATE, and to 7000 times with LZMA. Users can set another limit with the environment variable
+In 30 real recordings, the data in memory is 6 to 68 times as large as the file. A compressed file of zeros grows to 1000 times
+its size with DEFLATE, and to 7000 times with LZMA. Users can set another limit with the environment variable
 TRACE_UNPACK_LIMIT_MB.
 """
 
@@ -26,7 +26,7 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class UnpackLimit:
-    """Limits how much memory the unpacked data of one file may use. `limit_bytes` is None for a file of this process."""
+    """Limits how much memory the data of one compressed file may use. `limit_bytes` is None for a trusted file."""
 
     file_bytes: int
     limit_bytes: int | None

@@ -3,7 +3,7 @@
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
-`reading/` parses files, and `spans/` builds tables of host and device spans. `structure/` finds training steps, phases and
+`reading/` parses files, and `spans/` builds tables of the events on CPU and GPU. `structure/` finds training steps, phases and
 collectives. `ranks.py` combines the files of several ranks into one trace.
 """
 
@@ -26,8 +26,8 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
     """Import a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) with one file per rank.
 
-    Set `marks_are_steps` if each profiler step is exactly one training step. Raises TraceImportError if the recording cannot be
-    read, or if the rank of a file is unknown.
+    Set `marks_are_steps` to True if each step mark of the profiler is exactly one training step. Raises TraceImportError if the
+    recording cannot be read, or if the rank of a file is unknown.
     """
     path = Path(path)
     problems: Counter[str] = Counter()

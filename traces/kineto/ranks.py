@@ -60,8 +60,8 @@ def assemble(
 ) -> Trace:
     """Build one trace from the contents of several files.
 
-    If `strangers` is True, files without profiler events are skipped and listed in `provenance["skipped_files"]`. Raises
-    TraceImportError if no file can be read, or if the rank of a file is unknown.
+    If `strangers` is True, files without profiler events are skipped. Raises TraceImportError if no file can be read, or if the
+    rank of a file is unknown.
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
@@ -174,7 +174,7 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """Inference servers name a file after the rank's positions in its parallel groups, for example "run-TP-1-PP-0"."""
+    """Inference servers write a rank's positions in its parallel groups into the file name, such as "run-TP-1-PP-0"."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     said = [_RANK_IN_NAME.search(stem) for stem in stems]
     if not any(said):

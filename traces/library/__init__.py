@@ -1,4 +1,4 @@
-"""Finds recordings and published step times by name. A cell contains the measured step times of one network on one GPU.
+"""Finds recordings and published step times by name.
 
     load("p100-no-cudnn")
     find("p100-no-cudnn")   # .../traces/library/p100-no-cudnn.msgpack
@@ -6,7 +6,7 @@
     load("v100/resnet50@32")    # a cell at one batch size, as a trace: see catalogue.py
     [entry.name for entry in entries()]
 
-For each bundled recording, the file index.json contains a description and the origin of the data.
+The file index.json describes the origin of each bundled recording.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def entries() -> list[BundledRecording]:
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
-    """Load a trace from the file with this name or, if no such file exists, from the library.
+    """Load a trace from a file or, if no such file exists, from the library.
 
     Raises TraceLibraryError and TraceFormatError.
     """
@@ -65,14 +65,14 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 
 def is_cell_name(name: str) -> bool:
-    """Return True for a library name such as "v100/resnet50" or "v100/resnet50@32", unless a file has this name."""
+    """Return True for a library name such as "v100/resnet50", unless a file has this name."""
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
     return is_name and gpu_name in {gpu.name for gpu in gpus()} and _own(name) is None
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the file with this name or, if no such file exists, the file of the library entry. Raises TraceLibraryError."""
+    """Return the file with this name or, if no such file exists, the library file. Raises TraceLibraryError."""
     name = os.fspath(name_or_path)
     path = Path(name)
     if path.is_file():

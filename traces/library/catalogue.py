@@ -6,7 +6,7 @@
     match("v100", signature)                # the script's cell, or the nearest one with the differences
 
 A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The environment variable
-TRACE_LIBRARY lists folders, separated as in PATH.
+TRACE_LIBRARY lists additional library folders.
 
 Note [One name, one entry]
     No library folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.
@@ -47,7 +47,7 @@ def cell_files() -> list[CellFile]:
 
 
 def faults() -> list[str]:
-    """Return one message for each unreadable library file, and for each entry that occurs in two files."""
+    """Return one message for each unreadable library file and for each duplicate entry."""
     told = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
@@ -66,7 +66,7 @@ def gpus() -> list[Gpu]:
 def gpu(name: str) -> Gpu:
     """Return the first GPU whose device name contains all words of `name`, such as "V100-PCIE".
 
-    Raises TraceLibraryError with similar names if the GPU is unknown.
+    Raises TraceLibraryError, with similar names, for an unknown GPU.
     """
     known = gpus()
     words = _words(name)
@@ -86,7 +86,7 @@ def models(gpu_name: str) -> list[str]:
 
 
 def cell(gpu_name: str, model: str) -> LibraryCell:
-    """Return the step times of a network on a GPU. Raises TraceLibraryError with similar names."""
+    """Return the step times of a network on a GPU. Raises TraceLibraryError for an unknown network."""
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
@@ -104,13 +104,13 @@ def cell_file(name: str) -> CellFile:
 
 
 def find_cell(name: str) -> LibraryCell:
-    """Return the library entry with a name like "v100/resnet50". Raises TraceLibraryError."""
+    """Return the library entry with a name such as "v100/resnet50". Raises TraceLibraryError."""
     gpu_name, _, model = name.partition("/")
     return cell(gpu_name, model)
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """Return the library entry for the network that the script trains, or the most similar entry for this GPU.
+    """Return the library entry for a script's network, or the most similar entry for the same GPU.
 
     Batch sizes are not compared. Raises TraceLibraryError.
     """

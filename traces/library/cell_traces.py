@@ -4,8 +4,8 @@
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-The library's times were measured with synchronization around each phase, so host and device times of a phase are equal. If only
-the sum of loss, zero_grad, backward and optimizer was measured, the sum is assigned to the phase `backward`.
+Published times were measured with synchronization, so host and device times of a phase are equal. If only the sum of several
+phases was measured, it is assigned to the phase `backward`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
-    """Return a trace of one step with the library's times. Raises NotMeasured outside the measured batch sizes."""
+    """Return a trace of one step with published times. Raises NotMeasured outside the measured batch sizes."""
     times = cell.at(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:
@@ -44,7 +44,7 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return the trace of a replay that ran the given steps, each a dictionary of phase times in nanoseconds."""
+    """Return the trace of a replay with the given steps, whose phase times are in nanoseconds."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace
@@ -69,7 +69,7 @@ def _trace(
 
 
 def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
-    """Fill a trace with consecutive steps. `kind` is the kind of the first step."""
+    """Fill a trace with consecutive steps."""
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])
     ends_ns = np.cumsum(durations_ns)

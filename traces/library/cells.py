@@ -1,4 +1,4 @@
-"""Reads and writes cells of the library. A cell contains the step times of one network on one GPU, by batch size.
+"""Reads and writes cells of the library. A cell is a table of step times of one network on one GPU, by batch size.
 
     file = read_cells(Path("v100.cells"))
     cell = file.cell("resnet50")
@@ -12,8 +12,8 @@ Note [Measured batches only]
     `is_scaled`. GPU libraries change algorithms with the batch size, so measured times differ from the line between their
     neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `at` raises NotMeasured.
 
-A `*.cells` file starts with the bytes MAGIC, followed by the list [version, CRC-32 of the body, body] in msgpack. The body is a
-msgpack map with the keys "gpu", "provenance" and "cells". Columns are packed by `pack_column` and compressed with zlib.
+A `*.cells` file contains a magic number, a version, a CRC-32 checksum and a msgpack body. Columns are packed by `pack_column`
+and compressed with zlib.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CellSource:
 
 
 def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
-    """Split the provenance into the fields of `CellSource` and all others. Raises ValueError for a wrong type."""
+    """Split metadata into the fields of `CellSource` and all others. Raises ValueError for a value of a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
@@ -87,7 +87,7 @@ class CellTimes:
 
 
 class NotMeasured(TraceLibraryError):
-    """Raised for a batch size outside the range that was measured for a library entry."""
+    """Raised for a batch size that was not measured."""
 
     def __init__(self, cell: LibraryCell, batch: int) -> None:
         self.out_of_memory = cell.out_of_memory_batch is not None and batch >= cell.out_of_memory_batch
@@ -102,7 +102,7 @@ class NotMeasured(TraceLibraryError):
 
 @dataclass(frozen=True)
 class LibraryCell:
-    """Contains the step times of one network on one GPU, with one value per measured batch size in each column."""
+    """Contains the step times of one network on one GPU at each measured batch size."""
 
     gpu: Gpu
     model: str
@@ -149,19 +149,19 @@ class LibraryCell:
         )
 
     def at(self, batch: int) -> CellTimes:
-        """Return the times of a step at this batch size. Raises NotMeasured outside the measured range."""
+        """Return the step time at a measured batch size, or between two measured batch sizes. Raises NotMeasured."""
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:
-        """Return the times of a step at any batch size.
+        """Return the step time at any batch size.
 
-        Outside the measured range, times are extrapolated linearly. If only one batch size was measured, times are proportional
-        to the batch size.
+        Times outside the measured range are extrapolated linearly. If only one batch size was measured, the step time is
+        assumed to be proportional to the batch size.
         """
         return self._times(batch, within=False)
 
     def peak_at(self, batch: int) -> int | None:
-        """Return the peak memory of a step in bytes, or None if no peak is known."""
+        """Return the peak memory of a step in bytes, or None if it was not measured."""
         batches, peaks = self.memory_batches, self.peak_bytes
         if not len(peaks):
             return None

@@ -2,7 +2,7 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-Missing, impossible and personal data are errors, and so are names that the library already contains.
+Missing, impossible and personal data are errors, and so are duplicate names.
 
 Note [What is personal]
     All values of the provenance are searched for paths in home folders, e-mail addresses and names of machines. The recorder

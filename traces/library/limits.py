@@ -1,4 +1,4 @@
-"""Finds the largest batch size that fits into a GPU's memory, from measured batch sizes of the library.
+"""Finds the largest batch size that fits into a GPU's memory, using measured batch sizes.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
     limit.largest(estimated=265)        # 226; an estimate counts only where nothing was measured, as between 64 and 128
@@ -44,7 +44,7 @@ class MeasuredLimit:
     def largest(self, estimated: int | None) -> int | None:
         """Return the largest batch size that fits into the GPU's memory, or None if it is unknown.
 
-        If the exact limit was not measured, `estimated` is raised or lowered to agree with the measured batch sizes.
+        If the exact limit was not measured, `estimated` is adjusted to the measured batch sizes.
         """
         if self.is_exact:
             return self.fitted
@@ -53,6 +53,6 @@ class MeasuredLimit:
         return max(self.fitted, estimated if self.full is None else min(estimated, self.full - 1))
 
     def is_of(self, batch: int, peak_bytes: int) -> bool:
-        """Return True if a program's peak memory is nearly equal to the measured peak, or if no peak was measured."""
+        """Return True if a program's peak memory is nearly equal to the measured peak."""
         measured_bytes = self.cell.peak_at(batch)
         return measured_bytes is None or abs(peak_bytes - measured_bytes) <= SAME_PEAK * measured_bytes

@@ -29,7 +29,7 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """Describes the library entry that is most similar to the network that a script trains."""
+    """Describes the library entry that is most similar to a script's network."""
 
     cell: LibraryCell
     differences: tuple[str, ...]  # one sentence per difference
@@ -42,7 +42,7 @@ class Match:
 
 
 def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
-    """Return the entry of the same network, or else the entry with the most similar number of parameters."""
+    """Return the library entry for the same network, or for a network of similar size."""
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
         raise TraceLibraryError("the library has no network on this GPU")
@@ -61,7 +61,7 @@ def compared(cell: LibraryCell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """Return the first dimension of the input tensors, or None if the first dimensions differ."""
+    """Return the batch size (the first dimension of the inputs), or None if it is unclear."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 

@@ -4,8 +4,7 @@
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
-Only steps after the warm-up and without the profiler are used. The time of each phase is the median over all steps, measured
-with CUDA events.
+Warm-up steps and profiled steps are ignored. The time of each phase is the median over all steps, measured with CUDA events.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording, or a new `Gpu` for an unknown device name.
+    """Return the GPU of a recording, creating a new `Gpu` for an unknown device name.
 
     Raises TraceLibraryError if the recording contains no GPU.
     """

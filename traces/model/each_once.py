@@ -1,4 +1,4 @@
-"""Caches the results of functions that take a trace, while a summary of the trace is computed.
+"""Caches the results of functions of a trace while its summary is computed.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
@@ -33,7 +33,7 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 def each_once(*, anew: bool = False) -> Iterator[None]:
     """Cache the results of functions decorated with `once` until the `with` block ends.
 
-    Nested blocks share the cache of the outermost block, unless `anew` is True.
+    Nested `with` blocks share one cache, unless `anew` is True.
     """
     if _KEPT.get() is not None and not anew:
         yield

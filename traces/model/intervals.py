@@ -62,7 +62,7 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. Windows with the same `owner` must not overlap."""
+    """Finds the time window [start, end) that contains a given time. Time windows with the same `owner` must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
@@ -73,7 +73,7 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return the index of the window that contains each time, or NONE if there is no such window."""
+        """Return the index of the time window that contains each time, or NONE."""
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
         found = np.full(len(times), NONE, dtype=np.int64)
@@ -88,7 +88,7 @@ class TimeWindows:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return, for each group of intervals, how many nanoseconds the union of the intervals covers."""
+    """Return how many nanoseconds the union of each group of intervals covers."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
     # For each row, the maximum end time of all earlier rows of the same group is computed. Adding k times the number of rows to

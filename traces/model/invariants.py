@@ -1,10 +1,10 @@
-"""Checks traces before saving and after loading, so that other code can rely on valid indices.
+"""Checks traces for invalid indices and values, before saving and after loading.
 
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
     limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost spans become NONE
 
-Column values are limited so that the difference of two values fits into 64 bits. REFERENCES lists the columns that contain
+Column values are limited so that the difference of two values fits into 64 bits. REFERENCES lists all columns that contain
 indices of another table.
 """
 
@@ -101,7 +101,7 @@ def column_at(trace: Trace, where: str) -> Column:
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace by replacing references to missing spans with NONE."""
+    """Repair a truncated trace by replacing indices of missing rows with NONE."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase
@@ -117,7 +117,7 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Each iteration looks up an ancestor twice as far away, so log2(rows) iterations find every cycle."""
+    """Each iteration doubles the distance to the ancestor, so log2(n) iterations find every cycle."""
     if (parent < np.arange(len(parent))).all():
         return False
     above = np.append(parent, NONE)

@@ -1,4 +1,4 @@
-"""Converts the dataclasses of a command's output to the JSON that `--json` prints.
+"""Converts dataclasses to the JSON that commands print for the option `--json`.
 
     as_json(compare(recorded, replayed))["steps"]["error"]      # 0.004
     as_json(summarize(trace))["counts"]["kernels"]              # 8772
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Create an object of the dataclass `kind`, with missing fields copied from the object `base`."""
+    """Create an object of the dataclass `kind`, copying missing fields from the object `base`."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 

@@ -1,4 +1,4 @@
-"""Describes the machine and the software versions that a recording was made with. Unknown fields are None.
+"""Describes the machine and the software versions of a recording. Unknown fields are None.
 
     trace.machine_of(0).cuda                                    # "12.6"
     trace.devices[0].properties.multi_processor_count           # 84
@@ -20,8 +20,7 @@ from traces.model.typed_json import fitting
 class DeviceProperties:
     """Stores GPU properties, named as in `torch.cuda.get_device_properties`.
 
-    Sizes are in bytes, bus widths in bits and clock rates in kHz. Identifiers of a single GPU, such as its UUID, are not
-    recorded.
+    Sizes are in bytes, bus widths in bits and clock rates in kHz. Identifiers of a GPU, such as its UUID, are not recorded.
     """
 
     major: int | None = None
@@ -59,7 +58,7 @@ UNKNOWN_PROPERTIES = DeviceProperties()
 
 @dataclass(frozen=True)
 class TorchSettings:
-    """Stores the PyTorch settings that change what runs on a GPU, at the time of the recording."""
+    """Stores the PyTorch settings that affect GPU work, such as TF32."""
 
     tf32_matmul: bool | None = None
     tf32_cudnn: bool | None = None
@@ -73,7 +72,7 @@ DEFAULT_SETTINGS = TorchSettings()
 
 @dataclass(frozen=True)
 class Machine:
-    """Describes the machine and software of one rank's process."""
+    """Describes the machine and the software of one rank."""
 
     # "2.13.0+cu126", or a range for imported recordings ("1.13 to 2.3")
     torch: str | None = None

@@ -1,8 +1,8 @@
-"""Sorts and groups the rows of a trace's tables, and updates references to rows that moved.
+"""Sorts and groups the rows of a trace's tables.
 
     trace = in_order(load("replay-4711.msgpack"))
 
-A recorder of several threads or streams writes rows out of order.
+A recorder with several threads writes events out of order.
 
 Note [Calls that take no time]
     In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op with zero duration and a
@@ -26,8 +26,7 @@ from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, Table,
 def in_order(trace: Trace) -> Trace:
     """Return the trace with sorted tables. The sort is stable.
 
-    Host spans are sorted by thread, start time and decreasing duration. Device spans are sorted by device, stream and start
-    time.
+    CPU events are sorted by thread, start time and decreasing duration. GPU events are sorted by device, stream and start time.
     """
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -74,16 +73,16 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
 
 
 def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace with only the given rows of each named table. References to removed rows become NONE."""
+    """Return a copy of the trace with only the given rows of each table. References to removed rows become NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: new_positions(order, len(getattr(trace, name))) for name, order in rows.items()}
     return repointed(replace(trace, **tables), places)
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return the trace with updated references. `places` contains the new row number of each old row by table name.
+    """Return the trace with updated references. `places` contains the new index of each row, by table name.
 
-    Each array ends with NONE (-1), because the index -1 refers to the last element.
+    Each array ends with NONE (-1), so that the index -1 gives NONE.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
@@ -96,14 +95,14 @@ def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:
-    """Return the new row number of each old row, or NONE for a removed row."""
+    """Return the new index of each row, or NONE for a removed row."""
     place = np.full(rows + 1, NONE, dtype="i8")
     place[np.asarray(order, "i8")] = np.arange(len(order))
     return place
 
 
 def grouped(*columns: Column) -> list[Column]:
-    """Group the rows of a table that have the same values in all given columns."""
+    """Group the rows that have the same values in all given columns."""
     if not len(columns[0]):
         return []
     if len(columns) == 1 and (columns[0][1:] >= columns[0][:-1]).all():  # such as the devices of a sorted trace

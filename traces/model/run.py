@@ -103,7 +103,7 @@ class Distributed:
 
 @dataclass(frozen=True)
 class HostFigures:
-    """Stores how much host time the replayer itself needs. For a recording, all fields are None."""
+    """Stores how much CPU time the replayer itself needs. For a recording, all fields are None."""
 
     lag_ns_per_step: int | None = None  # median
     lag_ns_of_worst_step: int | None = None
@@ -113,7 +113,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """Describes an op that the script called in a replay although the recording does not contain the op."""
+    """Describes an op that was replayed but not recorded."""
 
     op: str
     shapes: str
@@ -134,7 +134,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a model call in a replay of published times. A cell is the table of times for one model on one GPU."""
+    """Describes a model call whose duration comes from published step times."""
 
     cell: str
     batch: int
@@ -144,7 +144,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Describes a group of steps that call the same models with the same batch sizes, in a replay of published times."""
+    """Describes a group of replayed steps with the same models and batch sizes."""
 
     steps: int
     phases_ns: Mapping[str, int]
@@ -161,7 +161,7 @@ class EagerRegion:
 
 @dataclass(frozen=True)
 class CompiledCode:
-    """Counts the compiled functions of a script, including recompilations by torch's Dynamo."""
+    """Counts the functions that torch.compile compiled in a run, including recompilations."""
 
     regions: int = 0
     graph_breaks: int = 0
@@ -227,7 +227,7 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Create a `Distributed` object from Kineto's `distributedInfo`, or return None if the file lacks this information."""
+    """Create a `Distributed` object from Kineto's `distributedInfo`, or return None if it is missing."""
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
     told = replace(fitting(Distributed, facts), pg_config=groups)

@@ -43,7 +43,7 @@ PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimize
 
 
 class TraceError(Exception):
-    """Base class of all errors raised by this package. The message is a single line for the user.
+    """Base class of all errors raised by this package. The error message is a single line.
 
     TraceError +-- TraceFormatError    a file cannot be read as a trace +-- TraceWriteError     a trace file cannot be written;
     also an OSError +-- TraceImportError    a recording in another format cannot be imported +-- TraceLibraryError   a name is
@@ -85,7 +85,7 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """Names the kind of a device span. A GPU is busy only during spans of the kinds KERNEL, MEMCPY and MEMSET."""
+    """Names the kind of a device span. A GPU counts as busy only during kernels, copies and memsets."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -95,7 +95,7 @@ class DeviceKind(IntEnum):
 
 
 class Origin(IntEnum):
-    """Says whether the time of a device span was recorded or estimated."""
+    """Says whether the duration of a GPU event was recorded or estimated."""
 
     MEASURED = 0  # a profiler or a CUDA event measured the time in this run
     EXACT = 1  # same op, shapes and dtype in the recording
@@ -163,7 +163,7 @@ class Table:
 
     @classmethod
     def of(cls, **columns: Any) -> Self:
-        """Create a table. Missing columns are filled with NONE if they contain indices."""
+        """Create a table. Missing columns are filled with NONE or 0."""
         unknown = columns.keys() - cls.DTYPES.keys()
         if unknown:
             raise ValueError(f"{cls.__name__} has no column {sorted(unknown)[0]!r}")
@@ -217,7 +217,7 @@ class Untimed(IntEnum):
 
 @dataclass
 class Steps(_Spans):
-    """Stores the training steps of each rank. `number` is the script's own step number, if known."""
+    """Stores the training steps of each rank. `number` is the script's own number of a step, if known."""
 
     rank: I4
     number: I8
@@ -230,9 +230,9 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """Stores the phases of training steps. The phases of a step cover the whole step.
+    """Stores the phases of training steps. The phases of a step cover the whole step without gaps.
 
-    `device_start_ns` and `device_end_ns` are measured with two CUDA events, and are NONE if the phase used no GPU.
+    The GPU times of a phase are measured with two CUDA events, and are NONE if no GPU was used.
     """
 
     step: STEP
@@ -249,7 +249,7 @@ class Phases(_Spans):
 class Parts(_Spans):
     """Stores the stages of nn.DataParallel. Stages may run concurrently.
 
-    A forward pass has the stages "scatter", "replicate", "parallel_apply" and "gather". A backward pass has the stages
+    The stages of a forward pass are "scatter", "replicate", "parallel_apply" and "gather". The stages of a backward pass are
     "gather_backward" and "broadcast_backward".
     """
 
@@ -266,7 +266,7 @@ class Parts(_Spans):
 
 @dataclass
 class HostSpans(_Spans):
-    """Stores ops, runtime calls, annotations and Python frames."""
+    """Stores CPU events: ops, CUDA runtime calls, annotations and Python calls."""
 
     thread: THREAD
     kind: Annotated[Column, "u1", 0, HostKind]
@@ -284,11 +284,11 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """A parent that comes after the span, as in damaged files, becomes NONE, so that loops over ancestors end."""
+        """In damaged files, a parent that comes after its child becomes NONE, so that loops end."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
-        """Yield the indices of a span and its ancestors, starting with the span itself."""
+        """Yield an event and its enclosing events, from the innermost to the outermost."""
         while row >= 0:
             yield row
             above = int(self.parent[row])
@@ -297,7 +297,7 @@ class HostSpans(_Spans):
 
 @dataclass
 class DeviceSpans(_Spans):
-    """Stores kernels, copies, memsets, synchronizations and annotations."""
+    """Stores GPU events: kernels, copies, memsets, synchronizations and annotations."""
 
     device: DEVICE
     stream: I8
@@ -319,7 +319,7 @@ class DeviceSpans(_Spans):
 
 @dataclass
 class MemoryEvents(Table):
-    """Stores allocations and frees of memory. The number of bytes is negative for a free."""
+    """Stores allocations and frees of memory. The number of bytes is positive for an allocation and negative for a free."""
 
     thread: THREAD_OR_NONE
     device: DEVICE_OR_NONE
@@ -446,7 +446,7 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask of the indices whose text passes the test `is_wanted`."""
+        """Return a boolean mask of the rows whose text passes the test `is_wanted`."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -470,7 +470,7 @@ class PhaseTiming(StrEnum):
 
 @dataclass
 class Trace:
-    """Stores one recording. `grain` is "kernel" for a recording of torch.profiler, or "phase" for one without kernels."""
+    """Stores one recording. `grain` is "kernel" for a trace with kernels, or "phase" for a trace with phase times only."""
 
     grain: str = "kernel"
     strings: Strings = field(default_factory=Strings)
@@ -535,7 +535,7 @@ class Trace:
 
     @property
     def is_replay(self) -> bool:
-        """A truncated file may lack the replayer's notes, so references to recorded steps also mark a replay."""
+        """A trace whose steps refer to recorded steps is a replay too, even if its file was truncated."""
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
 

@@ -3,8 +3,8 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-Older releases ignore JSON keys that they do not know. The library msgspec is not used, because it can omit default values only
-for its own class Struct. The library cattrs is not used, because every recorded script would need it as a dependency.
+Unknown JSON keys are ignored. The library msgspec is not used, because it can omit default values only for its own class
+Struct. The library cattrs is not used, because every recorded script would need it as a dependency.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def to_json(value: Any) -> Any:
-    """Convert a dataclass object to JSON types, without fields that have their default values."""
+    """Convert a dataclass object to JSON, without fields that have their default values."""
     if is_dataclass(value) and not isinstance(value, type):
         told = ((field, getattr(value, field.name)) for field in fields(value))
         return {field.name: to_json(of) for field, of in told if not _is_default(field, of)}
@@ -51,7 +51,7 @@ def from_json(kind: type[T], values: object) -> T:
 
 
 def fitting(kind: type[T], values: object) -> T:
-    """Create an object of the dataclass `kind`, and ignore values of the wrong type."""
+    """Create an object of the dataclass `kind`, ignoring values of the wrong type."""
     made = {}
     for name, value in values.items() if isinstance(values, Mapping) else ():
         with suppress(ValueError):

@@ -5,8 +5,8 @@
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
-Two recordings without kernels are compared by signature to find out whether they are of the same model. Unknown fields are None
-and are not compared.
+The workload signatures of two recordings show whether the recordings are of the same model. Fields that are None are not
+compared.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSignature:
-    """Describes the workload of a script. `parameters` counts parameter elements, and shared parameters only once."""
+    """Describes the workload of a script. `parameters` counts the elements of all parameters, shared ones only once."""
 
     parameters: int | None = None
     parameter_bytes: int | None = None
@@ -115,7 +115,7 @@ class Sameness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkloadMatch:
-    """Contains the differences between two signatures, or the fields that agree if there are no differences."""
+    """Contains the differences between two workload signatures."""
 
     sameness: Sameness
     reasons: tuple[str, ...]
@@ -123,9 +123,9 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """Compare the fields that two signatures have in common.
+    """Compare two workload signatures.
 
-    The verdict is OTHER_BATCH_SIZE if the signatures differ only in the first dimension of the inputs.
+    The verdict is OTHER_BATCH_SIZE if only the first dimension of the inputs differs.
     """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:

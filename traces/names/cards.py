@@ -5,8 +5,8 @@
     card.link.copy_gbps             # 276.0 between two of them
     known_properties(device).multi_processor_count      # as recorded, else the card's
 
-Peak rates are those for dense matrices, without sparsity. Each entry is one GPU as PyTorch sees it, so the entry of a K80 or
-MI250 describes half of the card.
+Peak rates are those for dense matrices, without sparsity. The data sheet of a K80 or MI250 describes half of the card, because
+PyTorch sees two GPUs.
 
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all
@@ -47,9 +47,9 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Contains the bandwidth between two equal GPUs in one direction, in gigabytes per second.
+    """Contains the bandwidth between two GPUs of the same model in gigabytes per second.
 
-    The number of links between two GPUs differs between server boards, so the bandwidth is an estimate.
+    The bandwidth is an estimate, because the number of links differs between server boards.
     """
 
     pair_gbps: float  # all links between two neighbours together
@@ -62,12 +62,12 @@ class Link(NamedTuple):
 
     @property
     def ring_gbps(self) -> float:
-        """Achieved bandwidth of a collective per GPU, which nccl-tests calls "bus bandwidth"."""
+        """Return the bandwidth of a collective per GPU, which nccl-tests calls "bus bandwidth"."""
         return self.all_gbps * _REACHED_BY_RINGS
 
     @property
     def hop_ns(self) -> int:
-        """Latency of sending data from one GPU to the next in a collective with little data."""
+        """Return the latency of sending a small message from one GPU to the next one."""
         return _HOP_OVER_PCIE_NS if self.is_pcie else _HOP_NS
 
 
@@ -320,7 +320,7 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 def find_card(text: str) -> Card:
     """Return the data sheet of the GPU that a user has named, for example "v100" or "rtx 4090".
 
-    All words of the text must occur in one of the GPU's names. Raises TraceError with similar names if no GPU matches.
+    All words of the user's text must occur in the GPU's name. Raises TraceError with similar names if no GPU matches.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
@@ -344,5 +344,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """Return the recorded properties of a device, completed from the GPU's data sheet."""
+    """Return the recorded properties of a GPU, with missing properties from the data sheet."""
     return device.properties.completed_by(card_of(device.name).properties)

@@ -1,4 +1,4 @@
-"""Translates the names of collectives and element types in C++ code, profiler ranges and the flight recorder.
+"""Translates the names of collectives and dtypes that PyTorch uses in C++ code and in profiles.
 
     function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
     SCALAR_TYPES["Half"]                    # "float16"
@@ -45,6 +45,6 @@ SCALAR_TYPES = {
 
 
 def function_of(name: str) -> tuple[str, str]:
-    """Split the name of a collective, such as "nccl:all_reduce", into backend and function, or return ("", "")."""
+    """Split the name of a collective, such as "nccl:all_reduce", into backend and function."""
     match = _RANGE.match(name)
     return (match[1], _FUNCTIONS.get(match[2], match[2])) if match else ("", "")

@@ -6,8 +6,8 @@
 
 The source is aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, a cuBLAS handle keeps one workspace
 per stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, each matrix multiplication
-allocates and frees its own workspace. In PyTorch 2.11, cuBLASLt keeps a separate workspace of 1 MiB (measured). In PyTorch 2.12
-and later, cuBLASLt shares the workspace of cuBLAS (measured).
+allocates and frees its own workspace. In PyTorch 2.11, cuBLASLt has its own workspace of 1 MiB (measured). Since PyTorch 2.12,
+cuBLASLt shares the workspace of cuBLAS (measured).
 """
 
 from __future__ import annotations
@@ -29,15 +29,14 @@ def keeps_workspaces(release: Release | None, is_amd: bool) -> bool:
 
 
 def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
-    """Return the size in bytes of the workspace that cuBLASLt keeps per handle and stream, or 0 if it keeps none."""
+    """Return the size in bytes of the workspace that cuBLASLt keeps per stream, or 0 if it keeps none."""
     return _LT_BYTES if release in _LT_RELEASES and not is_amd else 0
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
     """Return the size in bytes of one cuBLAS workspace. `amd` is AMD's architecture name, such as "gfx942".
 
-    In the environment variable CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16
-    KiB.
+    In CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16 KiB.
     """
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:

@@ -3,8 +3,8 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Equivalent ops may have additional arguments, such as biases, in a different order. Only shapes with at least two dimensions are
-compared, in any order.
+Ops with the same canonical name may have different arguments. Only shapes with at least two dimensions are compared, regardless
+of their order.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return those shapes of an op's call that do not depend on the PyTorch release, the largest tensor first."""
+    """Return the input shapes of an op that are the same in all PyTorch releases."""
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 

@@ -1,10 +1,10 @@
-"""Stores launch configurations of kernels as short text.
+"""Stores the launch configuration of a kernel as short text.
 
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-The fields are the grid size, the block size, the registers per thread, the shared memory per block in bytes, and two
-occupancies in percent. AMD's profiler writes only grid and block.
+The fields are grid size, block size, registers per thread, shared memory in bytes, and two occupancies in percent. AMD's
+profiler records only grid and block size.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST = 1 << 31
 
 
 def config_text(values: Sequence[Any]) -> str:
-    """Return CONFIG_ARGS values as text, with empty fields for unknown values."""
+    """Return a launch configuration as text, with empty fields for unknown values."""
     dims = map(_dims_text, values[:_DIMS])
     return "|".join([*dims, *map(_number_text, values[_DIMS:])]).rstrip("|")
 
@@ -43,7 +43,7 @@ def config_args(text: str) -> LaunchArgs:
 
 
 def grid_of(text: str) -> tuple[int, ...]:
-    """Return the size of a kernel's grid in each dimension, or () if the grid was not recorded."""
+    """Return the grid size of a kernel, or () if it was not recorded."""
     grid = text.partition("|")[0]
     return tuple(map(int, grid.split(","))) if grid else ()
 

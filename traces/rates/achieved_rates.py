@@ -4,7 +4,7 @@
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
 
 FLOPs are computed from the recorded input shapes of matrix products, convolutions and attention. A multiply-add counts as 2
-FLOPs. Profilers do not record the stride of a convolution, so the output shape is taken from other ops. FLOPs of attention are
+FLOPs. Profilers do not record the stride of a convolution, so its output shape is taken from other ops. FLOPs of attention are
 an upper bound, because profilers do not record whether the mask was causal.
 
 Note [Above the data sheet]
@@ -78,7 +78,7 @@ _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4
 
 @dataclass(frozen=True, slots=True)
 class OpRates:
-    """Contains the FLOP rate and bandwidth that the calls of one op achieved. Unknown fields are None."""
+    """Contains the FLOP/s and bytes per second that one op achieved. Unknown fields are None."""
 
     op: str  # canonical: "convolution_backward"
     shapes: str  # text from model.shapes_text in the form common to all releases (`shapes_of_canonical`); "" for all shapes
@@ -99,7 +99,7 @@ class OpRates:
 
 
 def compared_text(op: str, shapes: str) -> str:
-    """Convert the recorded shapes of an op to the form that is the same in all PyTorch releases."""
+    """Convert recorded input shapes to a form that is the same in all PyTorch releases."""
     return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
 
 
@@ -130,12 +130,12 @@ class _Sum:
 
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
-    """Return the achieved rates of all ops, sorted by decreasing device time."""
+    """Return the achieved rates of all ops, sorted by decreasing GPU time."""
     return achieved_tables(trace)[1 if by_shape else 0]
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two tables of achieved rates: by op, and by op, shapes and dtype."""
+    """Return achieved rates by op, and by op, shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -334,7 +334,7 @@ def _kernels(trace: Trace, rows: Column, group: Column) -> list[tuple[str, ...]]
 
 
 def _with_shapes(trace: Trace, op: Column) -> Column:
-    """Before release 1.10, PyTorch computed the two gradients of a convolution in two separate cuDNN ops."""
+    """Before release 1.10, PyTorch ran two separate cuDNN ops for the two gradients of a convolution."""
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
     has_shapes = is_op & (host.shapes != NONE)

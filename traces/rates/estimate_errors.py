@@ -1,11 +1,8 @@
-"""Provides the measured errors of estimated step times, from two benchmarks.
+"""Provides the measured errors of estimated step times.
 
     of = expected_error(trace)      # None if the trace has no estimated times
     of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
     of.sentence()
-
-The JSON key `rows` contains the errors of predictions from a recording (benchmarks/what_if.py). The JSON key `networks`
-contains the errors of estimates from a GPU's data sheet (benchmarks/estimates.py).
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _HALF = ("float16", "bfloat16")
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateError:
-    """Contains the measured errors of one kind of estimate. The error of a step time is `measured / estimated - 1`."""
+    """Contains the measured errors of estimated step times. The error of a step time is `measured / estimated - 1`."""
 
     work: str  # "training", "inference", or "other shapes" of recorded ops
     precision: str  # "fp32", or "half" for fp16 and bf16
@@ -58,14 +55,14 @@ def _table() -> dict[str, Any]:
 
 
 def prediction_errors() -> dict[str, float]:
-    """Return the measured errors of predictions, by row name in benchmarks/what_if.py."""
+    """Return the measured errors of predictions from a recording, as in benchmarks/what_if.py."""
     return {name: row["error"] for name, row in _table()["rows"].items()}
 
 
 def network_error(work: str, precision: str, card: str) -> EstimateError:
     """Return the measured error of step times that were estimated from a GPU's data sheet.
 
-    For a GPU without measurements, the largest error of all measured GPUs is returned.
+    For a GPU without measurements, the largest measured error is returned.
     """
     rows = [EstimateError(**row) for row in _table()["networks"]]
     alike = [row for row in rows if row.precision == precision]
@@ -75,7 +72,7 @@ def network_error(work: str, precision: str, card: str) -> EstimateError:
 
 
 def expected_error(trace: Trace) -> EstimateError | None:
-    """Return the expected error of a trace's step time, or None if no time in the trace is estimated."""
+    """Return the expected error of a trace's step time, or None if the trace contains no estimates."""
     estimated_ns = {origin: ns for origin, ns in device_time_by_origin(trace).items() if ns and origin in ESTIMATED}
     if not estimated_ns:
         return None

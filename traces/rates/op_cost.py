@@ -31,7 +31,7 @@ RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the shapes of the weights and biases of a recurrent layer, given the input shapes of its op."""
+    """Return the weight and bias shapes of a recurrent layer, given the input shapes of its op."""
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)
     return tuple(shape for shape in found if shape and not (len(shape) == 1 and shape[0] >= total))
@@ -77,14 +77,14 @@ ATTENTION_LAYOUTS = {
 
 
 def is_attention_backward(name: str) -> bool:
-    """Return True if an attention op belongs to the backward pass, where the first input is the output's gradient."""
+    """Return True if an attention op belongs to the backward pass."""
     return name.endswith(("_backward", "_bwd"))
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an attention op (0 if unknown), and True if the number is an upper bound.
+    """Return the FLOPs of an attention op, and True if the number is an upper bound.
 
-    Attention has two matrix products in the forward pass and five in the backward pass, which computes the scores again.
+    Attention has two matrix products in the forward pass, and five in the backward pass.
     """
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
@@ -117,7 +117,7 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the precision that the GPU uses for matrix products and convolutions, as a name in `Card.tflops`.
+    """Return the precision of matrix products and convolutions on the GPU, such as "tf32".
 
     Since release 1.12, PyTorch allows TF32 by default in cuDNN's convolutions, but not in matrix products.
     """

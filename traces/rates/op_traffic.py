@@ -1,10 +1,9 @@
-"""Computes the bytes that an op reads and writes, given the shapes and element sizes of its inputs.
+"""Computes the number of bytes that an op reads and writes, from its input shapes.
 
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-In `moved_bytes`, an element is counted each time the op must read or write it. In `footprint_bytes`, each memory address is
-counted once.
+`moved_bytes` counts each read and each write of an element. `footprint_bytes` counts each memory address once.
 
 Note [Bytes that an op touches]
     Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In these rules, n is the number of
@@ -116,7 +115,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return True for an op that resizes images. Profilers do not record the size of the output image."""
+    """Return True for an op that resizes images, whose output size is not recorded."""
     return _RESIZES.match(op) is not None
 
 
@@ -129,13 +128,13 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Python numbers and 8-byte integers among the inputs do not change the element size of the output."""
+    """Python numbers and 8-byte integers do not change the element size of the output."""
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
 
 def _output_gradient(images: list[Operand]) -> Operand | None:
-    """The gradient has as many channels as the weight has output channels."""
+    """The gradient of a convolution's output has as many channels as the weight has output channels."""
     for weight in reversed(images):
         found = [
             of for of in images if of is not weight and of.shape[1] == weight.shape[0] and len(of.shape) == len(weight.shape)
@@ -243,7 +242,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Older profilers do not record the lists of indices, so the number of values is used."""
+    """Older profilers do not record index tensors, so the number of indices is taken from the values."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -340,10 +339,10 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Return the bytes that an index op reads and writes, given the grid size of its kernel.
+    """Return the number of bytes that an indexing op reads and writes, given its kernel's grid size.
 
-    Each block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. The kernel
-    `vectorized_gather_kernel` has one block in the first dimension for each indexed row.
+    A block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. PyTorch's kernel
+    `vectorized_gather_kernel` has one block per indexed row.
     """
     if not grid:
         return None
@@ -360,7 +359,7 @@ def is_inductor_kernel(name: str) -> bool:
 
 
 def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | None) -> Traffic | None:
-    """Return the traffic of an Inductor kernel, with the bytes of each tensor counted once."""
+    """Return the number of bytes that an Inductor kernel reads and writes, counting each tensor once."""
     if not pointers:
         return None
     most = triton_elements(name, tuple(of.elements for of in pointers), programs)
@@ -368,9 +367,9 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements a Triton kernel of Inductor processes, given its tensor sizes and number of programs.
+    """Return how many elements a Triton kernel of Inductor processes.
 
-    The tensor whose size best matches the number of programs is assumed to be the output.
+    The output is assumed to be the tensor whose size best matches the number of programs.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

@@ -42,7 +42,7 @@ class PagedAttention:
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
-        """Return a description of an op's attention over a paged KV cache, or None for other ops."""
+        """Describe the attention of an op over a paged KV cache, or return None for other ops."""
         wide = [(place, shape) for place, shape in enumerate(shapes) if len(shape) > 2]
         if not _NAMES.search(name) or not wide:
             return None
@@ -88,7 +88,7 @@ class PagedAttention:
 
 
 def _most_page_tokens(cache: Shape, heads: int) -> int:
-    """The number of query heads is a multiple of the number of key heads."""
+    """The number of query heads is a multiple of the number of KV heads."""
     if len(cache) == 3:
         return 1
     return max((cache[3 - place] for place in (1, 2) if heads % max(cache[place], 1) == 0), default=max(cache[1:3]))

@@ -1,4 +1,4 @@
-"""Runs a training script in a child process, and divides its run into steps and phases.
+"""Runs a training script in a child process, and divides the run into steps and phases.
 
 `launch.run_child` starts the script in the same way as the command `python` does. `step_rule.StepCut` decides where training
 steps end, and `phase_rule.PhaseCut` decides where phases begin. `patching` replaces functions of PyTorch.

@@ -1,8 +1,8 @@
-"""Hides our wrappers of PyTorch's functions from Dynamo, the tracer of torch.compile.
+"""Hides our wrappers of PyTorch functions from Dynamo, the tracer of torch.compile.
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-If Dynamo traced our wrapper of `Module.__call__`, the wrapper would cause a graph break.
+Without this module, our wrapper of `Module.__call__` would cause a graph break.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:
     """Make Dynamo trace the original functions in place of our wrappers.
 
-    `generated` contains the file names of source code that this tool generated.
+    `generated` contains file names of generated source code, which Dynamo must skip.
     """
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
@@ -92,7 +92,7 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Dynamo still traces the functions that our wrappers call, because they may belong to the script."""
+    """Dynamo still traces functions that our wrappers call, because they may belong to the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

@@ -1,4 +1,4 @@
-"""Defines the options of recordings and replays, which commands pass to the script's process as a JSON file.
+"""Defines the options of recordings and replays, which are passed to the script's process as JSON.
 
     session = ReplaySession(Path("/data/v100.msgpack"), out=folder, launcher=os.getpid(), config=ReplayConfig(speed=2.0))
     run_child({"replayer": session}, ["train.py"])      # as JSON, to `replayer.child.start` in the script's process
@@ -33,7 +33,7 @@ class ReplayConfig:
 
 @dataclass(frozen=True)
 class LibraryChoice:
-    """Selects library entries (published step times of one network on one GPU) to replay instead of a recording."""
+    """Selects published step times of one network on one GPU, which are replayed instead of a recording."""
 
     files: tuple[Path, ...]
     model: str = ""  # a network in the first file; "": the one that the script trains
@@ -57,7 +57,7 @@ class ReplaySession:
 
 @dataclass(frozen=True)
 class RecordConfig:
-    """Stores the user's options for a recording. Options that are integers are numbers of steps."""
+    """Stores the user's options for a recording. All integer options are numbers of steps."""
 
     grain: str = "kernel"
     warmup: int = 3

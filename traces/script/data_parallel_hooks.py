@@ -1,4 +1,4 @@
-"""Wraps the functions of nn.DataParallel, so that the start and end of each stage can be recorded.
+"""Wraps the functions of nn.DataParallel, so that the times of its stages can be recorded.
 
     hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
     hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
@@ -17,7 +17,7 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. The callback `part` receives the name of a stage and the index of its GPU."""
+    """Wraps the functions of nn.DataParallel. The callback `part` receives the name and the GPU index of a stage."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part

@@ -25,7 +25,7 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signa
 def deferred_signals() -> Iterator[None]:
     """Postpone Python signal handlers until the `with` block ends.
 
-    Deferring signals takes about 20 us, and works only in the main thread.
+    Deferring signals takes about 20 us, and has no effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -54,7 +54,7 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Register `finish` to be called once when the interpreter exits, with signal handlers deferred.
+    """Register a function to be called once when the interpreter exits.
 
     Return a function that calls `finish` immediately, for exits that skip `atexit`, such as `os._exit`.
     """

@@ -1,4 +1,4 @@
-"""Runs a script in a child process, as the command `python` would, together with the recorder or the replayer.
+"""Runs a script in a child process, together with the recorder or the replayer.
 
     session = ReplaySession(Path("/data/v100.msgpack"), folder, os.getpid())
     result = run_child({"replayer": session}, ["train.py", "--lr", "0.1"])
@@ -61,10 +61,10 @@ def run_child(
     stderr: int | None = None,
     meanwhile: Callable[[int], None] | None = None,
 ) -> ChildResult:
-    """Run `python WORDS...` to completion, and start the recorder or the replayer when the script imports `trigger`.
+    """Run `python WORDS...` to completion, with the recorder or the replayer in the child process.
 
     `rooms` maps the package names "tracer" and "replayer" to their options. `ranks` is the number of processes to fork, or 0 to
-    run the script without a fork. `meanwhile` is called with the child's process id while the child runs.
+    run the script without a fork. `meanwhile` is called with the child's process id while the child process runs.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -92,8 +92,8 @@ def run_child(
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine.
 
-    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8), so more ranks are divided into machines of
-    eight. Raises TraceError if the number of ranks is not divisible by eight.
+    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). Raises TraceError if more than 128 ranks are
+    not divisible by eight.
     """
     if ranks <= MOST_DEVICES:
         return ranks
@@ -106,7 +106,7 @@ def ranks_per_machine(ranks: int) -> int:
 
 
 def _home(library: str) -> str | None:
-    """The child process needs the library's folder, because a file next to the script may have the library's name."""
+    """The child process needs this folder, because a file next to the script may hide the library."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None
@@ -153,9 +153,9 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """Passes signals that end a process by default, such as SIGTERM, on to the child process.
+    """Forwards signals such as SIGTERM to the child process.
 
-    A terminal sends Ctrl-C to the child process too, so Ctrl-C is passed on only without a terminal.
+    Ctrl-C is not forwarded from a terminal, because the terminal sends it to the child process too.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Replaces functions of PyTorch, and reports when a training phase begins and ends.
+"""Replaces functions of PyTorch, and reports when training phases begin and end.
 
     PATCHES.undo()                                  # torch and Python are as before all patches
     patch(torch.autograd, backward=scope.around(torch.autograd.backward))
@@ -10,7 +10,7 @@
         with scope:     # nothing: only a thread's outermost entry counts
             ...
 
-`traces` does not import torch, but finds the modules of torch in `sys.modules` after the script has imported it.
+PyTorch is not imported here, because the script imports it first.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 
 class Patches:
-    """Changes attributes of PyTorch's and Python's modules in this process, and keeps the original values."""
+    """Changes attributes of modules and classes, and restores them later."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], object]] = []
@@ -57,7 +57,7 @@ class Patches:
         self._undo.append(undo)
 
     def extend_to_importers(self) -> None:
-        """Apply the patches in modules that imported a patched function by name before the patch."""
+        """Apply the patches in modules that have imported a patched function by name."""
         for module, name, value in _importers({id(before): value for before, value, of_torch in self._replaced if of_torch}):
             if not _is_of_torch(module):
                 self.set(module, name, value)
@@ -140,7 +140,7 @@ def _script_as(original: Any, value: Any) -> None:
 
 
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a wrapper of `original`, so that Dynamo traces `original` instead."""
+    """Decorate a wrapper so that torch.compile traces the function `original` instead."""
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         wrapper = wraps(original)(wrapper)
@@ -164,7 +164,7 @@ def around(original: Callable[..., Any], by: Callable[..., Any]) -> Callable[...
 
 
 def patch_around(owner: object, **names: Callable[..., Any]) -> None:
-    """Wrap functions of a module or methods of a class."""
+    """Wrap functions of a module, or methods of a class."""
     for name, by in names.items():
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         wrapped = around(getattr(owner, name), by)
@@ -191,7 +191,7 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 
 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function that extracts the argument `name` from the (args, kwargs) of a call, or returns None."""
+    """Return a function that extracts the argument `name` from the arguments of a call."""
     position = list(inspect.signature(call).parameters).index(name)
 
     def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -201,7 +201,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """Stores the names of the running calls of each thread, to recognize the outermost call.
+    """Stores the names of the running calls of each thread.
 
         module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -220,7 +220,7 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Wrap `call` so that its outermost call runs inside the context manager that `scope(args, kwargs)` returns."""
+        """Wrap `call` so that its outermost call runs inside the context manager `scope(args, kwargs)`."""
 
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -245,7 +245,7 @@ class _EntriesOfThread(threading.local):
 
 
 class PhaseScope:
-    """Reports the start and end of a training phase. Of nested `with` blocks, only the outermost one reports."""
+    """Reports the start and end of a training phase. Only the outermost of nested `with` blocks reports."""
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
         self.phase = phase
@@ -267,9 +267,9 @@ class PhaseScope:
     def around(
         self, call: Callable[..., Any], completed: Callable[[Any, tuple[Any, ...]], None] | None = None
     ) -> Callable[..., Any]:
-        """Return a wrapper of `call` that reports the phase while `call` runs.
+        """Return a wrapper of `call` that reports the start and end of the phase.
 
-        `completed(listener, args)` is called after the phase, unless the outermost call raised an exception.
+        `completed(listener, args)` is called after the phase, unless `call` raised an exception.
         """
         local, hearing, phase = self._local, self._listener, self.phase
 
@@ -292,7 +292,7 @@ class PhaseScope:
 
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
-    """Call `then(module)` as soon as the module called `name` is imported."""
+    """Call `then(module)` when the module `name` is imported."""
     if name in sys.modules:
         then(sys.modules[name])
     else:

@@ -1,4 +1,4 @@
-"""Decides to which phase of a training step an event belongs, such as the call of an op.
+"""Decides which training phase an event belongs to, such as the call of an op.
 
     cut = PhaseCut()
     cut.enter("loader", 0); cut.leave("loader", 5)
@@ -7,9 +7,8 @@
     cut.enter("backward", 30); cut.leave("backward", 60)
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
-The phases "forward", "loss" and "other" begin with an op and last until the next phase begins. Other phases are reported by the
-caller. The time between the end of one phase and the start of the next phase belongs to the next phase, unless `leave` was
-called with `open_ended`.
+The phases "forward", "loss" and "other" begin with an op, and end when the next phase begins. Other phases are reported by the
+caller. The time between two phases belongs to the second phase, unless `open_ended` was set.
 
 Note [Before the first phase]
     If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and
@@ -48,7 +47,7 @@ _OPEN_ENDED = frozenset({"forward", "loss", "other"})
 
 
 class Segment(NamedTuple):
-    """Stores a time interval that belongs to one phase of a script, and ends just before `end_ns`."""
+    """Stores a time interval that belongs to one training phase."""
 
     name: str
     start_ns: int
@@ -60,7 +59,7 @@ new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, 
 
 
 def op_class(name: str) -> int:
-    """Return the class of an op (LOSS, ASIDE or PLAIN) for a name such as "aten::mse_loss" or "mse_loss.default"."""
+    """Return the class of an op: LOSS for "aten::mse_loss", ASIDE or PLAIN."""
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
         return LOSS
@@ -68,7 +67,7 @@ def op_class(name: str) -> int:
 
 
 class PhaseCut:
-    """Divides the time of one thread into segments, one per phase."""
+    """Divides the time of one thread into phases without gaps."""
 
     def __init__(self) -> None:
         self.current = ""  # name of the current segment, or "" before the first event
@@ -96,14 +95,14 @@ class PhaseCut:
         return self._begin(name, now_ns)
 
     def leave(self, name: str, now_ns: int, *, open_ended: bool = False) -> None:
-        """End the segment with this name. With `open_ended`, the segment lasts until the next segment begins."""
+        """End the segment with this name. With `open_ended`, the phase lasts until the next phase begins."""
         if self.inside and self.current == name:
             self.inside = False
             self._boundary_ns = None if open_ended else now_ns
             self._after_backward = name == "backward"
 
     def op(self, kind: int, now_ns: int) -> bool:
-        """Process the call of an op of class `kind`. Return True if a new segment began."""
+        """Process the call of an op, which may begin a new phase. Return True if a new segment began."""
         if not self.turns(kind):
             return False
         if kind == LOSS:
@@ -122,7 +121,7 @@ class PhaseCut:
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
-        """End the current segment, return all segments and reset."""
+        """End the current phase, and return all phases of the step."""
         if self.current:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))
         self._after_backward &= self.current == "backward"

@@ -41,7 +41,7 @@ _NO_TURNS: Turns = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """Describes a finished step. The segments of a step have no gaps between them."""
+    """Describes a finished step. The phases of a step have no gaps between them."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -54,22 +54,22 @@ class ScriptListener(Protocol[ThreadT_contra]):
     """Receives a script's steps and phases. The recorder and the replayer implement this interface."""
 
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called when a new segment begins and the previous segment ends."""
+        """Called when a new phase begins and the previous phase ends."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called when a phase such as "backward" ends, although its segment continues until the next segment begins."""
+        """Called when a phase such as "backward" ends."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
         """Called when the script's set-up ends. Earlier segments belong to no step."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Called when it becomes known whether the current step is an evaluation step."""
+        """Called when it is known whether the current step trains or evaluates."""
 
     def step_ends(self, thread: ThreadT_contra, step: CutStep) -> None:
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains another call of the current module, or None outside of replays."""
+        """Return True if the recorded step contains another call of the module, or None without a recording."""
 
 
 class ScriptCut(Generic[ThreadT]):
@@ -107,9 +107,9 @@ class ScriptCut(Generic[ThreadT]):
         return _NO_TURNS if self.phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
-        """Handle the start of a phase: "loader", "h2d", "zero_grad", "backward", "optimizer" or "other".
+        """Handle the start of a phase, such as "loader", "h2d", "zero_grad" or "backward".
 
-        `moves_tensor` is False for a copy to the GPU that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
+        `moves_tensor` is False for a copy that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
         """
         if self.thread != thread and not self._is_script(thread, shows=phase == "loader"):
             return
@@ -187,7 +187,6 @@ class ScriptCut(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
-        """`shows` is True for events that can occur only on the script's thread, such as loading a batch."""
         if self.thread is None:
             if shows:
                 self.thread = thread

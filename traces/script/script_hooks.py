@@ -58,14 +58,14 @@ class CallListener(PhaseListener, Protocol):
 
 
 class ModuleCalls(threading.local):
-    """Stores, for each thread, whether a module call is running."""
+    """Stores whether a module call is running on each thread."""
 
     inside: ModuleMarks | Literal[True] | None = None
     within: ClassVar[list[int]] = [0]
 
 
 class ScriptHooks:
-    """Wraps functions of torch. Without a listener, the wrapped functions behave like the original functions."""
+    """Wraps functions of torch. Without a listener, wrapped functions behave like the original functions."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -114,8 +114,8 @@ class ScriptHooks:
     ) -> None:
         """Wrap the methods `step` and `zero_grad` of all optimizer classes.
 
-        The wrappers `step` and `zero` are applied inside PyTorch's own wrappers. `whole_step` is applied around PyTorch's
-        wrapper of `step`.
+        The wrappers `step` and `zero` are applied inside PyTorch's own wrappers. The wrapper `whole_step` is applied around
+        PyTorch's wrapper of `step`.
         """
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
@@ -223,7 +223,7 @@ def _subclasses(cls: Any) -> Iterator[type]:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield all strided tensors in a batch, which may be a tensor, a list, a tuple, a dictionary or an object."""
+    """Yield all strided tensors in a batch, which may be a nested container."""
     if isinstance(batch, torch.Tensor):
         if batch.layout is torch.strided:
             yield batch

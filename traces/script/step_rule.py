@@ -10,8 +10,8 @@
     cut.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
 A training step ends when the method `step` of the script's first optimizer returns. In an evaluation step, the script evaluates
-one batch without computing gradients. An evaluation step ends when the script requests the next batch from the DataLoader. In a
-script without a DataLoader, an evaluation step ends when the script calls the step's first module again.
+one batch without computing gradients. An evaluation step ends when the script requests the next batch from the DataLoader.
+Without a DataLoader, an evaluation step ends when the script calls its first module again.
 
 Note [Called twice without gradient]
     A training step may start without gradients, for example with a teacher model that processes the batch twice. After the
@@ -58,7 +58,7 @@ class StepEnd(IntEnum):
 
 
 class Optimizers:
-    """Tracks the live optimizers of a process. The calls of one optimizer end the training steps."""
+    """Tracks the live optimizers of a process."""
 
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
@@ -79,7 +79,7 @@ class Optimizers:
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Return True if the calls of this optimizer end training steps.
+        """Return True if calls of this optimizer end training steps.
 
         Training steps end with calls of the optimizer that the script called first.
         """
@@ -91,7 +91,7 @@ class Optimizers:
 
 
 class StepCut:
-    """Decides where the steps of one thread end. Modules are identified by integers, such as `id(module)`."""
+    """Decides where the training steps of one thread end. Modules are identified by integers such as `id(module)`."""
 
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
@@ -163,7 +163,7 @@ class StepCut:
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
         """Handle the call of an outermost module.
 
-        `more_recorded` returns True if the recorded step contains another call of the module, and None if unknown.
+        `more_recorded` returns True if the recorded step contains another call of the module.
         """
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING

@@ -1,4 +1,4 @@
-"""Creates a workload signature (traces/model/workload.py) from the calls of a training script.
+"""Describes the workload of a training script by its modules, inputs and optimizer.
 
     observer = WorkloadObserver()
     observer.batch_loaded(19_267_840)
@@ -7,7 +7,7 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The signature describes the first training step, or the first evaluated batch if the script does not train.
+The description covers the first training step, or the first evaluation step without training.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. No backward pass has completed before
@@ -33,7 +33,7 @@ OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable
 
 
 class WorkloadObserver:
-    """Collects the modules, inputs and optimizer of the current step, in the first thread that calls a module."""
+    """Collects the modules, inputs and optimizer of one step."""
 
     def __init__(self) -> None:
         self.signature: WorkloadSignature | None = None
@@ -114,7 +114,7 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and all modules inside it, because `Module.modules` raises an exception for a RemoteModule."""
+    """Return a module and its submodules, because `Module.modules` fails for a RemoteModule."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()

@@ -1,11 +1,11 @@
-"""Finds out whether training steps wait for storage, preprocessing or pinning of data, by comparing three runs of a script.
+"""Finds out whether training steps wait for storage, preprocessing or pinning of data.
 
     stalls = Stalls(gpu=pace(synthetic, 128), prepared=pace(cached, 128), fetched=pace(cold, 128), ...)
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The method is described in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). Three speeds are measured: with
-one batch in memory, with cached data, and with an empty or partly filled cache.
+The method is described in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). The speed is measured with one
+batch in memory, with cached data, and with uncached data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_OTHERS = 1000.0
 
 
 class Bottleneck(StrEnum):
-    """Names the stage of the data pipeline for which training steps wait."""
+    """Names the stage of data loading that limits the training speed."""
 
     GPU = "gpu"
     STORAGE = "storage"
@@ -39,7 +39,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Contains the speed of a training run, without its first steps. Times are means per step."""
+    """Contains the speed of a training run without its first steps. Times are means per step."""
 
     steps: int
     step_ns: int
@@ -97,7 +97,7 @@ def _share(step_ns: int, without_ns: int) -> float:
 
 
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
-    """The number of remaining steps is a multiple of the number of workers, which finish their batches at the same time."""
+    """The number of measured steps is a multiple of the number of DataLoader workers."""
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:
@@ -110,7 +110,7 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the speed of the training steps without prefetched batches. Raises TraceError for too few steps."""
+    """Return the speed of training steps that did not use prefetched batches. Raises TraceError for too few steps."""
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
@@ -123,10 +123,10 @@ def stalls_of(
     gpu: Trace, prepared: Trace, told: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, told_cold: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """Compute the data stalls from a run with one batch in memory (`gpu`), with cached data, and with uncached data.
+    """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data.
 
-    `told` and `told_cold` contain the reports of loaded batches. `cores` is the number of CPU cores of the machine that ran the
-    script. Raises TraceError without a DataLoader.
+    `told` and `told_cold` contain the measured cost of loading each batch. `cores` is the number of CPU cores of the machine
+    that ran the script. Raises TraceError without a DataLoader.
     """
     if not any(one.batches for one in told):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
@@ -236,7 +236,7 @@ def _taken(script: Loading, batch_cpu_ns: int) -> float:
 
 
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
-    """The number of other programs is found by bisection."""
+    """The load of other programs is found by bisection."""
     few, many = 0.0, 0.01
     while many < _MOST_OTHERS and run(many).others_cores < taken:
         few, many = many, 2 * many
@@ -247,7 +247,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """The DataLoader returns one batch from each worker in turn, and each epoch starts new worker processes."""
+    """A DataLoader returns one batch from each worker in turn."""
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
         by_worker.setdefault(one.process, []).append(one)

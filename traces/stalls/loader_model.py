@@ -1,11 +1,11 @@
-"""Predicts how fast a DataLoader with W workers on C CPU cores can supply a GPU with batches.
+"""Predicts how fast a DataLoader with W workers on C CPU cores supplies batches.
 
     cost = BatchCost(cpu_ns=900_000_000, read_bytes=14_000_000, seeks=128)
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-The model follows the rules of torch.utils.data: worker b mod W makes batch number b. All processes that compute share the CPU
-cores evenly. The modeled disk serves one read at a time.
+As in torch.utils.data, worker b mod W loads batch number b. All running processes share the CPU cores evenly. The simulated
+disk serves one read at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCRIPT = -1  # stands for the script's process in place of a worker's number
 
 @dataclass(frozen=True)
 class BatchCost:
-    """Stores the CPU time and the disk reads that a DataLoader worker needs for one batch."""
+    """Stores the CPU time and the disk reads that one batch needs."""
 
     cpu_ns: int  # CPU time to decode, transform, collate and hand over the batch
     read_bytes: int = 0  # bytes read from the disk because no cache has them
@@ -31,7 +31,7 @@ class BatchCost:
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """Contains the predicted step time and waiting time of a training run, in nanoseconds."""
+    """Contains the predicted step time and waiting time in nanoseconds."""
 
     step_ns: int
     wait_ns: int
@@ -52,8 +52,8 @@ def loaded(
 ) -> LoaderRun:
     """Simulate a training run with a DataLoader, and return the mean step time and waiting time.
 
-    If `cost` is a sequence of n costs, loading batch number b costs `cost[b % n]`. `step_ns` is the duration of a training step
-    that does not wait for data. `others` is the number of CPU cores that other programs keep busy. Raises ValueError without
+    If `cost` is a sequence of n costs, batch number b costs `cost[b % n]`. `step_ns` is the duration of a training step that
+    does not wait for data. `others` is the number of CPU cores that other programs keep busy. Raises ValueError without
     workers.
     """
     if workers < 1 or cores < 1:
@@ -128,7 +128,7 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """As in torch.utils.data, a worker may start batch b once the script has received batch b - `_ahead`."""
+        """As in torch.utils.data, a worker is at most `_ahead` batches ahead of the script."""
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:
             self._busy[worker] = True

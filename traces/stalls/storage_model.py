@@ -30,21 +30,21 @@ class CachePolicy(StrEnum):
 
 @dataclass
 class Disk:
-    """Models one disk that all processes share. Each read takes `latency_ns` per seek plus the transfer time."""
+    """Models one disk that all processes share. A read takes `latency_ns` per seek plus the transfer time."""
 
     bytes_per_s: float
     latency_ns: int = 0
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Return the time at which a read is complete. `seeks` is 0 for a read that continues the previous read."""
+        """Return the time at which a read is complete. `seeks` is 0 for a read that continues the previous one."""
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Return the hit rate of a warm file cache that can store the fraction `cached_share` of a data set."""
+    """Return the hit rate of a warm file cache that can store the fraction `cached_share` of the data."""
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")
     if policy is CachePolicy.MINIO or cached_share in (0, 1):
@@ -54,7 +54,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Models a warm cache of files, in which a file stays during the whole run or never."""
+    """Models a file cache in which each file stays during the whole run or never."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

@@ -1,11 +1,10 @@
-"""Simulates one disk that all processes of a training run share through a server.
+"""Simulates a disk that all processes of a training run share.
 
     with StorageServer(folder / "storage", Disk(530e6, 60_000), CacheShare(0.35, CachePolicy.LRU)) as server:
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
 
-Each message is one line of JSON. The answer of the server is the time (CLOCK_MONOTONIC) at which the simulated disk has read
-the bytes.
+Each message is one line of JSON. The server answers with the time (CLOCK_MONOTONIC) at which the simulated read is complete.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """Contains the time and the bytes needed to load one batch, or the sum over several batches."""
+    """Contains the time and the bytes needed to load one or more batches."""
 
     batches: int = 0
     samples: int = 0
@@ -75,9 +74,9 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Answers requests on the Unix socket `path` while its `with` block runs.
+    """Answers read requests on a Unix socket while its `with` block runs.
 
-    If `drop_cached` is True, the run reads from this machine's real disk without its page cache.
+    If `drop_cached` is True, files are read from the real disk without the page cache.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class StorageServer:
 
 
 class StorageClient:
-    """Connects a process of the run to the server. A forked process opens its own connection."""
+    """Connects a process of the training run to the storage server. A forked process opens its own connection."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -137,7 +136,7 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait for the modeled disk, and return the wait in nanoseconds, or None for a cached file."""
+        """Wait for the simulated disk, and return the wait in nanoseconds, or None for a cached file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()
@@ -196,7 +195,7 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Ask the Linux kernel to drop a file from the page cache, and return True if its first page is gone.
+    """Drop a file from the page cache of Linux, and return True if its first page is gone.
 
     Return None on systems without preadv2 and its flag RWF_NOWAIT.
     """

@@ -125,7 +125,7 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 def exact_digits(data: bytes) -> bytes | None:
     """Return the JSON text with all `ts` values as integer nanoseconds, or None if float64 is exact enough.
 
-    Before April 2024, PyTorch nightlies omitted leading zeros in the decimals of a microsecond, so ".5" meant 5 ns.
+    Before April 2024, PyTorch nightlies wrote 5 ns as ".5" microseconds, without leading zeros.
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
@@ -168,14 +168,14 @@ class TsUnit:
 
     @staticmethod
     def name(start_ns: Column) -> str:
-        """Return "unix" if timestamps count from 1970, or "recording" if they count from the start of the recording."""
+        """Return "unix" for timestamps since 1970, or "recording" for timestamps since the start of the recording."""
         return "unix" if len(start_ns) and int(start_ns.min()) > _UNIX_NS else "recording"
 
 
 def microseconds_as_ns(values: Column) -> Column:
     """Convert microseconds to integer nanoseconds.
 
-    Integer and fractional parts are converted separately, because float64 would round large values by about 1 ns.
+    Integer and fractional parts are converted separately, because float64 would round large values.
     """
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)

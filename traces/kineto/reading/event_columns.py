@@ -52,7 +52,7 @@ class Names:
 
 
 class Threads:
-    """Numbers the threads of a file (`pid` and `tid`) in order of appearance."""
+    """Assigns numbers to the threads of a file in order of appearance."""
 
     def __init__(self) -> None:
         self.keys: list[tuple[int, int]] = []
@@ -95,7 +95,7 @@ class Threads:
 
 @dataclass
 class EventColumns:
-    """Stores the fields and arguments of complete ("ph": "X") events as columns."""
+    """Stores the fields and arguments of complete events ("ph": "X") as columns."""
 
     names: Column
     pids: list[Any]
@@ -112,7 +112,7 @@ class EventColumns:
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return one id of each event, cut to the lower 63 bits to fit into a signed 64-bit integer."""
+        """Return one id of each event as a 63-bit integer, because columns are signed."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -121,7 +121,7 @@ class EventColumns:
 
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """Convert complete ("ph": "X") events to columns, and empty `rows` to save memory.
+    """Convert complete events ("ph": "X") to columns, and empty `rows` to save memory.
 
     Events without a readable start time are dropped and counted.
     """
@@ -154,7 +154,7 @@ def _checked(values: list[Any], clock: TsUnit) -> Column:
 
 
 def instants(events: list[Event], clock: TsUnit, problems: Counter[str]) -> tuple[list[Event], Column]:
-    """Return the instant events that have a readable time, and their times in nanoseconds."""
+    """Return the instant events with a readable time, and their times in nanoseconds."""
     try:
         return events, _instants(events, clock)
     except _TROUBLE:
@@ -172,7 +172,7 @@ def _instants(events: list[Event], clock: TsUnit) -> Column:
 
 
 def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
-    """Return one integer argument of each event, or `default` if the event lacks the argument."""
+    """Return one integer argument of each event, or `default` if the argument is missing."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 

@@ -1,4 +1,4 @@
-"""Copies the needed fields of complete ("ph": "X") events into columns right after parsing.
+"""Copies the needed fields of events into columns right after parsing.
 
     rows = CategoryEvents("kernel")
     rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
@@ -69,7 +69,7 @@ _TAKE = itemgetter(*FIELDS, "args")
 
 
 class CategoryEvents:
-    """Stores the complete ("ph": "X") events of one category as columns."""
+    """Stores the events of one category as columns."""
 
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)

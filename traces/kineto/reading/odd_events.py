@@ -1,4 +1,4 @@
-"""Handles events that other tools have changed and that Kineto itself never writes.
+"""Handles invalid events, which other tools may have written.
 
     category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
@@ -20,7 +20,7 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def category_of(event: Event) -> str:
-    """Guess the category of an event, or return "" if the category is uncertain."""
+    """Return the likely category of an event, or "" if it is uncertain."""
     name, args = event.get("name"), event.get("args")
     if not isinstance(name, str):
         return ""
@@ -39,7 +39,7 @@ def category_of(event: Event) -> str:
 
 
 def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
-    """Join begin events ("B") and end events ("E") into complete events ("X"), and count events without a partner."""
+    """Join begin events ("B") and end events ("E") into complete events ("X")."""
     spans: defaultdict[str, list[Event]] = defaultdict(list)
     opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
     usable = [event for event in events if type(event.get("ts")) in (int, float)]

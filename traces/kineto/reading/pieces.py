@@ -25,7 +25,7 @@ _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s
 
 
 def load(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
-    """Parse a recording, and return the outputs of `digest` for all pieces except the last one, which stays JSON.
+    """Parse a recording in pieces, and pass the events of each piece to `digest`.
 
     Raises orjson.JSONDecodeError.
     """

@@ -5,8 +5,8 @@
     document.events  # [{"ph": "X"}]
     problems         # Counter({"truncated-json": 1})
 
-orjson cannot parse truncated files of killed jobs, the number `inf`, or names with unescaped quotes. If orjson fails, the
-importer parses one event at a time and repairs damaged events.
+orjson rejects truncated files, the number `inf`, and names with unescaped quotes. If orjson fails, the importer parses one
+event at a time and repairs damaged events.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """Some files contain several recordings one after another, as JSON objects without a comma between them."""
+    """A file may contain several recordings, as JSON objects without a comma between them."""
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
     whole: list[bytes] = []
@@ -160,7 +160,7 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse a recording's text, and pass the events to `digest` in parts.
+    """Parse the text of one recording, and pass the events to `digest` in parts.
 
     Raises TraceImportError if the text contains no list of events. Raises JSONDecodeError for invalid JSON if `mend` is False.
     """

@@ -1,4 +1,4 @@
-"""Finds the op that made a CUDA runtime call, by the `External id` that Kineto writes with each call.
+"""Finds the op that made a CUDA runtime call, using the `External id` in Kineto's events.
 
     made_by = CallOwners.of(spans, ids, named)
     made_by.op            # per host span: the index of the op that made the call, or NONE
@@ -29,7 +29,7 @@ class CallOwners:
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """Find the op that made each runtime call from the arrays of op ids (`ids`) and External ids (`named`)."""
+        """Find the op that made each runtime call."""
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
         ops = latest_by_id(ids, spans.start_ns, named[calls], spans.start_ns[calls])
@@ -53,7 +53,7 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Correct the parents of runtime calls whose times suggest a wrong op."""
+        """Correct the parents of runtime calls that seem to belong to a wrong op."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
         climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))
@@ -65,9 +65,9 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """Return the index of one span for each wanted id, or NONE if no span has the id.
+    """Return the index of one event for each id in `wanted`, or NONE.
 
-    If several spans have the same id, the last span that starts by `before_ns` is preferred.
+    If several events have the same id, the last one that starts by `before_ns` is used.
     """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):

@@ -32,7 +32,7 @@ def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all GPU events, without impossible overlaps of kernels on one stream."""
+    """Return the durations of all GPU events, corrected if kernels of one stream overlap."""
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
     kernels = kernels[np.lexsort((spans.start_ns[kernels], spans.stream[kernels], spans.device[kernels]))]
@@ -53,7 +53,7 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a boolean mask of the spans that are longer than the recording, whose length is `window_ns`."""
+    """Return a boolean mask of the events that are longer than the recording."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

@@ -1,4 +1,4 @@
-"""Finds the runtime call that launched each kernel or copy, and counts launches whose kernel is missing.
+"""Finds the runtime call that launched each kernel, and counts calls whose kernel is missing.
 
     found = Launches.of(host, device, names_ops)
     found.launch      # per device span: an index of the host table, or NONE
@@ -38,7 +38,7 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """Stores the host spans with their correlation ids and External ids."""
+    """Stores the CPU events of a rank with their correlation ids and External ids."""
 
     spans: HostSpans
     op: Column  # NONE if the span is not an op
@@ -48,7 +48,7 @@ class HostColumns:
 
 @dataclass
 class DeviceColumns:
-    """Stores the device spans with their correlation ids and External ids. If a span has no id, the number is 0 or less."""
+    """Stores the GPU events of a rank with their correlation ids and External ids. A missing id is stored as 0 or less."""
 
     spans: DeviceSpans
     named: Column
@@ -117,7 +117,7 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
 
 
 def _calls(host: HostColumns) -> Column:
-    """A runtime call inside another call with the same correlation id counts as no call."""
+    """A runtime call inside another call with the same correlation id is ignored."""
     parent = host.spans.parent
     inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
     return np.asarray(np.where(inner, NONE, host.correlation))
@@ -144,7 +144,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a boolean mask of GPU work that has no launching call and begins before all launched work of its stream."""
+    """Return a boolean mask of kernels without a launching call at the start of their stream."""
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)
     if not launched.any():

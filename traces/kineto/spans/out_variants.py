@@ -4,7 +4,7 @@
     results_among("aten::mm", ["float", "float"])                    # 0
     results_among("aten::add", ["float", "float", "Scalar", "float"])  # 1
 
-Profilers usually write only the op name, so a call with `out=` is recognized by its number of arguments.
+Profilers record no argument names, so a call with `out=` is recognized by its number of arguments.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
-    """Return a boolean mask of the spans that are not Python calls of this tool."""
+    """Return a boolean mask of the events that do not come from this tool's own functions."""
     whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
         return np.ones(len(names), bool)
@@ -78,7 +78,7 @@ def folded(profile: Trace) -> Trace:
 
 
 def is_fleeting(trace: Trace) -> Column:
-    """Return a boolean mask of the Python calls whose functions run no op and take less than 10 us on average."""
+    """Return a boolean mask of calls of short Python functions: less than 10 us and no op."""
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
     places = len(trace.strings)
@@ -92,7 +92,7 @@ def is_fleeting(trace: Trace) -> Column:
 
 
 def holding(parent: Column, rows: Column) -> Column:
-    """Return a boolean mask of the given host spans and all their ancestors."""
+    """Return a boolean mask of the given events and all their ancestors."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]
@@ -132,7 +132,7 @@ def _whose(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """For a call that began before the profile, the profiler records the running line, not the function's first line."""
+    """If a call began before the profile, the profiler records the running line instead of the function's first line."""
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
     except OSError:

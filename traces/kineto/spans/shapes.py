@@ -3,7 +3,7 @@
     Shapes(strings).ids(names, keys_of([{"Input Dims": [[2, 3], []], "Input type": ["float", "Scalar"]}]))
     # the string ids of "2,3" and "float32"
 
-The profiler writes the type "TensorList" for a list of tensors, so the dtypes of these tensors are unknown.
+The profiler does not record the dtypes of tensors in a list.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BETWEEN = b',"|"],['
 
 
 class Shapes:
-    """Converts Kineto's fields `Input Dims` and `Input type` to indices of the string table."""
+    """Converts Kineto's fields `Input Dims` and `Input type` to text."""
 
     def __init__(self, strings: Strings, only_inputs: bool = False) -> None:
         self._strings = strings
@@ -36,7 +36,7 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
-        """Return the string indices of each op's shapes and dtypes, or NONE for ops without recorded shapes."""
+        """Return each op's shapes and dtypes as text indices, or NONE if they were not recorded."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
@@ -91,7 +91,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Serialize columns to JSON, and return one text per index, such as `[1, 2], "a"`."""
+    """Serialize columns to JSON, with one text per row, such as `[1, 2], "a"`."""
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
     except orjson.JSONEncodeError:
@@ -108,7 +108,7 @@ def _key(dims: Any, types: Any) -> bytes:
 
 
 def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the memory layout (contiguous or channels_last) of each op's image tensors, or "" if it is unknown."""
+    """Return the memory layout of each op's image tensors, such as channels_last, or "" if it is unknown."""
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))
     if strides.count(None) == len(strides):

@@ -1,4 +1,4 @@
-"""Builds the tables of host spans, device spans and memory events of one rank.
+"""Builds the tables of CPU events, GPU events and memory events of one rank.
 
     tables = read_tables(groups, clock, strings, problems)
     tables.device.launch  # indices of tables.host
@@ -68,7 +68,6 @@ def read_tables(
     *,
     dependent_launch: bool = True,
 ) -> RankTables:
-    """Build the tables of host spans, device spans and memory events from the events of one rank."""
     names, threads = cols.Names(strings), cols.Threads()
     host, comms = _read_host(groups, clock, names, threads, problems, notes)
     device = _read_device(groups, clock, names, problems, notes)
@@ -254,7 +253,7 @@ def _read_device(
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Until 2021, Kineto wrote this key as "external id"."""
+    """Until 2021, Kineto named the key "external id" instead of "External id"."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 
@@ -305,7 +304,7 @@ def _stacks(texts: list[Any], strings: Strings) -> Column:
 
 
 def shortened(stack: str) -> str:
-    """Return a Python stack without the folders of its files, because folder names may contain user names."""
+    """Return a Python stack without folder names, because they may contain user names."""
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 
@@ -328,7 +327,7 @@ def _told(told: Column, fallback: list[Any]) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Since April 2026, Kineto writes synchronization events of a stream under a separate stream number."""
+    """Since April 2026, Kineto records the synchronization events of a stream under another stream number."""
     streams = _told(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

@@ -1,4 +1,4 @@
-"""Finds the role of each host thread: training loop, autograd engine, data loader or other.
+"""Finds the role of each CPU thread, such as training loop, autograd engine or data loader.
 
     renumber, threads = roles_of(threads, names, spans, strings)
     threads[0].role  # "main"
@@ -28,7 +28,7 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Return the new number of each thread, and the list of threads with the main thread first."""
+    """Return the new number of each thread, and the threads sorted by role."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():

@@ -1,4 +1,4 @@
-"""Recognizes training phases by the names of profiler ranges in libraries and scripts.
+"""Recognizes training phases by the names of profiler ranges, such as "forward".
 
     phase_of_annotation("## wait_for_batch ##")                                         # "loader": TorchRec and others
     phase_of_annotation("[pl][profile][Strategy]SingleDeviceStrategy.batch_to_device")  # "h2d": Lightning
@@ -35,7 +35,7 @@ _ITERATION = re.compile(
 
 
 def is_iteration(text: str) -> bool:
-    """Return True if a profiler range with this name marks one iteration of a training loop or inference server."""
+    """Return True if a profiler range with this name marks one iteration of a loop."""
     return _ITERATION.fullmatch(text.strip()) is not None
 
 

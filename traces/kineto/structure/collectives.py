@@ -4,8 +4,8 @@
     collectives.bytes   # array([8196000, ...])
 
 Since torch 2.3, profiles contain the number of elements, the dtype and the process group of a collective. Since 2026, profiles
-also contain the communicator and the sequence number. An NCCL collective lasts from the start of its first kernel to the end of
-its last kernel.
+also contain the communicator and sequence number of a collective. An NCCL collective lasts from the start of its first kernel
+to the end of its last kernel.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
 def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
-    """Return the table of the rank's collectives, sorted by start time."""
+    """Return the collectives of one rank, sorted by start time."""
     ranges = {row: call for row in tables.comms if (call := function_of(strings[int(tables.host.name[row])])) != ("", "")}
     if not ranges:
         return Collectives.empty()

@@ -1,4 +1,4 @@
-"""Finds the GPUs that one rank uses, with their properties and their numbers in PyTorch.
+"""Finds the GPUs that one rank uses, and their device numbers in PyTorch.
 
     devices, row_of, visible = read_devices(header, tables)
     row_of[2]   # 0: the profiler's device 2 is the first of `devices`
@@ -33,9 +33,9 @@ def is_of_amd(header: dict[str, Any]) -> bool:
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the list of GPUs in use, their indices by the profiler's device number, and the number of visible GPUs.
+    """Return the GPUs in use, their indices by device number, and the number of visible GPUs.
 
-    If no GPU was used, the list contains all GPUs in the file's header.
+    If no GPU was used, all GPUs in the file's header are returned.
     """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}

@@ -41,7 +41,7 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Stores the start times of repeated steps. `has_rest` is True if the recording ends during the last step."""
+    """Stores the start times of repeated steps. `has_rest` is True if the last step is incomplete."""
 
     starts_ns: list[int]
     has_rest: bool
@@ -49,14 +49,14 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Stores the numbers and host start times of training steps that are marked only on the GPU's timeline."""
+    """Stores the numbers and start times of training steps that are marked only among GPU events."""
 
     numbers: list[int]
     starts_ns: list[int]
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Return the training steps that are marked on the GPU's timeline, or None if no mark can be used."""
+    """Return the training steps that are marked among GPU events, or None."""
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
     if not len(rows):
@@ -77,7 +77,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
-    """Return the start times of the iterations that an inference server marked, or None if it marked none."""
+    """Return the start times of an inference server's iterations, or None if it marked none."""
     rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
     rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
     ends_ns = np.maximum.accumulate(host.end_ns[rows])
@@ -90,7 +90,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Return the training steps found from repeated ops, or None if no sequence of ops repeats."""
+    """Return the training steps found by repeated ops, or None if nothing repeats."""
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
     if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):
@@ -143,7 +143,7 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Uses the failure function of the Knuth-Morris-Pratt algorithm."""
+    """The period is found with the failure function of the Knuth-Morris-Pratt algorithm."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

@@ -1,4 +1,4 @@
-"""Reads the stages of nn.DataParallel (scatter, replicate and so on) from ranges written by `trace record`.
+"""Reads the stages of nn.DataParallel, such as scatter and replicate, from profiler ranges.
 
     parts = read_stages(tables, phases, strings, {0: 0, 1: 1})
     # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
@@ -21,7 +21,7 @@ PART = re.compile(
 
 
 def read_stages(tables: RankTables, phases: Phases, strings: Strings, row_of_device: dict[int, int]) -> Parts:
-    """Return the table of DataParallel stages, ordered by start time."""
+    """Return the nn.DataParallel stages, ordered by start time."""
     host = tables.host
     ranges = np.flatnonzero((host.kind == HostKind.ANNOTATION) & strings.matching(host.name, PART.match))
     if not len(ranges):

@@ -1,4 +1,4 @@
-"""Finds training steps and phases in imported recordings, by the rules in `traces.script.step_rule` and `phase_rule`.
+"""Finds the training steps and phases of imported recordings.
 
     steps, phases, source = read_steps(tables, strings)
     source  # "profiler", see Note [Whose steps]
@@ -95,9 +95,9 @@ class _StepEvent(NamedTuple):
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Return the tables of training steps and phases, and the name of the method that found the steps.
+    """Return the training steps, the phases, and the name of the method that found them.
 
-    Set `marks_are_steps` if each step mark of the profiler contains exactly one batch.
+    Set `marks_are_steps` to True if each step mark of the profiler contains exactly one batch.
     """
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
