@@ -154,7 +154,7 @@ def _rates(*networks: str) -> str:
 
 
 class Model:
-    """Models how fast one GPU trains with a number of CPU cores, a disk, and a page cache for part of the data."""
+    """Models the training speed of one GPU for given CPU cores, disk and page cache."""
 
     def __init__(self, cpu_ns_per_sample: float) -> None:
         self._cpu_ns_per_sample = cpu_ns_per_sample
@@ -314,10 +314,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Count the pairs of networks that have the same order in our figures and in the paper.
-
-    Networks whose shares differ by less than two percentage points are not compared.
-    """
+    """Count the pairs of networks that have the same order in our figures and in the paper."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

@@ -1,4 +1,4 @@
-"""Writes the page ddp_poster.md and its picture: which networks fit on one and on two GPUs, and which setup is faster.
+"""Writes the page ddp_poster.md and its picture, which compare training on one GPU and on two GPUs.
 
     python docs/ddp_poster.py ../shared/traces/v100_resnet50_workers0.json.gz [--results FOLDER]
 

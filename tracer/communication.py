@@ -76,7 +76,6 @@ class CommunicationRecorder:
 
     @costed
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
-        """Record that a CUDA stream has waited for a collective."""
         self._writer.collectives.waited(pending, before, None if before is None else self._events.take_on(stream))
         self._write_done()
 

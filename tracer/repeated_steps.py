@@ -1,4 +1,4 @@
-"""Remembers the phases of a step, and divides the next step in the same way if both steps make the same calls.
+"""Divides a step into phases like the previous step, if both steps make the same calls.
 
     repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptCut` has handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
@@ -96,7 +96,6 @@ class RepeatedSteps:
         return list(zip(so_far, self.times_ns, strict=True))
 
     def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
-        """Remember an ended step if `ScriptCut` had the same state at the start and at the end."""
         learned, times_ns, self._learning = self._learning, [*self.times_ns, step.end_ns], []
         self.known, self.times_ns = [], []
         if learned is None or not is_closed or step.is_evaluation or not step.segments:

@@ -15,8 +15,6 @@ from traces.model.trace import StepKind
 
 
 class Schedule:
-    """Counts steps, to decide which steps are profiled."""
-
     def __init__(self, warmup: int, clean: int, profiled: int) -> None:
         self._first_clean = warmup
         self._prepare = warmup + clean

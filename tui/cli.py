@@ -194,7 +194,7 @@ def view(
 ) -> int:
     """Browse one or two traces as timelines in the terminal; press ? for the keys.
 
-    Without a terminal, prints the output of `trace info` or `trace diff`.
+    Without a terminal, print the output of `trace info` or `trace diff`.
     """
     from tui.commands.view import run, size_of
 
@@ -251,7 +251,7 @@ def report(
 def replay(asked: ReplayOptions) -> int:
     """Run an unmodified script at the pace of a recorded GPU, on this machine, without a GPU.
 
-    Prints a comparison with the recording on stderr at the end. The script's exit code is passed through.
+    Print a comparison with the recording on stderr at the end. The script's exit code is passed through.
     """
     from tui.commands.replay import run
 
@@ -308,8 +308,8 @@ def record(asked: RecordOptions) -> int:
 def fit(asked: FitOptions) -> int:
     """Find out which GPUs a script fits on, and the largest batch size for each.
 
-    Runs the script's first steps twice on a virtual GPU with unlimited memory, then repeats the allocations with each GPU's
-    memory.
+    Run the script's first steps twice on a virtual GPU with unlimited memory. Then repeat the allocations with the memory of
+    each GPU.
     """
     from tui.commands.fit import run
 

@@ -220,7 +220,6 @@ class FigureTable(NamedTuple):
 def side_by_side(
     title: str, head: str, figures: Sequence[Head], sides: Sequence[Mapping[str, tuple[Value, ...]]], words: Sequence[str]
 ) -> FigureTable:
-    """Return a table that shows the figures of two traces side by side."""
     if len(sides) == 1:
         return FigureTable(title, [Head(head), *figures], [(name, *values) for name, values in sides[0].items()])
     first, *others = figures

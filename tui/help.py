@@ -67,8 +67,6 @@ def _common(
 
 
 class Command(TyperCommand):
-    """Adds the common options, such as `--quiet`, to a command."""
-
     def get_params(self, ctx: Context) -> list[Parameter]:
         if not any(param.name == "quiet" for param in self.params):
             holder = typer.Typer(add_completion=False, rich_markup_mode=None)

@@ -158,7 +158,7 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Return a function that finds the process group in a call, or None if the rank is not in the group."""
+        """Return a function that returns the process group of a call, or None for ranks outside of the group."""
         dist = self._dist
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -178,7 +178,6 @@ def _changes(log: RequestLog) -> bool:
 
 
 def _scaled(fit: FitOptions, first: _FitRun, need: Need, option: str, card: Card) -> tuple[list[ScaledRequests], Need]:
-    """Return an empty list if the second run recorded no usable memory requests."""
     batch = need.batch
     assert batch is not None
     other = batch // 2 or 2

@@ -276,7 +276,7 @@ def check(paths: list[Path], json: bool) -> int:
 
 
 def remove(name: str, json: bool) -> int:
-    """Remove an entry from the user's own library. The file keeps all other entries."""
+    """Remove an entry from the user's own library."""
     own = user_folder()
     recording = own / f"{name}{TRACE_SUFFIX}"
     target = recording

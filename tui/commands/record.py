@@ -49,10 +49,7 @@ class _ProcessFiles:
 
 
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
-    """Record the script, and return the script's exit code.
-
-    The argument `stderr` is the file descriptor for the script's stderr.
-    """
+    """Record the script, and return its exit code. The argument `stderr` is a file descriptor for the script's stderr."""
     output = record.output or Path(default_name(record.script))
     require_writable(output)
     before = {part.path for part in _parts(output)}  # files of an earlier, killed run are kept

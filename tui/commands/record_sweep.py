@@ -129,7 +129,7 @@ def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _values(text: str) -> tuple[int, ...]:
-    """Return the batch sizes in a text: "1..256" means 1, 2, 4, 8 up to 256, and "8..64+8" means 8, 16, 24 up to 64."""
+    """Return the batch sizes in a text: 1, 2 and 4 for "1..4", or 8, 16 and 24 for "8..24+8"."""
     if (found := _RANGE.fullmatch(text)) is not None:
         first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
         if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):

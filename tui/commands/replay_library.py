@@ -152,7 +152,6 @@ def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
 
 
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
-    """Return a trace with the step times of the library entry."""
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)

@@ -31,7 +31,7 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 @contextmanager
 def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yield a function that prints the replay's progress, given the process ID of the script."""
+    """Yield a function that prints the progress of the script with a given process ID."""
     done = threading.Event()
     expected = expected_steps(words, recorded)
 

@@ -43,7 +43,6 @@ def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]
 
 
 def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield tables, each as a title, a list of headings and a list of rows."""
     many = len(of.idle) > 4
     heads = ["", "mean of all"] if many else ["", *of.idle]
     yield "GPU idle by reason" + per_step_words(of.idle, together=many), heads, idle_rows(of.idle, together=many)
@@ -147,7 +146,6 @@ def _shared(first: Mapping[Key, Row], second: Mapping[Key, Row]) -> list[tuple[K
 def paired_launches(
     sides: Both[Analyses], streams: Iterable[StreamShare]
 ) -> dict[str, tuple[StreamLaunches | None, StreamLaunches | None]]:
-    """Return the launches on each CUDA stream of both traces, keyed by names such as "cuda:0 stream 7/0"."""
     rows_of: list[dict[tuple[str, int | None], StreamLaunches]] = [
         {(row.device, row.stream): row for row in of.launches} for of in (sides.recorded, sides.replayed)
     ]

@@ -205,7 +205,6 @@ def estimate_line(summary: Summary, indent: str = "") -> list[str]:
 
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
-    """Return the origin and the software of a trace, as pairs of label and text."""
     run = replace(
         summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None
     )  # other facts that have their own sections

@@ -1,7 +1,4 @@
-"""Lists all keys of the timeline app.
-
-Tests check that the footer, the help page and the manual agree with the list of keys.
-"""
+"""Lists all keys of the timeline app, and the methods that the keys call."""
 
 from __future__ import annotations
 

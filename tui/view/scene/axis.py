@@ -88,7 +88,6 @@ class SlotTimes:
         return np.asarray(self.at_ns[held] + time_ns - self.start_ns[held])
 
     def every_position(self, time_ns: Any) -> tuple[Column, Column]:
-        """Return every position at which a time is shown, and the index of that time."""
         times = np.asarray(time_ns, dtype=np.int64)
         back = np.flatnonzero(self.start_ns[1:] < self.end_ns[:-1]) + 1  # a step is shown again, so trace time jumps back
         found: list[tuple[Column, Column]] = [(times[:0], times[:0])]
@@ -139,8 +138,6 @@ class ScreenColumns:
 
 @dataclass(frozen=True)
 class Axis:
-    """Represents the time axis of one or two traces."""
-
     sides: tuple[SlotTimes, ...]
     slots_ns: Column
     length_ns: int

@@ -246,7 +246,6 @@ def change_characters(change: Column, least: Column | float, is_other: Column, s
 
 
 def shifted_ns(first: Busy, second: Busy) -> Column:
-    """Return for each screen column how many nanoseconds of work differ in kind between two traces."""
     nothing = np.zeros(len(first.total_ns), dtype=np.int64)
     kinds = sorted(first.by_category.keys() | second.by_category.keys())
     total = nothing.copy()
@@ -282,7 +281,6 @@ def curve_values(curve: Curve, side: SlotTimes, edges_ns: Column) -> Column:
 
 
 def curve_difference(first: Column, second: Column, highest: int, offset: int = 0) -> CharacterRow:
-    """Return for each screen column a sign for the difference between two curves."""
     is_other = np.zeros(len(first), dtype=bool)
     return change_characters(second - first - offset, SAME_SHARE * highest, is_other, (first != 0) | (second != 0))
 

@@ -10,10 +10,7 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """Stores the compared times and the largest occurrence of a difference between two traces.
-
-    The values `pair` and `rows` name the step and the events where the difference is largest.
-    """
+    """Stores the compared times and the largest occurrence of a difference between two traces."""
 
     what: str
     table: str  # "device" or "phases"

@@ -65,7 +65,6 @@ class SceneRow:
 
     @cached_property
     def stands_for(self) -> Fold | None:
-        """Return the folded group that the row represents, or None for a single stream or thread."""
         if self.kind is not TrackKind.GPU or self.key.detail != ALL:
             return None
         if self.key.position == SIMILAR:
@@ -145,7 +144,6 @@ class Scene:
         return scene
 
     def sums(self, row: int) -> tuple[Sums, Sums] | None:
-        """Return sums of kernel differences in a row, or None until the kernels of the traces are matched."""
         lanes = self.rows[row].lane(0), self.rows[row].lane(1)
         of_devices = all(track is not None and track.table == "device" for track in self.rows[row].tracks)
         if self._compared is None or not of_devices or lanes[0] is None or lanes[1] is None:
@@ -185,7 +183,7 @@ class Scene:
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
-        """Return the value at the upper edge of a memory row: the peak, or the capacity if the peak is close."""
+        """Return the number of bytes at the upper edge of a row that shows memory."""
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)
         return limit if limit is not None and limit / 2 <= peak <= limit else peak

@@ -63,7 +63,7 @@ SIMILAR = -3  # in `position`: all devices of similar ranks
 
 @dataclass(frozen=True)
 class Track:
-    """Represents a timeline row of one trace. The string `table` names the trace's table with the row's events."""
+    """Represents a timeline row of one trace."""
 
     label: str
     table: str

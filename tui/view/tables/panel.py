@@ -48,8 +48,6 @@ class TableGrid(DataTable[Text], inherit_bindings=True):
 
 
 class TablePanel(Widget):
-    """Shows the tabs with tables. The function `source` makes a table when its tab is first opened."""
-
     DEFAULT_CSS = """
     TablePanel { width: 50%; min-width: 60; display: none; border-left: solid $panel; }
     TablePanel.below { width: 1fr; height: 60%; border-left: none; border-top: solid $panel; }

@@ -39,7 +39,6 @@ def table_of(
     axis: Axis | None = None,
     range_ns: tuple[int, int] | None = None,
 ) -> TabTable:
-    """Return the table of a tab. The argument `found` has the differences between the two traces."""
     if not scene.has_figures:
         return TabTable([Head("")], [], "computing the figures ...")
     if tab == "range":

@@ -48,7 +48,6 @@ _FRAMES = 8  # maximum number of innermost frames of a call stack
 
 
 def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
-    """Return a list of facts about an event, one in each line."""
     trace = scene.traces[span.side]
     duration_ns = duration_of(scene, span)
     name = plain(name_of(scene, span))

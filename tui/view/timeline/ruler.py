@@ -3,7 +3,7 @@
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
 
-The time in the ruler starts at 0 in each step, or in the first step if steps are too narrow on the screen.
+The time in the ruler starts at 0 in each step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def step_positions(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """Return the label of a step, such as "5", or "5/0" if the step has different numbers in the two traces."""
+    """Return the label of a step, such as "5", or "5/0" for a step with different numbers in two traces."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     if by is Alignment.WALL:

@@ -1,9 +1,9 @@
-"""Finds single events in the timeline, such as the event under the cursor and the matching event in the other trace.
+"""Finds single events in the timeline, such as the event under the cursor.
 
     span = under(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-Host events are matched by name: the n-th event of a name in a step matches the n-th event in the aligned step.
+Host events of two traces are matched by their name and their order within the step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ def _cursor(window: Window) -> tuple[int, int, Lane] | None:
 
 
 def under(window: Window) -> Span | None:
-    """Return the event closest to the middle of the cursor's screen column."""
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
@@ -115,7 +114,6 @@ def step_of(scene: Scene, span: Span) -> int:
 
 
 def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span | None:
-    """Return the matching event of the other trace that is closest to `near_ns`."""
     if len(scene.traces) < 2:
         return None
     step, other = step_of(scene, span), 1 - span.side
