@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def unsupported(platform: str) -> str | None:
-    """Return why trace-replay does not run on a platform (a value of `sys.platform`), or None."""
+    """Return the reason why trace-replay does not support a platform, or None for a supported platform."""
     if platform == "win32":
         return "trace-replay does not run on Windows, because it needs fork and POSIX signals; run it in WSL"
     return None

@@ -125,7 +125,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> GpuChecks:
-    """Fixture with assertions about a test's step time, memory and waits on the virtual GPU."""
+    """Provide assertions about a test's step time, memory and waits on the virtual GPU."""
     started = request.config.stash[_SESSION].gpu
     if started is None:
         pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
@@ -157,7 +157,7 @@ class GpuSession:
         self._not_computed = 0
 
     def use(self, wanted: StartOptions | None) -> None:
-        """Start a virtual GPU with the given options, or stop the running virtual GPU for None."""
+        """Start a virtual GPU with the given options. For None, stop the running virtual GPU."""
         if wanted == self._used:
             return
         self.stop()

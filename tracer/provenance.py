@@ -83,7 +83,7 @@ class ProcessFacts:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Return the index of a device in `devices`, and add a new device to `devices`."""
+        """Return the index of a device in the list `devices`. A device that is not in the list is added."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -204,7 +204,7 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Return True if TF32 is allowed, even if PyTorch 2.9's new setting makes the old setting unreadable."""
+    """Return True if TF32 is allowed, according to PyTorch's old setting or the new setting of PyTorch 2.9."""
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:

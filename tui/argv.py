@@ -39,7 +39,7 @@ class Split(NamedTuple):
 
 
 def split(words: list[str], options: Mapping[str, bool]) -> Split:
-    """Split a command line. The argument `options` has True for each option that takes a value."""
+    """Split a command line. The dictionary `options` maps the name of an option to True if the option takes a value."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]

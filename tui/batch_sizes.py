@@ -19,7 +19,7 @@ _SMALLEST_BARE = 1024  # bytes: a smaller number without a unit is treated as a 
 
 
 def sizes(text: str) -> list[int]:
-    """Return the comma-separated sizes in bytes. Raise TraceError for an invalid size and for 0."""
+    """Return the comma-separated sizes in bytes. Raise TraceError for an invalid size or for the size 0."""
     return [_size(part) for part in text.split(",")]
 
 

@@ -308,8 +308,8 @@ def record(asked: RecordOptions) -> int:
 def fit(asked: FitOptions) -> int:
     """Find out which GPUs a script fits on, and the largest batch size for each.
 
-    Run the script's first steps twice on a virtual GPU with unlimited memory. Then repeat the allocations with the memory of
-    each GPU.
+    Run the script's first steps twice on a virtual GPU with unlimited memory. The script's allocations are then repeated with
+    the memory of each GPU.
     """
     from tui.commands.fit import run
 
@@ -379,7 +379,7 @@ def library_list(
 
 @library.command("show", epilog="$ trace library show v100/resnet50\n$ trace library show v100/resnet50 --json")
 def library_show(name: ShownArgument, json: JsonOption = False) -> int:
-    """Show one entry: board, software, source, measured batch sizes, memory limit, and what is estimated."""
+    """Show one library entry: board, software, source, measured batch sizes, memory limit, and what is estimated."""
     from tui.commands.library import show
 
     return show(name, json)

@@ -182,7 +182,7 @@ class BoundaryEvents:
             access.is_calling = False
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Read CUDA events until all are completed, or until no event completes for `patience_ns`."""
+        """Read CUDA events until all events have completed, or until no event completes for `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):

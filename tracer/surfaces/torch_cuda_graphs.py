@@ -43,7 +43,7 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch the graph. Inside a module's call or a backward pass, the graph's work belongs to the enclosing phase."""
+        """Launch the graph. The work of a CUDA graph belongs to the phase in which the graph is launched."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

@@ -158,7 +158,10 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Return a function that returns the process group of a call, or None for ranks outside of the group."""
+        """Return a function that finds the process group in the arguments of a call.
+
+        The function returns None if this rank is not in the process group.
+        """
         dist = self._dist
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -97,7 +97,7 @@ class Works:
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
         """Return the future of a C++ Work object, and record waits for the future.
 
-        Waits for futures of Python subclasses of Work are not recorded, because they do not involve CUDA streams.
+        The recorder ignores futures of Python subclasses of Work, because waiting for them involves no CUDA stream.
         """
         future = call(work)
         handle = self._handle_of(work) if self._handles else None

@@ -54,7 +54,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if a value read from the tensor is recorded.
+        """Return True if the recorder stores the values that the script reads from the tensor.
 
         Reads by an optimizer are never recorded, because optimizers keep step counts in CPU tensors.
         """

@@ -48,7 +48,7 @@ Entry = dict[str, Any]
 
 
 class FlightRecord(NamedTuple):
-    """Describes a collective that PyTorch's C++ code started. The duration of its kernels is NONE if unknown."""
+    """Describes a collective that PyTorch's C++ code started. The time `duration_ns` is NONE if unknown."""
 
     call: CollectiveCall
     duration_ns: int

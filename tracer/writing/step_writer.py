@@ -177,7 +177,6 @@ class StepWriter:
         self.write_found(step.found, row, rank)
 
     def write_found(self, found: list[Found], step: int, rank: int) -> None:
-        """Write data-dependent result sizes. The index `step` is NONE outside of steps."""
         for op, shapes, size in found:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 

@@ -71,7 +71,7 @@ class _FitRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """Contains the memory that a script requests, and the result for each GPU."""
+    """Contains the memory that a script requests, and one result for each GPU."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]
@@ -127,7 +127,7 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
 
 
 def _timeline(traces: Mapping[int, Trace]) -> Trace | None:
-    """Return the timeline of the first rank. The argument `traces` is keyed by process ID."""
+    """Return the timeline of the first rank. The keys of `traces` are process IDs."""
     by_rank = process_of_each_rank(traces, main=0) if traces else {}
     return traces[by_rank[min(by_rank)]] if by_rank and (len(by_rank) > 1 or len(traces) == 1) else None
 

@@ -36,7 +36,7 @@ _WORDS = {
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
     """Return up to TABLE_ROWS differences, largest first.
 
-    Waits for data and warm-up steps are left out, unless `everything` is true.
+    If `everything` is false, the list has no waits for data and no warm-up steps.
     """
     found = scene.counterparts
     if found is None:

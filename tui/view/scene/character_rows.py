@@ -237,7 +237,7 @@ def anything(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Return the sign of a change for each screen column: MORE above `least`, and LESS below -`least`."""
+    """Return MORE for a change above `least`, and LESS for a change below -`least`, in each screen column."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

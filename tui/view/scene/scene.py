@@ -189,7 +189,7 @@ class Scene:
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
 
     def unrecorded_bytes(self, row: int) -> int:
-        """Return how much memory the first trace lacks, because the memory was allocated before the recording."""
+        """Return how many bytes are missing from the first trace, because they were allocated before the recording began."""
         curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
         pairs = [pair for pair in self.step_pairs if NONE not in pair]
         if not pairs or all(curve.has_total for curve in curves):
