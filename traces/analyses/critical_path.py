@@ -45,6 +45,7 @@ class PathSegment:
     row: int
 
 
+# see Note [Where a path begins and ends]
 @dataclass(frozen=True, slots=True)
 class PathSums:
     """Contains the total time of each kind of work on the critical path, and the ten longest kernels."""
@@ -100,6 +101,7 @@ def _most_first(sums: dict[str, int]) -> dict[str, int]:
 
 
 class _Walk:
+    # see Note [The walk]
     def __init__(self, trace: Trace, step: int, times: StepTimes) -> None:
         self.trace = trace
         self.segments: list[PathSegment] = []

@@ -162,6 +162,7 @@ def idle_times(trace: Trace) -> dict[str, IdleTime]:
 
 
 def _of_clean_steps(trace: Trace, rank: int, measured: IdleTime) -> IdleTime:
+    # see Note [Idle time of clean steps]
     clean, profiled = (rows[trace.steps.rank[rows] == rank] for rows in (steady_steps(trace), profiled_steps(trace)))
     of = pace(trace, clean, with_kernels=profiled)
     if of is None or np.isin(profiled, clean).any():

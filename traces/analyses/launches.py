@@ -131,6 +131,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
     return sorted(found, key=lambda of: -of.count)
 
 
+# see Note [Long launch calls]
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
     """Counts the slow launch calls of one CUDA runtime function."""

@@ -28,6 +28,7 @@ from traces.model.row_order import grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
 
+# see Note [Late ranks]
 @dataclass(frozen=True, slots=True)
 class RankLateness:
     """Counts the collectives at which a rank arrived last, and sums up its delays."""
@@ -60,6 +61,7 @@ def stragglers(trace: Trace) -> list[RankLateness]:
 
 
 def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
+    # see Note [Late ranks]
     late_ns = sorted(of.late_ns for of in found)
     if not found or not late_ns[-1]:
         return sorted(of.rank for of in found)

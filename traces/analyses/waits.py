@@ -81,6 +81,7 @@ class _PossibleWaits:
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
     """Return all waits for a GPU in the process of one rank."""
+    # see Note [A wait is what happened]
     return waits_by_rank(trace).get(rank, HostWaits.empty())
 
 
@@ -214,6 +215,7 @@ def _waits_always(call: str) -> bool:
 
 
 def _loops(trace: Trace, queries: Column) -> tuple[Column, Column, Column]:
+    # see Note [A loop of queries]
     host = trace.host
     launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
     breaks = host.kind == HostKind.OP

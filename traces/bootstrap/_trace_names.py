@@ -79,6 +79,7 @@ def _modules_of(packages: Collection[str]) -> list[str]:
 
 
 def _make_private(name: str, prefix: str) -> None:
+    # see Note [Whose module is it]
     module = sys.modules.pop(name)
     private = prefix + name
     sys.modules[private] = module

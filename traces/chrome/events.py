@@ -70,6 +70,7 @@ class RankEvents:
         self._nest()
 
     def _nest(self) -> None:
+        # see Note [Strict nesting] in traces/chrome/strict_nesting.py
         host, device, marks = self.trace.host, self.trace.device, self._marks
         is_step_mark = self.trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep#"))
         uncut = np.concatenate(

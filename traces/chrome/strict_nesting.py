@@ -40,6 +40,7 @@ def nested_ends(
     With `keep_later`, the earlier of two overlapping events is always clipped. Events in the boolean mask `uncut` are never
     clipped.
     """
+    # see Note [Strict nesting]
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)
     ends: list[int] = end_ns.tolist()
     order = np.lexsort((-end_ns, start_ns, *tracks))

@@ -45,6 +45,7 @@ class SideTrack:
     args: list[dict[str, Any]]
 
     def spans(self) -> Iterator[SideSpan]:
+        # see Note [Strict nesting] in traces/chrome/strict_nesting.py
         ends = nested_ends((np.zeros(len(self.names), "i8"),), self.start_ns, self.end_ns)
         yield from map(SideSpan, self.names, self.start_ns.tolist(), ends.tolist(), self.args)
 

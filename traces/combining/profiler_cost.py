@@ -94,6 +94,7 @@ class HostEvents(NamedTuple):
 
 
 class _WithoutCost:
+    # see Note [The profiler's cost per event]
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
         """The profiler took `cost_ns` of CPU time just before each of `times_ns`."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
@@ -128,6 +129,7 @@ class _WithoutCost:
 
 
 class _StagePace:
+    # see Note [Threads at the same time]
     def __init__(self, trace: Trace, rows: Column, waits: Intervals, without_cost: _WithoutCost) -> None:
         phases, self._zero_ns = trace.phases, without_cost.zero_ns
         with_stages = np.unique(trace.parts.phase[trace.parts.phase >= 0])
@@ -337,6 +339,7 @@ def _noise_ns(values_ns: Column) -> float:
 
 
 def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
+    # see Note [The profiler's cost per event]
     known = [phase for phase in phases if phase.noise_ns > 0]
     in_turn = [phase for phase in known if not phase.has_threads] or known
     shown = [phase for phase in in_turn if not phase.waits] or in_turn
@@ -358,6 +361,7 @@ def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
 
 
 def _affordable_share(phases: Sequence[_Phase], costs_ns: Column) -> float:
+    # see Note [Threads at the same time]
     share = 1.0
     for phase in phases:
         slower_ns = max(phase.profiled_ns - (phase.clean_ns - phase.wait_ns) + phase.noise_ns, 0.0)
@@ -379,6 +383,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
+    # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]
     clean_ns, own_ns = sum(phase.clean_ns for phase in sure), sum(phase.own_ns for phase in sure)
@@ -405,6 +410,7 @@ def _of_same_events(own_ns: Column, counts: Column) -> Column:
 
 
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
+    # see Note [The wait for a batch]
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
     rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))

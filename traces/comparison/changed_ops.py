@@ -70,6 +70,7 @@ class NameChange:
     op: str = ""  # for a kernel, the launching op with the most GPU time, or "" if unknown
 
 
+# see Note [Replaced, not gone]
 @dataclass(frozen=True, slots=True)
 class Replacement:
     """Compares GPU work that has different names in two traces, per step."""
@@ -197,6 +198,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
     """Return equal numbers for kernels that replaced each other, and NONE for all others."""
+    # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
     sides = [

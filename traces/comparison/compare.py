@@ -598,6 +598,7 @@ def pair_streams(
 
 
 def _stream_shares(trace: Trace, steps: Column) -> dict[str, dict[int, float]]:
+    # see Note [Idle time of clean steps] in traces/analyses/idle.py
     shares: dict[str, dict[int, float]] = {}
     steady = device_windows(trace)
     windows = device_windows(trace, np.unique(steps)) if len(steps) else steady

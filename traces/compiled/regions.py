@@ -57,6 +57,7 @@ def is_region_range(trace: Trace) -> Column:
 
 def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
     """Return the calls of compiled regions on one rank, ordered by start time."""
+    # see Note [One call of a region]
     kinds = np.array([_kind_of(text) for text in trace.strings.texts], np.int8)
     host = trace.host
     if not kinds.any() or not len(host):

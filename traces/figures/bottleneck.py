@@ -47,6 +47,7 @@ class PaceLimit:
     behind_ns: int | None = None  # how much later the device finishes this phase than the host
 
 
+# see Note [Without kernels]
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
     phase: str
@@ -55,6 +56,7 @@ class CaughtUp:
 
 def caught_up(trace: Trace) -> CaughtUp | None:
     """Return the longest phase in which the GPU keeps up with the host, or None."""
+    # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
         return None

@@ -223,6 +223,7 @@ def backlog(trace: Trace) -> Column:
 @once
 def launch_steps(trace: Trace) -> Column:
     """Return the step in which each kernel was launched, or NONE."""
+    # see Note [A step's time] in traces/figures/pace.py
     return np.where(backlog(trace), NONE, step_windows(trace).holding(launch_time_ns(trace), device_ranks(trace)))
 
 

@@ -77,6 +77,7 @@ _LONG_AGO = -(2**62)
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
+# see Note [A step's time]
 @dataclass(frozen=True)
 class StepTimes:
     """Stores the time of each step in nanoseconds, on the host and on each GPU."""
@@ -107,6 +108,7 @@ class StepTimes:
         return sum(self.gpu_ns.values(), np.zeros(len(self.host_interval_ns), dtype=np.int64))
 
 
+# see Note [A step's time]
 @dataclass(frozen=True, slots=True)
 class StepPace:
     """Contains the median step times in nanoseconds."""
@@ -226,6 +228,7 @@ def _slowest_device(times: StepTimes, of_rank: dict[int, Column]) -> PaceSeries 
 
 def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
     """Return the step times on the host or on the slowest GPU, whichever are longer."""
+    # see Note [Steps of several kinds]
     host, device = host_series(times, rows), device_series(times, rows)
     if host is None or device is None:
         return host
@@ -296,6 +299,7 @@ def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
 
 def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Intervals]:
     """Return the time windows in which the busy and idle time of each GPU is measured."""
+    # see Note [A step's time]
     rows = profiled_steps(trace) if rows is None else rows
     if not len(rows):
         spans = trace.device.take(work_rows(trace))

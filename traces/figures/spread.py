@@ -21,6 +21,7 @@ from traces.model.trace import Column
 _NINE_IN_TEN = 90
 
 
+# see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
     """Contains the percentiles of times per step in two traces, and the relative error of the medians.
@@ -54,11 +55,13 @@ def median(values: Column) -> int | None:
 
 
 def median_per_step(values: Column) -> int | None:
+    # see Note [Periodic steps]
     return median(means_of_periods(values))
 
 
 def period_of(values: Column) -> int:
     """Return the period after which the values repeat, or 1 if they do not repeat."""
+    # see Note [Periodic steps]
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
     mean = float(np.mean(values)) if most > 1 else 0.0
     if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:

@@ -191,6 +191,7 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
 
 
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
+    # see Note [Merged ranks] in traces/kineto/reading/groups.py
     ranks: dict[int | None, list[Piece]] = {}
     for piece in pieces:
         ranks.setdefault(piece.rank, []).append(piece)

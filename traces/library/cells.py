@@ -150,6 +150,7 @@ class LibraryCell:
 
     def at(self, batch: int) -> CellTimes:
         """Return the step time at a measured batch size, or between two measured batch sizes. Raises NotMeasured."""
+        # see Note [Measured batches only]
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:

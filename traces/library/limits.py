@@ -54,5 +54,6 @@ class MeasuredLimit:
 
     def is_of(self, batch: int, peak_bytes: int) -> bool:
         """Return True if a program's peak memory is nearly equal to the measured peak."""
+        # see Note [The same memory]
         measured_bytes = self.cell.peak_at(batch)
         return measured_bytes is None or abs(peak_bytes - measured_bytes) <= SAME_PEAK * measured_bytes

@@ -67,6 +67,7 @@ def batch_of(script: WorkloadSignature) -> int | None:
 
 
 def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
+    # see Note [The same network]
     for name in ("parameters", "parameter_bytes"):
         ours, theirs = getattr(measured, name), getattr(script, name)
         if ours != theirs:

@@ -28,6 +28,7 @@ def in_order(trace: Trace) -> Trace:
 
     CPU events are sorted by thread, start time and decreasing duration. GPU events are sorted by device, stream and start time.
     """
+    # see Note [Calls that take no time]
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
     step_order = np.argsort(steps.start_ns, kind="stable")
@@ -52,6 +53,7 @@ def _host_order(host: HostSpans) -> Column:
 
 
 def _called_before_longer(host: HostSpans, order: Column) -> Column:
+    # see Note [Calls that take no time]
     rows, thread, start_ns = np.arange(len(host)), host.thread[order], host.start_ns[order]
     begins = np.append(True, (thread[1:] != thread[:-1]) | (start_ns[1:] != start_ns[:-1]))[: len(host)]
     longest = np.empty_like(rows)

@@ -142,6 +142,7 @@ class Card:
 
     @property
     def context_bytes(self) -> int:
+        # see Note [What a context takes]
         of = self.architecture
         return 0 if of.name else self.multi_processors * of.max_threads * _CONTEXT_BYTES_PER_THREAD
 
@@ -293,6 +294,7 @@ _SLICES, _SLICES_OF_A30 = 7, 4
 @cache
 def card_of(name: str) -> Card:
     """Return the data sheet for a device name as reported by CUDA, or UNKNOWN_CARD."""
+    # see Note [A name's words]
     words = _words(name)
     found, most = UNKNOWN_CARD, 0
     for card in CARDS:

@@ -76,6 +76,7 @@ _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
 _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)
 
 
+# see Note [Above the data sheet]
 @dataclass(frozen=True, slots=True)
 class OpRates:
     """Contains the FLOP/s and bytes per second that one op achieved. Unknown fields are None."""
@@ -200,6 +201,7 @@ class _LikeCalls:
 
 
 class _Rated:
+    # see Note [Above the data sheet]
     def __init__(self, trace: Trace, card: Card) -> None:
         self.card = card
         self.is_known = card is not UNKNOWN_CARD

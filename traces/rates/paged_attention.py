@@ -29,6 +29,7 @@ from traces.model.layouts import Shape
 _NAMES = re.compile(r"paged|batch_?prefill|batch_?decode|varlen|kvcache|\bpa_|_pa_|mla_(?:decode|prefill)", re.IGNORECASE)
 
 
+# see Note [Paged attention]
 @dataclass(frozen=True, slots=True)
 class PagedAttention:
     """Describes one call of an attention op over a paged KV cache. Unknown numbers are None."""

@@ -60,6 +60,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a phase such as "backward" ends."""
 
     def set_up_ends(self, thread: ThreadT_contra, now_ns: int) -> None:
+        # see Note [Set-up is no step]
         """Called when the script's set-up ends. Earlier segments belong to no step."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
@@ -187,6 +188,7 @@ class ScriptCut(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
+        # see Note [The script's thread]
         if self.thread is None:
             if shows:
                 self.thread = thread

@@ -117,6 +117,7 @@ class ScriptHooks:
         The wrappers `step` and `zero` are applied inside PyTorch's own wrappers. The wrapper `whole_step` is applied around
         PyTorch's wrapper of `step`.
         """
+        # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
         wrap_step, patch_class = cls.profile_hook_step, cls._patch_step_function
         stepping, zeroing = PhaseScope("optimizer", self._listener), PhaseScope("zero_grad", self._listener)
@@ -160,6 +161,7 @@ class ScriptHooks:
                 patch(earlier, step=hooked(wrap_step_with_phase, vars(earlier)["step"].__wrapped__))
 
     def module_calls(self, calls: ModuleCalls) -> None:
+        # see Note [Outermost calls]
         cls = self._torch.nn.Module
         patch(cls, __call__=self.module_call(cls.__call__, calls))
 

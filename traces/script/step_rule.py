@@ -165,6 +165,7 @@ class StepCut:
 
         `more_recorded` returns True if the recorded step contains another call of the module.
         """
+        # see Note [Steps of recorded inference]
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING
         if grad_enabled or module == self._first:
@@ -181,6 +182,7 @@ class StepCut:
         return ends
 
     def copied(self, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
+        # see Note [The next batch is copied]
         if not self._only_infers or self._batch or self._first is None:
             return StepEnd.NOTHING
         more = self._holds_more(more_recorded)
@@ -198,6 +200,7 @@ class StepCut:
         return not self._trains and not self._optimizers
 
     def backward(self) -> StepEnd:
+        # see Note [Training without an optimizer]
         ends = self._end(self._ends_by_hand() if self._of_plain_tensors else StepEnd.NOTHING)
         self._trains = self._backward = True
         return ends

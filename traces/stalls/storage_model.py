@@ -45,6 +45,7 @@ class Disk:
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
     """Return the hit rate of a warm file cache that can store the fraction `cached_share` of the data."""
+    # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")
     if policy is CachePolicy.MINIO or cached_share in (0, 1):

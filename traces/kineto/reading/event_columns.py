@@ -31,6 +31,7 @@ _MOST_OF_TID = 1 << 62
 
 
 class _Odd(Exception):
+    # see Note [Trust, then mend]
     pass
 
 

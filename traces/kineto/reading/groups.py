@@ -28,6 +28,7 @@ _PIDS_PER_RANK = 100_000_000
 _CLOCK_EVENTS = 64
 
 
+# see Note [Take, then drop] in traces/kineto/reading/event_rows.py
 @dataclass
 class Piece:
     """Groups the events from one part of a file by phase ("ph") and category ("cat")."""

@@ -29,6 +29,7 @@ def load(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
 
     Raises orjson.JSONDecodeError.
     """
+    # see Note [Pieces]
     opening = _EVENTS_OPEN.search(data)
     if opening is None:
         return [], orjson.loads(data)

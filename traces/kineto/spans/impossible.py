@@ -33,6 +33,7 @@ def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
     """Return the durations of all GPU events, corrected if kernels of one stream overlap."""
+    # see Note [One after another]
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
     kernels = kernels[np.lexsort((spans.start_ns[kernels], spans.stream[kernels], spans.device[kernels]))]

@@ -92,6 +92,7 @@ class WithoutWork(NamedTuple):
 
 
 def without_work(host: HostColumns, launch: Column, strings: Strings) -> WithoutWork:
+    # see Note [Lost kernels]
     spans = host.spans
     is_call = spans.kind == HostKind.RUNTIME
     launching = np.flatnonzero(is_call & (host.correlation > 0) & strings.matching(spans.name, _LAUNCHES.match))

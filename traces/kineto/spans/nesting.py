@@ -42,6 +42,7 @@ def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) 
 
     The given events must be sorted by `nesting_order`.
     """
+    # see Note [Rounded ends], Note [Frames that never end]
     parent: list[int] = []
     overlaps = 0
     bounds = [*np.flatnonzero(np.diff(thread, prepend=NONE - 1)).tolist(), len(thread)]

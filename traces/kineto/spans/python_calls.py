@@ -43,6 +43,7 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
     """Return a boolean mask of the events that do not come from this tool's own functions."""
+    # see Note [Whose call is it]
     whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
         return np.ones(len(names), bool)
@@ -68,6 +69,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
 
 def folded(profile: Trace) -> Trace:
     """Remove this tool's Python functions and very short Python functions from a profile."""
+    # see Note [Folding]
     host = profile.host
     is_call = host.kind == HostKind.PYTHON
     if not is_call.any():
@@ -79,6 +81,7 @@ def folded(profile: Trace) -> Trace:
 
 def is_fleeting(trace: Trace) -> Column:
     """Return a boolean mask of calls of short Python functions: less than 10 us and no op."""
+    # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
     places = len(trace.strings)

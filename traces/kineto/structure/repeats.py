@@ -57,6 +57,7 @@ class GpuMarks:
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
     """Return the training steps that are marked among GPU events, or None."""
+    # see Note [Step marks on the GPU]
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
     if not len(rows):
@@ -78,6 +79,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
     """Return the start times of an inference server's iterations, or None if it marked none."""
+    # see Note [Marked iterations]
     rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
     rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows
     ends_ns = np.maximum.accumulate(host.end_ns[rows])
@@ -91,6 +93,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
     """Return the training steps found by repeated ops, or None if nothing repeats."""
+    # see Note [Repeated ops]
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
     if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):

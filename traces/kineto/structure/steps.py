@@ -99,6 +99,7 @@ def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = Fal
 
     Set `marks_are_steps` to True if each step mark of the profiler contains exactly one batch.
     """
+    # see Note [Whose steps]
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
     steps.kind = np.where(steps.kind == StepKind.INCOMPLETE, steps.kind, _kinds(steps, events, tables, strings))
@@ -168,6 +169,7 @@ class _BatchEnds:
         return not (self._trains and event.quiet) or event.like in self._trained
 
     def of_recording(self, first_ns: int, last_ns: int) -> tuple[list[int], str]:
+        # see Note [Whose steps]
         ends, begun = self._cut(first_ns, last_ns, begins_before=True)
         if not self._are_alike([_BEFORE_ALL_NS, *ends, last_ns]):
             return [last_ns], "whole"
