@@ -5,7 +5,7 @@
     trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
 
     trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
-    trace.run_of(0).profiler_cost       # host time that the profiler took per op, launch, ...
+    trace.run_of(0).profiler_cost       # host time of the profiler per op and launch
 """
 
 from __future__ import annotations

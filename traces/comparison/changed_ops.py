@@ -237,7 +237,7 @@ def ops_in_name(kernel: str) -> str:
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """Return a kernel's name without parameters and without Inductor's number."""
+    """Return a kernel's name without its parameters and without the number that Inductor appends."""
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
         return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]

@@ -266,7 +266,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the innermost span at each time, or NONE. `rows` must be ordered by start."""
+    """Return the innermost CPU event at each time, or NONE. `rows` must be ordered by start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
@@ -276,7 +276,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return the innermost enclosing span in the boolean mask `wanted` for each span, or NONE."""
+    """Return, for each CPU event, the innermost enclosing event in the boolean mask `wanted`, or NONE."""
     parent = np.append(host.around, NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]

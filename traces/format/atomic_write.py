@@ -15,7 +15,7 @@ from typing import IO
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file for writing. A device or a pipe is written directly. Raises OSError."""
+    """Open a file for writing. Devices and pipes are written directly, without a temporary file. Raises OSError."""
     is_file = path.is_file() or not path.exists()
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:

@@ -58,7 +58,7 @@ class _Recording:
 def assemble(
     sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False, marks_are_steps: bool = False
 ) -> Trace:
-    """Build one trace from the contents of several files.
+    """Build one trace from the contents of several profiler files.
 
     If `strangers` is True, files without profiler events are skipped. Raises TraceImportError if no file can be read, or if the
     rank of a file is unknown.

@@ -84,7 +84,7 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     """Return the trace with updated references. `places` contains the new index of each row, by table name.
 
-    Each array ends with NONE (-1), so that the index -1 gives NONE.
+    Each array ends with -1 (NONE), because numpy takes the index -1 as the last element.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():

@@ -113,7 +113,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """Describes an op that was replayed but not recorded."""
+    """Describes an op that was called in a replay but not recorded."""
 
     op: str
     shapes: str

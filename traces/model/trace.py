@@ -526,11 +526,11 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank, or the first known machine."""
+        """Return the `Machine` of a rank, or the first known one."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the run of a rank, or the first known run."""
+        """Return the `Run` of a rank, or the first known one."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property

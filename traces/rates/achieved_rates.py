@@ -136,7 +136,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return achieved rates by op, and by op, shapes and dtype."""
+    """Return two tables of achieved rates: one by op, and one by op, shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}

@@ -92,8 +92,8 @@ def run_child(
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine.
 
-    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). Raises TraceError if more than 128 ranks are
-    not divisible by eight.
+    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). Raises TraceError for more than 128 ranks if
+    their number is not divisible by eight.
     """
     if ranks <= MOST_DEVICES:
         return ranks

@@ -7,7 +7,7 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The description covers the first training step, or the first evaluation step without training.
+The description covers the first training step, or the first evaluation step if the script does not train.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. No backward pass has completed before
