@@ -92,13 +92,15 @@ def _is_no_sequence(cls: type) -> None:
 def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) -> Callable[..., Any]:
     @wraps(call)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        first = args[0] if args else kwargs.get("input", kwargs.get("condition"))
+        name = "condition" if "condition" in kwargs else "input"  # of the first parameter
+        first, *others = args or (kwargs.get(name),)
         if _WITHIN.another or not hasattr(first, "is_cuda") or not counts(first):
             return call(*args, **kwargs)
         with temporarily_set(_WITHIN, another=True):
             result = call(*args, **kwargs)
         if (to := recorder()) is not None:
-            for found in see(result, *args, **kwargs):
+            named = kwargs if args else {key: value for key, value in kwargs.items() if key != name}
+            for found in see(result, first, *others, **named):
                 to.found(*found)
         return result
 

@@ -112,7 +112,7 @@ class ScriptCut(Generic[ThreadT]):
 
         `moves_tensor` is False for a copy that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
         """
-        if self.thread != thread and not self._is_script(thread, shows=phase == "loader"):
+        if self.thread != thread and self._is_other_thread(thread, shows=phase == "loader"):
             return
         if self._optimizers_made != self._optimizers.made:
             self._see_optimizers(thread, now_ns)
@@ -140,7 +140,7 @@ class ScriptCut(Generic[ThreadT]):
             self._begun(thread, now_ns)
 
     def leave(self, thread: ThreadT, phase: str, now_ns: int) -> None:
-        if self.thread != thread and not self._is_script(thread):
+        if self.thread != thread and self._is_other_thread(thread):
             return
         phases = self.phases
         if phases.inside and phases.current == phase:
@@ -148,14 +148,15 @@ class ScriptCut(Generic[ThreadT]):
             self._listener.phase_left(thread, phase, now_ns)
 
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
-        if self.thread == thread or self._is_script(thread):
-            if kind == LOSS:
-                self._forward_before(thread, now_ns)
-            if self.phases.op(kind, now_ns):
-                self._begun(thread, now_ns)
+        if self.thread != thread and self._is_other_thread(thread):
+            return
+        if kind == LOSS:
+            self._forward_before(thread, now_ns)
+        if self.phases.op(kind, now_ns):
+            self._begun(thread, now_ns)
 
     def module_called(self, thread: ThreadT, module: int, grad_enabled: bool, now_ns: int) -> None:
-        if (self.thread != thread and not self._is_script(thread, shows=True)) or self.phases.inside:
+        if (self.thread != thread and self._is_other_thread(thread, shows=True)) or self.phases.inside:
             return
         if self._optimizers_made != self._optimizers.made:
             self._see_optimizers(thread, now_ns)
@@ -170,7 +171,7 @@ class ScriptCut(Generic[ThreadT]):
         self._in_module = False
 
     def loader_exhausted(self, thread: ThreadT) -> None:
-        if self._is_script(thread):
+        if self.thread == thread or not self._is_other_thread(thread):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
@@ -179,7 +180,9 @@ class ScriptCut(Generic[ThreadT]):
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":
             return self._steps.stepped_in_backward()
-        if (self.thread == thread or self._is_script(thread)) and (ends := self._steps.optimizer_stepped(is_first)):
+        if self.thread != thread and self._is_other_thread(thread):
+            return
+        if ends := self._steps.optimizer_stepped(is_first):
             self._end(thread, ends, now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
@@ -187,13 +190,12 @@ class ScriptCut(Generic[ThreadT]):
         if ends := self._steps.at_stop:
             self._end(thread, ends, now_ns)
 
-    def _is_script(self, thread: ThreadT, *, shows: bool = False) -> bool:
+    def _is_other_thread(self, thread: ThreadT, *, shows: bool = False) -> bool:
         # see Note [The script's thread]
-        if self.thread is None:
-            if shows:
-                self.thread = thread
-            return True
-        return self.thread == thread
+        if self.thread is None and shows:
+            self.thread = thread
+            return False
+        return self.thread is not None
 
     def _begun(self, thread: ThreadT, now_ns: int) -> None:
         phases = self.phases
@@ -235,7 +237,7 @@ class ScriptCut(Generic[ThreadT]):
 
     def _end(self, thread: ThreadT, ends: StepEnd, now_ns: int) -> None:
         phases = self.phases
-        if phases.current == "backward" and not phases.inside and phases.op(PLAIN, now_ns):
+        if phases.current == "backward" and phases.op(PLAIN, now_ns):
             self._begun(thread, now_ns)
         self._has_steps = True
         left_ns = phases.boundary_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -72,3 +73,70 @@ def test_zero_dimensional_tensors_still_work_as_tensor_elements() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100)
     assert done.stdout == "[[3.0]] [3, 3] 1.0 torch.Size([2]) torch.Size([2])\n", done.stderr
+
+
+# Each call of a script without a GPU, and what the recorder notes of it: op, shape of what is searched, number of results.
+CALLS: dict[str, list[list[Any]]] = {
+    "torch.nonzero(x)": [["aten::nonzero", [2, 3], 4]],
+    "x.nonzero()": [["aten::nonzero", [2, 3], 4]],
+    "torch.nonzero(input=x)": [["aten::nonzero", [2, 3], 4]],
+    "x.nonzero(as_tuple=True)": [["aten::nonzero", [2, 3], 4]],
+    "torch.argwhere(x)": [["aten::nonzero", [2, 3], 4]],
+    "torch.where(x > 0)": [["aten::nonzero", [2, 3], 4]],
+    "torch.where(x > 0, x, -x)": [],
+    "torch.where(condition=x > 0)": [["aten::nonzero", [2, 3], 4]],
+    "torch.where(condition=x > 0, input=x, other=y)": [],
+    "x[x > 1]": [["aten::nonzero", [2, 3], 2]],
+    "x[0]": [],
+    "p[p > 1]": [["aten::nonzero", [3], 2]],
+    "x.masked_select(torch.tensor([True, False, True]))": [["aten::nonzero", [2, 3], 4]],
+    "torch.masked_select(input=x, mask=x > 2)": [["aten::nonzero", [2, 3], 1]],
+    "x.unique()": [["aten::_unique2", [2, 3], 4]],
+    "torch.unique(x, dim=1)": [["aten::unique_dim", [2, 3], 3]],
+    "torch.unique(x, True, False, False, 0)": [["aten::unique_dim", [2, 3], 2]],
+    "torch.unique(x, True, False, False)": [["aten::_unique2", [2, 3], 4]],
+    "x.unique(return_counts=True)": [["aten::_unique2", [2, 3], 4]],
+    "x.unique_consecutive()": [["aten::unique_consecutive", [2, 3], 5]],
+    "torch.unique_consecutive(x, False, False, 1)": [["aten::unique_consecutive", [2, 3], 3]],
+    "torch.repeat_interleave(n)": [["aten::repeat_interleave", [3], 6]],
+    "y.repeat_interleave(n)": [["aten::repeat_interleave", [3], 6]],
+    "x.repeat_interleave(torch.tensor([1, 4]), 0)": [["aten::repeat_interleave", [2], 5]],
+    "x.repeat_interleave(torch.tensor([2]))": [["aten::repeat_interleave", [6], 12]],
+    "y.repeat_interleave(2)": [],
+    "y.repeat_interleave(n, output_size=6)": [],
+    "torch.bincount(n)": [["aten::bincount", [3], 4]],
+}
+NOTING = """
+import json, sys, torch
+from types import SimpleNamespace
+from tracer import state
+from tracer.surfaces import torch_sizes
+
+found = []
+recorder = SimpleNamespace(phase="forward", found=lambda *facts: found.append(facts))
+state.start(lambda: recorder)
+state.recorder()
+torch_sizes.install(torch)
+x = torch.tensor([[0, 3, 1], [1, 0, 2]])
+y, n = torch.tensor([5, 6, 7]), torch.tensor([2, 1, 3])
+p = torch.nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
+answers = {}
+for call in json.loads(sys.argv[1]):
+    eval(call)
+    answers[call], found[:] = list(found), []
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def noted() -> dict[str, list[list[Any]]]:
+    command = [sys.executable, "-c", NOTING, json.dumps(list(CALLS))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    answers: dict[str, list[list[Any]]] = json.loads(done.stdout)
+    return answers
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_call_with_a_data_dependent_size_is_noted_once(call: str, noted: dict[str, list[list[Any]]]) -> None:
+    assert noted[call] == CALLS[call]

@@ -1,0 +1,228 @@
+"""Which reads of tensors the recorder notes, and which copies it counts as uploads; on a torch without tensors."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Self
+
+import pytest
+
+from tracer import state
+from tracer.surfaces import torch_tensor
+from traces.model.trace import READ_LIMIT
+
+
+class Tensor:
+    def __init__(self, values: list[Any], device: str = "cuda", dtype: str = "torch.float32") -> None:
+        self.values, self.type, self.dtype = values, device, dtype
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.type == "cuda"
+
+    def numel(self) -> int:
+        return len(self.values)
+
+    def is_complex(self) -> bool:
+        return "complex" in self.dtype
+
+    def item(self) -> Any:
+        return self.values[0]
+
+    __bool__ = __float__ = __int__ = __index__ = __complex__ = is_nonzero = item
+
+    def tolist(self) -> list[Any]:
+        return [Tensor([value], self.type).item() for value in self.values]  # torch, too, reads a tensor within a read
+
+    def detach(self) -> Self:
+        return self
+
+    def to(self, device: Any = None, **others: Any) -> Tensor:
+        return Tensor(self.values, getattr(device, "type", None) or self.type, self.dtype)
+
+    def cpu(self) -> Tensor:
+        return Tensor(self.values, "cpu", self.dtype)
+
+    def cuda(self) -> Tensor:
+        return Tensor(self.values, "cuda", self.dtype)
+
+    def copy_(self, source: Any) -> Self:
+        self.values = list(getattr(source, "values", [source]))
+        return self
+
+    def __repr__(self) -> str:
+        return f"tensor({self.tolist()})"
+
+
+class Recorder:
+    """Writes down its calls. `phase` is the phase in which the script is."""
+
+    def __init__(self) -> None:
+        self.phase = "forward"
+        self.reads: list[tuple[str, str, list[float]]] = []
+        self.phases: list[str] = []
+
+    def aside_called(self) -> None: ...
+
+    def read(self, op: str, dtype: str, values: list[float]) -> None:
+        self.reads.append((op, dtype, values))
+
+    def enter_phase(self, name: str) -> None:
+        self.phases.append(f"+{name}")
+
+    def leave_phase(self, name: str) -> None:
+        self.phases.append(f"-{name}")
+
+
+class Script:
+    """A script with `gpus` GPUs whose recorder has started."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
+        class ScriptTensor(Tensor): ...
+
+        self.tensor = ScriptTensor
+        self.compiles = False
+        self.recorder = Recorder()
+        monkeypatch.setattr(state._STATE, "recorder", self.recorder)
+
+        def equal(one: Any, other: Any) -> bool:
+            return bool(one.item() == other.item())
+
+        torch: Any = SimpleNamespace(
+            Tensor=ScriptTensor,
+            equal=equal,
+            allclose=equal,
+            cuda=SimpleNamespace(device_count=lambda: gpus),
+            _guards=SimpleNamespace(TracingContext=SimpleNamespace(try_get=lambda: self.compiles)),
+        )
+        torch_tensor.install(torch)
+        self.torch = torch
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Script:
+    return Script(monkeypatch, gpus=1)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch) -> Script:
+    return Script(monkeypatch, gpus=0)
+
+
+UPLOAD = ["+h2d", "-h2d"]
+
+
+def test_a_scalar_read_from_a_gpu_is_recorded_once(on_gpu: Script) -> None:
+    assert on_gpu.tensor([2.5]).item() == 2.5
+    assert on_gpu.recorder.reads == [("aten::_local_scalar_dense", "float32", [2.5])]
+
+
+def test_a_machine_with_a_gpu_records_no_reads_of_cpu_tensors(on_gpu: Script) -> None:
+    on_gpu.tensor([2.5], "cpu").item()
+    on_gpu.tensor([2.5], "cpu").tolist()
+    assert on_gpu.recorder.reads == []
+
+
+def test_a_machine_without_a_gpu_records_reads_of_cpu_tensors_outside_the_optimizer(on_cpu: Script) -> None:
+    on_cpu.tensor([1.0], "cpu").item()
+    on_cpu.recorder.phase = "optimizer"
+    on_cpu.tensor([2.0], "cpu").item()
+    assert [values for _, _, values in on_cpu.recorder.reads] == [[1.0]]
+
+
+def test_an_optimizer_s_read_from_a_gpu_is_recorded(on_gpu: Script) -> None:
+    on_gpu.recorder.phase = "optimizer"
+    on_gpu.tensor([2.0]).item()
+    assert len(on_gpu.recorder.reads) == 1
+
+
+def test_reads_of_a_compiler_and_quiet_reads_are_not_recorded(on_gpu: Script) -> None:
+    on_gpu.compiles = True
+    on_gpu.tensor([1.0]).item()
+    on_gpu.compiles = False
+    with torch_tensor.Quiet():
+        on_gpu.tensor([1.0]).item()
+    assert on_gpu.recorder.reads == []
+    on_gpu.tensor([1.0]).item()
+    assert len(on_gpu.recorder.reads) == 1
+
+
+def test_a_process_without_a_recorder_reads_as_usual(on_gpu: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state._STATE, "recorder", None)
+    assert on_gpu.tensor([3.0]).item() == 3.0
+    assert on_gpu.recorder.reads == []
+
+
+def test_a_complex_scalar_has_no_recorded_value(on_gpu: Script) -> None:
+    assert on_gpu.tensor([1j], dtype="torch.complex64").item() == 1j
+    assert on_gpu.recorder.reads == []
+
+
+@pytest.mark.parametrize("read", ["tolist", "cpu"])
+def test_a_whole_tensor_copied_to_the_host_is_one_read(on_gpu: Script, read: str) -> None:
+    getattr(on_gpu.tensor([1.0, 2.0]), read)()
+    assert on_gpu.recorder.reads == [("aten::copy_", "float32", [1.0, 2.0])]
+
+
+@pytest.mark.parametrize(("count", "recorded"), [(0, 0), (1, 1), (READ_LIMIT, 1), (READ_LIMIT + 1, 0)])
+def test_values_are_recorded_up_to_the_limit(on_gpu: Script, count: int, recorded: int) -> None:
+    tensor = on_gpu.tensor([1.0] * count)
+    tensor.cpu()
+    repr(tensor)
+    assert len(on_gpu.recorder.reads) == 2 * recorded
+
+
+def test_a_printed_tensor_is_one_read(on_gpu: Script) -> None:
+    assert repr(on_gpu.tensor([1.0, 2.0])) == "tensor([1.0, 2.0])"
+    assert repr(on_gpu.tensor([1.0, 2.0], "cpu")) == "tensor([1.0, 2.0])"
+    assert on_gpu.recorder.reads == [("aten::copy_", "float32", [1.0, 2.0])]
+
+
+@pytest.mark.parametrize(
+    ("device", "target", "phases", "reads"),
+    [
+        ("cuda", SimpleNamespace(type="cpu"), [], 1),
+        ("cuda", "cpu", [], 1),
+        ("cpu", SimpleNamespace(type="cuda"), UPLOAD, 0),
+        ("cpu", "cuda:1", UPLOAD, 0),
+        ("cpu", 0, UPLOAD, 0),
+        ("cpu", Tensor([], "cuda"), UPLOAD, 0),
+        ("cuda", Tensor([], "cpu"), [], 1),
+        ("cpu", "cpu", [], 0),
+        ("cuda", "cuda", [], 0),
+        ("cpu", None, [], 0),
+    ],
+)
+def test_to_is_an_upload_a_read_or_neither(on_gpu: Script, device: str, target: Any, phases: list[str], reads: int) -> None:
+    on_gpu.tensor([1.0], device).to(target)
+    assert (on_gpu.recorder.phases, len(on_gpu.recorder.reads)) == (phases, reads)
+
+
+@pytest.mark.parametrize(
+    ("into", "source", "phases", "reads"),
+    [("cuda", "cpu", UPLOAD, 0), ("cpu", "cuda", [], 1), ("cuda", "cuda", [], 0), ("cpu", "cpu", [], 0)],
+)
+def test_copy_into_a_tensor_is_an_upload_or_a_read(
+    on_gpu: Script, into: str, source: str, phases: list[str], reads: int
+) -> None:
+    tensor = on_gpu.tensor([0.0], into)
+    assert tensor.copy_(on_gpu.tensor([4.0], source)) is tensor
+    assert (on_gpu.recorder.phases, len(on_gpu.recorder.reads)) == (phases, reads)
+
+
+def test_a_number_copied_into_a_tensor_is_no_copy_between_devices(on_gpu: Script) -> None:
+    on_gpu.tensor([0.0]).copy_(4.0)
+    assert (on_gpu.recorder.phases, on_gpu.recorder.reads) == ([], [])
+
+
+def test_cuda_is_an_upload_unless_the_tensor_is_already_there(on_gpu: Script) -> None:
+    on_gpu.tensor([1.0], "cuda").cuda()
+    assert on_gpu.recorder.phases == []
+    on_gpu.tensor([1.0], "cpu").cuda()
+    assert on_gpu.recorder.phases == UPLOAD
+
+
+def test_a_comparison_of_gpu_tensors_is_one_read_of_a_truth_value(on_gpu: Script) -> None:
+    assert on_gpu.torch.equal(on_gpu.tensor([1.0]), on_gpu.tensor([1.0])) is True
+    on_gpu.torch.equal(on_gpu.tensor([1.0], "cpu"), on_gpu.tensor([1.0], "cpu"))
+    assert on_gpu.recorder.reads == [("aten::equal", "bool", [1.0])]

@@ -1,0 +1,94 @@
+"""The recorder in a process of its own, on this machine's CPU: one recording by phases, one by kernels."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces.format.trace_file import load
+from traces.model.trace import NONE, BatchKind, Ending, StepKind, Trace
+
+TRAIN = """
+import json, sys
+from pathlib import Path
+import torch
+from tracer import child
+
+child.start(json.loads(sys.argv[1]))
+if sys.argv[2:]:
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
+model = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(24, 8), torch.randint(0, 4, (24,)))
+for x, y in torch.utils.data.DataLoader(data, batch_size=4):
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    if sys.argv[2:]:
+        torch.distributed.all_reduce(model.weight.grad)
+        torch.distributed.barrier()
+    optimizer.step()
+    loss.item()
+"""
+
+
+def recorded(folder: Path, *words: str, **config: Any) -> tuple[Trace, list[Path]]:
+    session = {"out": str(folder / "run.msgpack"), "config": {"warmup": 1, "clean": 2, "profiled": 2, **config}}
+    done = subprocess.run(
+        [sys.executable, "-c", TRAIN, json.dumps(session), *words], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    (part,) = folder.glob("run.msgpack.*.part")
+    return load(part), list(folder.glob("run.msgpack.*.profile.json"))
+
+
+@pytest.fixture(scope="module")
+def by_phase(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, list[Path]]:
+    return recorded(tmp_path_factory.mktemp("phase"), "ranks", grain="phase")
+
+
+@pytest.fixture(scope="module")
+def by_kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, list[Path]]:
+    return recorded(tmp_path_factory.mktemp("kernel"), grain="kernel")
+
+
+def test_every_step_has_its_batch_its_loss_and_its_phases(by_phase: tuple[Trace, list[Path]]) -> None:
+    """GIVEN a script with six batches of four rows WHEN it runs THEN each step waits for 8 float and 1 label per row."""
+    trace, _ = by_phase
+    assert trace.steps.number.tolist() == [0, 1, 2, 3, 4, 5]
+    assert trace.batches.kind.tolist() == [BatchKind.WAIT] * 6
+    assert trace.batches.bytes.tolist() == [4 * (8 * 4 + 8)] * 6
+    names = [trace.strings[int(name)] for name in trace.phases.name[trace.phases.step == 2]]
+    assert [name for name in names if name != "other"] == ["loader", "forward", "loss", "zero_grad", "backward", "optimizer"]
+    assert len(trace.values) == 6  # of the loss
+
+
+def test_collectives_of_every_step_are_recorded_with_their_size(by_phase: tuple[Trace, list[Path]]) -> None:
+    trace, _ = by_phase
+    calls = trace.collectives
+    names = [trace.strings[int(name)] for name in calls.name]
+    assert names == ["all_reduce", "barrier"] * 6
+    assert calls.bytes.tolist() == [8 * 4 * 4, NONE] * 6
+    assert set(calls.ending.tolist()) == {Ending.SEEN}
+
+
+def test_a_recording_by_phases_profiles_no_step_and_says_what_it_lacks(by_phase: tuple[Trace, list[Path]]) -> None:
+    trace, profiles = by_phase
+    assert profiles == []
+    assert StepKind.PROFILED not in trace.steps.kind
+    assert "kernels" in trace.lacks
+    assert "device time: the script used no GPU here" in trace.lacks
+    assert not any("buckets" in lack for lack in trace.lacks)
+
+
+def test_a_recording_by_kernels_profiles_the_steps_after_the_clean_ones(by_kernel: tuple[Trace, list[Path]]) -> None:
+    trace, profiles = by_kernel
+    kinds = trace.steps.kind.tolist()
+    assert kinds[:3] == [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
+    assert kinds.count(StepKind.PROFILED) == 2
+    assert len(profiles) == 1 and "kernels" not in trace.lacks

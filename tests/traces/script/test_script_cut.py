@@ -1,0 +1,349 @@
+"""How a script's calls become steps of phases. Every call takes 10 ns, and the next one follows after 1 ns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from traces.script.phase_rule import ASIDE, LOSS, PLAIN
+from traces.script.script_cut import CutStep, ScriptCut
+from traces.script.step_rule import Optimizers
+
+
+class Optimizer: ...
+
+
+class Script:
+    """Makes calls and writes down the steps that end: `train` or `evaluate`, and the duration of each phase."""
+
+    def __init__(self, optimizer: bool = True, more: bool | None = None) -> None:
+        self.optimizers, self.optimizer, self.more = Optimizers(), Optimizer(), more
+        if optimizer:
+            self.optimizers.add(self.optimizer)
+        self.cut = ScriptCut[str](self, self.optimizers)
+        self.now_ns = 0
+        self.steps: list[str] = []
+        self.cut_steps: list[CutStep] = []
+        self.set_ups: list[int] = []
+        self.left: list[str] = []
+        self.evaluates: list[bool] = []
+        self.began: list[str] = []
+
+    # --- the calls
+
+    def do(self, calls: str, thread: str = "main") -> None:
+        for call in calls.split():
+            getattr(self, f"_{call}", lambda t, call=call: self.in_phase(t, call))(thread)
+            self.now_ns += 1
+
+    def in_phase(self, thread: str, phase: str, **how: Any) -> None:
+        self.cut.enter(thread, phase, self.now_ns, **how)
+        self.now_ns += 10
+        self.cut.leave(thread, phase, self.now_ns)
+
+    def _module(self, thread: str, grad: bool = True) -> None:
+        self.cut.module_called(thread, 1, grad, self.now_ns)
+        self.now_ns += 10
+        self.cut.module_returned()
+
+    def _evaluated(self, thread: str) -> None:
+        self._module(thread, grad=False)
+
+    def _op(self, thread: str, kind: int = PLAIN) -> None:
+        self.cut.op(thread, kind, self.now_ns)
+        self.now_ns += 10
+
+    def _loss(self, thread: str) -> None:
+        self._op(thread, LOSS)
+
+    def _fill(self, thread: str) -> None:
+        self._op(thread, ASIDE)
+
+    def _optimizer(self, thread: str) -> None:
+        self.in_phase(thread, "optimizer")
+        self.cut.optimizer_stepped(thread, True, self.now_ns)
+
+    def _second_optimizer(self, thread: str) -> None:
+        self.in_phase(thread, "optimizer")
+        self.cut.optimizer_stepped(thread, False, self.now_ns)
+
+    def _made(self, thread: str) -> None:
+        self.other = Optimizer()
+        self.optimizers.add(self.other)
+
+    def _exhausted(self, thread: str) -> None:
+        self.cut.loader_exhausted(thread)
+
+    def _stop(self, thread: str) -> None:
+        self.cut.stop(thread, self.now_ns)
+
+    # --- what ScriptCut reports
+
+    def segment_begins(self, thread: str, name: str, now_ns: int) -> None:
+        self.began.append(name)
+
+    def phase_left(self, thread: str, name: str, now_ns: int) -> None:
+        self.left.append(name)
+
+    def set_up_ends(self, thread: str, now_ns: int) -> None:
+        self.set_ups.append(now_ns)
+
+    def step_evaluates(self, is_evaluation: bool) -> None:
+        self.evaluates.append(is_evaluation)
+
+    def step_ends(self, thread: str, step: CutStep) -> None:
+        phases = " ".join(
+            f"{phase.name} {phase.end_ns - phase.start_ns}" for phase in step.segments if phase.end_ns > phase.start_ns
+        )
+        self.steps.append(f"{'evaluate' if step.is_evaluation else 'train'}: {phases}")
+        self.cut_steps.append(step)
+
+    def more_recorded(self) -> bool | None:
+        return self.more
+
+
+def steps_of(calls: str, **script: Any) -> list[str]:
+    run = Script(**script)
+    run.do(calls)
+    return run.steps
+
+
+TRAIN = "train: loader 11 forward 11 loss 11 backward 10 optimizer 11"
+
+
+@pytest.mark.parametrize(
+    ("calls", "steps"),
+    [
+        ("loader module loss backward optimizer", [TRAIN]),
+        ("loader module loss backward second_optimizer optimizer", [TRAIN.replace("optimizer 11", "optimizer 22")]),
+        ("loader module loss backward", []),
+        # no forward pass was seen before the loss: it lasts since the loader
+        ("loader loss backward optimizer", ["train: loader 11 loss 11 backward 10 optimizer 11"]),
+        ("loader backward optimizer", ["train: loader 11 backward 10 optimizer 11"]),
+        (
+            "loader zero_grad loss backward optimizer",
+            ["train: loader 11 zero_grad 10 forward 1 loss 11 backward 10 optimizer 11"],
+        ),
+        ("loader zero_grad backward optimizer", ["train: loader 11 zero_grad 10 forward 1 backward 10 optimizer 11"]),
+        # values that are created on the way are no forward pass
+        ("loader fill module loss backward optimizer", [TRAIN.replace("forward 11", "other 11 forward 11")]),
+        # so does a loss after a second copy
+        (
+            "loader module loss backward h2d loss backward optimizer",
+            ["train: loader 11 forward 11 loss 11 backward 10 h2d 11 forward 1 loss 11 backward 10 optimizer 11"],
+        ),
+        # two backward passes of one step
+        ("loader module backward backward optimizer", ["train: loader 11 forward 11 backward 21 optimizer 11"]),
+        (
+            "loader module backward loader module backward optimizer",
+            ["train: loader 11 forward 11 backward 10 loader 12 forward 11 backward 10 optimizer 11"],
+        ),
+        # gradient clipping after a backward pass is no forward pass
+        ("loader module backward op optimizer", ["train: loader 11 forward 11 backward 10 other 12 optimizer 10"]),
+        # a copy before the module is a phase, one within a forward pass is not
+        ("loader h2d module backward optimizer", ["train: loader 11 h2d 10 forward 12 backward 10 optimizer 11"]),
+        ("loader module h2d backward optimizer", ["train: loader 11 forward 22 backward 10 optimizer 11"]),
+    ],
+)
+def test_a_training_step_is_divided_into_phases(calls: str, steps: list[str]) -> None:
+    assert steps_of(calls) == steps
+
+
+@pytest.mark.parametrize(
+    ("calls", "steps"),
+    [
+        ("loader evaluated loader evaluated loader exhausted", ["evaluate: loader 11 forward 11"] * 2),
+        ("loader evaluated loader evaluated stop", ["evaluate: loader 11 forward 11", "evaluate: loader 11 forward 11"]),
+        ("loader evaluated", []),
+        ("evaluated evaluated stop", ["evaluate: forward 11", "evaluate: forward 11"]),
+    ],
+)
+def test_a_batch_without_gradients_is_an_evaluation_step(calls: str, steps: list[str]) -> None:
+    assert steps_of(calls) == steps
+
+
+def test_the_next_copy_ends_an_inference_step_only_if_it_moves_a_tensor() -> None:
+    """GIVEN inference without an optimizer and a loader WHEN the next batch is copied THEN a step ends, unless the copy made a
+    new tensor."""
+    assert steps_of("h2d evaluated h2d evaluated", optimizer=False) == ["evaluate: h2d 10 forward 12"]
+    run = Script(optimizer=False)
+    run.do("h2d evaluated")
+    run.in_phase("main", "h2d", moves_tensor=False)
+    assert run.steps == []
+
+
+def test_a_copy_within_a_module_ends_no_inference_step() -> None:
+    run = Script(optimizer=False)
+    run.do("h2d evaluated")
+    run.cut.module_called("main", 2, False, run.now_ns)
+    run.do("h2d")
+    assert run.steps == []
+
+
+def test_a_replay_knows_from_the_recording_whether_more_calls_follow() -> None:
+    assert steps_of("evaluated evaluated", optimizer=False, more=True) == []
+    assert steps_of("evaluated evaluated", optimizer=False, more=False) == ["evaluate: forward 11"]
+
+
+@pytest.mark.parametrize(
+    ("set_up", "ends"),
+    [
+        ("h2d made", True),  # the model was moved to the device before the optimizer was made
+        ("fill", True),  # allocator warm-up
+        ("module", True),  # a dry run
+        ("module backward", False),  # it has trained
+    ],
+)
+def test_work_before_the_first_batch_belongs_to_no_step_unless_it_trains(set_up: str, ends: bool) -> None:
+    run = Script()
+    run.do(set_up)
+    run.do("loader module loss backward optimizer")
+    assert bool(run.set_ups) is ends
+    assert (run.steps == [TRAIN]) is ends
+
+
+def test_set_up_is_recognized_only_before_the_first_step() -> None:
+    run = Script()
+    run.do("loader module loss backward optimizer")
+    run.do("fill made module loader module loss backward optimizer")
+    assert run.set_ups == []
+    assert run.steps[1].startswith("train: other 13 forward 1")
+
+
+def test_a_script_without_loader_begins_its_first_step_with_zero_grad() -> None:
+    """Batches are made on the device, and no module is called before zero_grad."""
+    run = Script()
+    run.do("op zero_grad module loss backward optimizer")
+    assert run.steps == ["train: zero_grad 10 forward 12 loss 11 backward 10 optimizer 11"]
+    run.do("op zero_grad module loss backward optimizer")
+    assert run.steps[1] == "train: other 1 forward 11 zero_grad 10 forward 12 loss 11 backward 10 optimizer 11"
+
+
+def test_a_loss_before_the_first_zero_grad_belongs_to_the_step() -> None:
+    assert steps_of("zero_grad op zero_grad backward optimizer") == ["train: zero_grad 10 forward 1 backward 10 optimizer 11"]
+    steps = steps_of("zero_grad op loss zero_grad backward optimizer")
+    assert steps == ["train: zero_grad 10 forward 12 loss 11 zero_grad 10 backward 11 optimizer 11"]
+
+
+def test_a_module_before_the_first_zero_grad_belongs_to_the_step() -> None:
+    assert steps_of("module zero_grad backward optimizer") == ["train: forward 11 zero_grad 10 backward 11 optimizer 11"]
+
+
+def test_other_threads_make_no_phases_once_the_script_s_thread_is_known() -> None:
+    run = Script()
+    run.do("loader module")
+    run.do("op loader module loss backward optimizer".replace("optimizer", "second_optimizer"), thread="prefetcher")
+    run.do("loss backward optimizer")
+    assert [phase.name for phase in run.cut_steps[0].segments] == ["loader", "forward", "loss", "backward", "optimizer"]
+    assert run.cut.thread == "main"
+
+
+def test_the_first_optimizer_s_thread_is_the_script_s_thread() -> None:
+    run = Script()
+    run.do("loader", thread="prefetcher")
+    run.do("optimizer", thread="trainer")
+    assert run.cut.thread == "trainer"
+
+
+def test_phases_alone_do_not_show_the_script_s_thread() -> None:
+    run = Script()
+    run.do("zero_grad op", thread="other")
+    assert run.cut.thread is None
+    run.do("module", thread="main")
+    assert run.cut.thread == "main"
+
+
+@pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])
+def test_only_the_script_s_own_loader_is_exhausted(thread: str, evaluations: int) -> None:
+    """GIVEN a script that has trained WHEN its loader has no more batches THEN a repeated call is another evaluation."""
+    run = Script()
+    run.do("loader module loss backward optimizer loader evaluated")
+    run.do("exhausted", thread)
+    run.do("evaluated loader")
+    assert len(run.steps) == 1 + evaluations
+
+
+def test_an_optimizer_in_a_backward_pass_ends_no_step() -> None:
+    """Hooks of parameters call optimizers, also in a thread of autograd."""
+    run = Script()
+    run.do("loader module")
+    run.cut.enter("main", "backward", run.now_ns)
+    run.cut.optimizer_stepped("autograd", False, run.now_ns)
+    run.cut.optimizer_stepped("main", False, run.now_ns)
+    run.cut.leave("main", "backward", run.now_ns + 10)
+    assert run.steps == []
+    run.do("loader")
+    assert len(run.steps) == 1
+
+
+def test_an_optimizer_after_a_backward_pass_may_end_no_step() -> None:
+    """Only the first optimizer ends steps, and an optimizer outside of backward passes shows that the script has one."""
+    run = Script()
+    run.do("loader module backward")
+    run.cut.optimizer_stepped("main", False, run.now_ns)
+    run.do("loader")
+    assert run.steps == []
+
+
+def test_a_forward_pass_that_was_not_seen_begins_after_the_loader_in_every_step() -> None:
+    steps = steps_of("loader loss backward optimizer loader loss backward optimizer")
+    assert steps == ["train: loader 11 loss 11 backward 10 optimizer 11", "train: loader 12 loss 11 backward 10 optimizer 11"]
+
+
+def test_a_phase_within_another_phase_is_not_left() -> None:
+    run = Script()
+    run.cut.enter("main", "backward", 0)
+    run.do("h2d")
+    assert run.cut.entered == "backward" and run.left == []
+    run.cut.leave("main", "backward", 20)
+    assert (run.cut.entered, run.cut.current, run.left) == ("", "backward", ["backward"])
+
+
+def test_ops_change_no_phase_while_an_entered_phase_lasts() -> None:
+    run = Script()
+    run.cut.enter("main", "backward", 0)
+    assert run.cut.turns == (False, False, False)
+    run.cut.leave("main", "backward", 10)
+    assert run.cut.turns == (True, True, True)
+    run.do("module")
+    assert run.cut.turns == (False, True, False)
+
+
+def test_a_module_within_an_entered_phase_is_no_forward_pass() -> None:
+    run = Script()
+    run.do("loader module")
+    run.cut.enter("main", "optimizer", run.now_ns)
+    began = list(run.began)
+    run.do("module")
+    assert run.began == began
+
+
+def test_a_step_tells_when_its_last_phase_was_left() -> None:
+    run = Script()
+    run.do("loader module loss backward optimizer")
+    assert run.cut_steps[0].left_ns == run.cut_steps[0].end_ns == 54
+    run = Script()
+    run.do("loader evaluated loader")
+    assert run.cut_steps[0].left_ns is None
+
+
+def test_a_step_becomes_a_training_step_at_its_backward_pass() -> None:
+    run = Script()
+    run.do("loader")
+    assert run.cut.is_undecided
+    run.do("evaluated")
+    assert not run.cut.is_undecided
+    run.do("backward")
+    assert run.evaluates == [True, False]
+
+
+def test_a_training_step_without_an_optimizer_ends_before_the_next_batch() -> None:
+    """The script updates its weights itself after the backward pass."""
+    steps = steps_of("loader module backward op loader module backward op loader", optimizer=False)
+    assert steps == ["train: loader 11 forward 11 backward 10 other 12"] * 2
+
+
+def test_a_script_that_begins_with_a_backward_pass_has_no_forward_pass_before_it() -> None:
+    assert steps_of("backward optimizer") == ["train: backward 10 optimizer 11"]
+    assert steps_of("backward optimizer backward optimizer")[1] == "train: forward 1 backward 10 optimizer 11"
