@@ -8,7 +8,8 @@
 Note [A step's time]
     A step owns the kernels, copies and memsets that were launched between its start and end on the host. Work is never cut at
     the end of a step. Work without a known launch that precedes all launched work of its stream is the backlog, which belongs
-    to no step. Other work without a known launch belongs to the step in which it starts.
+    to no step. Other work without a known launch belongs to the step in which it starts. The exception is work whose successor
+    on the stream was launched earlier: it belongs to the step of the work before it.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)

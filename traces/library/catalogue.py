@@ -64,7 +64,7 @@ def gpus() -> list[Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Return the first GPU whose device name contains all words of `name`, such as "V100-PCIE".
+    """Return the GPU with this name, or the first GPU whose device name contains all words of `name`.
 
     Raises TraceLibraryError, with similar names, for an unknown GPU.
     """
