@@ -314,7 +314,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Count the pairs of networks that have the same order in our figures and in the paper."""
+    """Count the pairs of networks for which our figures and the paper agree on which network is faster."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

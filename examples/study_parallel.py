@@ -1,4 +1,4 @@
-"""Provides two data-parallel models that measure their stages.
+"""Provides two data-parallel models that measure the time of each stage (scatter, replicate, compute, gather).
 
     meter = Meter(gpus=[0, 1])
     model = PlainDataParallel(net.cuda(), [0, 1], meter)     # or MeteredDataParallel: the same stages

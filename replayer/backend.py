@@ -1,4 +1,4 @@
-"""Registers the virtual GPU with PyTorch, which works without a GPU driver.
+"""Registers the virtual GPU with PyTorch. No GPU driver is needed.
 
     backend.register()
     state.start(virtual_gpu)

@@ -124,7 +124,7 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Report the first stored call before a CUDA graph is launched, because the call begins the forward pass."""
+        """Report the first call of the captured CUDA graph before the launch, because the call begins the forward pass."""
         for report in self._reports_of(graph)[:1]:
             self.steps.report(*report)
 

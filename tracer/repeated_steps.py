@@ -90,7 +90,7 @@ class RepeatedSteps:
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Forget the remembered step, and return the calls of the current step with their times."""
+        """Return the calls of the current step with their times, and stop comparing with the remembered step."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self._learning = [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))

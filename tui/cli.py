@@ -308,8 +308,8 @@ def record(asked: RecordOptions) -> int:
 def fit(asked: FitOptions) -> int:
     """Find out which GPUs a script fits on, and the largest batch size for each.
 
-    Run the script's first steps twice on a virtual GPU with unlimited memory. The script's allocations are then repeated with
-    the memory of each GPU.
+    Run the script's first steps twice on a virtual GPU with unlimited memory. The memory that the script allocates is then
+    allocated again on a virtual GPU of each kind.
     """
     from tui.commands.fit import run
 

@@ -58,7 +58,7 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """Stores objects of the script's process that the virtual GPU uses."""
+    """Stores the objects that a virtual GPU needs, such as its clock and its recording."""
 
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace

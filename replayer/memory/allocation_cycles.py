@@ -83,12 +83,13 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return the number of events so far, or None if the script frees other memory than in earlier steps."""
+        """Return how many events of the repeating step are done. Return None if this step frees different memory than earlier
+        steps."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the memory events since the last call, and the number of the op after each event."""
+        """Return the memory events that were added since the last call of `take_rows`."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]
@@ -100,7 +101,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Start the next repetition, or return False if `take_rows` has not returned all events."""
+        """Start the next repetition of the step. Return False if memory events of the current repetition are still missing."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1

@@ -126,7 +126,8 @@ class RegionMemory:
     def end(self) -> list[AllocationHandle]:
         """Return the recorded memory blocks that belong to no tensor of the replay.
 
-        A tensor without a recorded block gets a freed block of the same size, because fused kernels may write in place.
+        If a tensor has no recorded block, a fused kernel probably wrote the tensor in place, so the tensor gets a freed block
+        of the same size.
         """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)

@@ -73,7 +73,8 @@ class Factories:
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
-        """Create the window on the CPU and copy it to the device, because PyTorch has C++ kernels only for CPU and CUDA."""
+        """Create a window function (such as Hann) on the CPU and copy it to the device, because PyTorch has C++ kernels only
+        for CPU and CUDA."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 

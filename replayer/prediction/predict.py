@@ -65,7 +65,7 @@ class PredictedTime:
 class PredictedFigures:
     """Stores the predicted times and the expected error. An `expected_error` of 0.08 means 8 % of the step time.
 
-    `expected_error` is None if too much GPU time belongs to ops without recorded shapes.
+    `expected_error` is None if the shapes of too many ops were not recorded.
     """
 
     device: str

@@ -189,7 +189,7 @@ class LibraryPace:
     def step_ended(self, trained: bool) -> int:
         """End the training step, and return the index of its entry in `notes()`.
 
-        Raises NotInLibrary after several steps that would not fit on the real GPU.
+        Raises NotInLibrary if several steps in a row need more memory than the real GPU has.
         """
         if self._full is not None and trained:
             self._full_steps += 1

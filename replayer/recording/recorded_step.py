@@ -16,7 +16,7 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Stores three keys to look up recorded calls: of the same op and shapes, of an equivalent op, or of the same op."""
+    """Stores three keys for finding a recorded call of an op. The keys differ in how similar the recorded call must be."""
 
     exact: str
     equivalent: str

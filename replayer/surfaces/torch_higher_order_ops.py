@@ -34,7 +34,7 @@ def install(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """Return a function that runs `function` again, because the tracer of `linearize` misses the ops of virtual tensors."""
+        """Compute each derivative with `jvp`, because `linearize` cannot trace ops on virtual tensors."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
     patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

@@ -2,8 +2,8 @@
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
-In PyTorch, `aten::convolution` calls `aten::_convolution`, and torch.jit.trace records only `aten::_convolution`. While a
-script traces a model, `aten::_convolution` therefore replaces `aten::convolution`.
+In PyTorch, `aten::convolution` calls `aten::_convolution`, and torch.jit.trace records only `aten::_convolution`. During
+`torch.jit.trace`, `aten::_convolution` replaces `aten::convolution`.
 """
 
 from __future__ import annotations

@@ -50,8 +50,7 @@ def install(torch_module: ModuleType) -> None:
     patch_around(torch_module.Tensor, untyped_storage=untyped_storage, new=new_tensor)
 
     def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
-        """Return True if `obj` is a storage. VirtualStorage is not in PyTorch's set of storage classes, because torch.load
-        would read a dtype from the class name."""
+        """Return True for instances of VirtualStorage too."""
         return isinstance(obj, VirtualStorage) or is_storage(obj)
 
     def to(to_device: TorchAny, self: TorchAny, *, device: TorchAny, non_blocking: bool = False) -> TorchAny:

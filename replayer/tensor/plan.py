@@ -54,7 +54,7 @@ Outcome = New | View | Same | Constant | Several
 class Reshaped(NamedTuple):
     """The op changes the shape, the strides or the memory of an argument.
 
-    After `a.set_(b)`, the argument `a` has the memory of `b`, and `rebound` is the position of `b`.
+    For `a.set_(b)`, `rebound` is the argument position of `b`, whose memory `a` gets.
     """
 
     of: Where

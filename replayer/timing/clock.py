@@ -48,7 +48,7 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the time to a script that may poll the clock in a loop. See Note [The recorded clock]."""
+        """Return the current time. The caller is a script that may poll the clock in a loop. See Note [The recorded clock]."""
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
@@ -119,7 +119,7 @@ class VirtualClock(Clock):
                 self._jumped.notify_all()
 
     def stand_by(self, deadline_ns: int) -> None:
-        """Wait until real time or the waits of other threads have advanced the clock to `deadline_ns`."""
+        """Wait until the clock reaches `deadline_ns`. Other threads may advance the clock too."""
         with self._jumped:
             while (short_ns := deadline_ns - self.now_ns()) > 0:
                 self._jumped.wait(min(short_ns * 1e-9, threading.TIMEOUT_MAX))

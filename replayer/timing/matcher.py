@@ -197,7 +197,7 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread to `position_ns` in the recorded phase, and add the recorded host time in between."""
+        """Advance the thread to `position_ns` in the recorded phase. The skipped host time is added to the thread's time."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 
@@ -247,7 +247,7 @@ class SegmentMatcher:
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Match again all calls that another matcher has matched."""
+        """Repeat all matches of another matcher with this matcher's recorded step."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)

@@ -65,7 +65,7 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Stores the time at which the work before a CUDA event ends.
+    """Stores the time at which a CUDA event completes.
 
     Recording an event again does not affect streams that already wait for the event.
     """

@@ -1,4 +1,4 @@
-"""Hides messages of PyTorch and Kineto about the recorder's own profiles from the script.
+"""Suppresses messages that PyTorch and Kineto print about the recorder's own profiles.
 
     said: list[str] = []
     with quiet_profiler(torch, said):
@@ -68,7 +68,7 @@ def _without_kinetos_lines(said: list[str]) -> Iterator[None]:
 
 
 class _OfThread:
-    """Matches every Python warning of one thread, as the message pattern of a warnings filter."""
+    """A pattern for `warnings.filterwarnings` that matches all warnings of one thread."""
 
     def __init__(self) -> None:
         self.thread: int | None = threading.get_ident()

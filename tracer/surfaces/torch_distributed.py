@@ -115,7 +115,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wrap the function `call`, and record successful calls of ranks in the process group."""
+        """Wrap a collective function, so that each successful call is recorded if this rank belongs to the process group."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -238,7 +238,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of a process group written in Python, because PyTorch's C++ code calls these methods."""
+        """Wrap the methods of process groups that are written in Python, because PyTorch's C++ code calls these methods
+        directly."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():

@@ -95,7 +95,7 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Return the future of a C++ Work object, and record waits for the future.
+        """Return the future of a C++ Work object. A wait for the future is recorded.
 
         The recorder ignores futures of Python subclasses of Work, because waiting for them involves no CUDA stream.
         """

@@ -100,7 +100,7 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Stop timing a collective. Any thread may call the method at any time, even Python's garbage collector."""
+        """Stop timing a collective. The method may be called in any thread at any time, even during a garbage collection."""
         self._given_up.append(pending)
 
     def write_done(self) -> None:

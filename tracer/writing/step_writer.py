@@ -187,7 +187,7 @@ class StepWriter:
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
-        """Return the device index and the times (ns) of two CUDA events. Return NONE for all three values if a time is unknown.
+        """Return the device index and the times (ns) of two CUDA events.
         """
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN

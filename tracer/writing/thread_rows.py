@@ -38,7 +38,7 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """Give row 0 to the calling thread, because the recorder may have been created in another thread."""
+        """Make the calling thread the script's main thread (row 0), if another thread created the recorder."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0

@@ -33,7 +33,8 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
-    """Write a figure to a file. Raise TraceError without matplotlib, or without the data for the figure."""
+    """Write a figure to a file. Raise TraceError if matplotlib is not installed, or if the trace lacks the data for the
+    figure."""
     try:
         import matplotlib
     except ImportError:

@@ -222,7 +222,8 @@ class ViewApp(App[int]):
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """Load the traces in a thread that never waits long for the app, because Python waits for the thread at exit."""
+        """Load the traces in a thread. The thread must never wait long for the app, because Python waits for the thread at
+        exit."""
         try:
             for stage in self._stages:
                 if self._shut:

@@ -57,7 +57,7 @@ class Ages:
 
 
 class UsedStream(Protocol):
-    """Defines the interface of a CUDA stream that uses a memory block."""
+    """Defines what the allocator needs to know about a CUDA stream."""
 
     @property
     def number(self) -> int: ...

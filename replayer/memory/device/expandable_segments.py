@@ -21,7 +21,7 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 def best_fit(plain: Pool, size: int) -> Block | None:
     """Return the best free block for `size` bytes, or None if no free block is large enough.
 
-    The last block of a segment can grow, so its maximum size is compared (get_free_block in PyTorch's
+    The last block of a segment counts with the size to which it can grow (get_free_block in PyTorch's
     CUDACachingAllocator.cpp).
     """
     candidates = _by_size(plain, size)

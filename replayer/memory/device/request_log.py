@@ -59,7 +59,7 @@ class RequestLog:
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log the free of a block that was requested after the log began."""
+        """Log that a block was freed. Blocks from before the start of the log are ignored."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))

@@ -78,7 +78,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """The caller does not hold the lock, because locking pages takes long."""
+        """The caller must not hold the mutex, because pinning memory pages takes long."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)

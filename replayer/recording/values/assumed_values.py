@@ -22,7 +22,7 @@ PATIENCE = 997
 
 
 class AssumedValues:
-    """Supplies assumed values. If `improving` is False, every assumed float is 1.0 and every assumed count is 0."""
+    """Supplies assumed values. Set `improving` to False to get the same value at every read: 1.0 for floats, 0 for counts."""
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained

@@ -118,7 +118,7 @@ def _histc(data: torch.Tensor, *_: object) -> None:
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
-    """See ATen/native/cuda/ReduceLogicKernel.cu, which runs for two or more elements."""
+    """PyTorch launches this kernel (ATen/native/cuda/ReduceLogicKernel.cu) only for two or more elements."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 

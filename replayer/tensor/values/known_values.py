@@ -39,7 +39,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host storage that contains the values of a virtual tensor's memory under `--values compute`.
+    """Return the host storage with the values of a virtual tensor, which exists only with `--values compute`.
 
     Memory that the script has not written yet is treated as zeros. See Note [Payloads].
     """

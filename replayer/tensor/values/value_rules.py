@@ -114,7 +114,7 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """Mark the values that a captured op overwrites as unknown after each replay of its CUDA graph."""
+    """After each replay of a CUDA graph, the tensors that its ops overwrite have unknown values."""
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
         if capture is not None and stream in capture:

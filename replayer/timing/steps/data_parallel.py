@@ -123,7 +123,7 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def charge_so_far(self) -> bool:
-        """Add the GPU time of the ops so far.
+        """Make the GPUs busy for the recorded time of the ops that have been called so far.
 
         Returns False if the recording has no nn.DataParallel stages in the current phase.
         """

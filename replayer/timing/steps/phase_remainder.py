@@ -47,7 +47,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher and the CPU thread for an op on a device other than the first.
+        """Return the matcher and the CPU thread for an op on another GPU than the first.
 
         As in PyTorch's autograd, each GPU has its own CPU thread in the backward pass.
         """
@@ -81,7 +81,8 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add GPU work up to now: unused recorded kernels, or estimates for a different program."""
+        """Run the GPU work that is due before the host waits. The work is unmatched recorded kernels or, in a different
+        program, estimates."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

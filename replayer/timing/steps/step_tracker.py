@@ -359,7 +359,7 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def charge_so_far(self, thread: HostThread) -> None:
-        """Add the GPU time of the recorded phase up to the current position."""
+        """Make the GPU busy for the recorded time of the current phase, as far as the script has come."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)

@@ -76,7 +76,7 @@ _GATHERED: dict[str, tuple[type[Table], tuple[str, ...]]] = {
 
 @dataclass(slots=True, frozen=True)
 class DeferredRows:
-    """Represents rows of a trace table that the writing thread creates later."""
+    """Stores data from which the writing thread later creates rows of a trace table."""
 
     count: int
     make: Callable[[], Column]

@@ -144,7 +144,7 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis. In the first `flush_right` sections, the traces end at the same position."""
+        """Build a time axis. The first `flush_right` sections are aligned at their ends instead of their starts."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

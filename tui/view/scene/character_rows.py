@@ -41,7 +41,8 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Lists colour codes of characters that show no work, such as the signs for differences between two traces."""
+    """Lists colour codes for characters that do not represent GPU work, such as the signs for differences between two
+    traces."""
 
     BLANK = 24
     MORE = 25  # the replay is busier
@@ -237,7 +238,7 @@ def anything(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Return MORE for a change above `least`, and LESS for a change below -`least`, in each screen column."""
+    """Return one sign per screen column: MORE if the change is above `least`, LESS if it is below -`least`."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

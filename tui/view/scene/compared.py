@@ -56,7 +56,7 @@ class Sums:
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
     """Return signs for the differences between two traces in each screen column.
 
-    With `by_place`, kernels at different positions on the time axis also count as different.
+    If `by_place` is True, two kernels differ if they are at different positions on the time axis.
     """
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]

@@ -10,7 +10,7 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """Stores the compared times and the largest occurrence of a difference between two traces."""
+    """Stores the times that are compared, and where the difference between the two traces is largest."""
 
     what: str
     table: str  # "device" or "phases"

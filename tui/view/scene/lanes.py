@@ -79,7 +79,7 @@ class Lane:
 class Curve:
     """Represents a step function of time, such as allocated memory.
 
-    The attribute `has_total` is False if memory that was allocated before the recording is missing from all values.
+    If `has_total` is False, the values do not include memory that was allocated before the recording.
     """
 
     def __init__(self, time_ns: Any, value: Any, has_total: bool = True) -> None:

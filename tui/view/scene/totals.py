@@ -20,7 +20,7 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True)
 class Totals:
-    """Contains totals of all calls with one name: sums over one trace, or means per step for two traces."""
+    """Contains the call count and the total time of one op or kernel. For two traces, the figures are means per step."""
 
     name: str
     calls: float

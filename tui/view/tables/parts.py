@@ -16,7 +16,7 @@ from tui.view.scene.difference import Difference
 
 
 class TableRow(NamedTuple):
-    """Stores the values of one table row, and the event to which the timeline jumps."""
+    """Stores the values of one table row, and the event that the timeline shows when the row is selected."""
 
     values: tuple[Value, ...]
     name: str = ""
