@@ -11,8 +11,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 _LONGEST_VALUE = 4 << 20  # bytes; a TCPStore rejects messages over 8 MiB
 
@@ -71,6 +74,12 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
         messages += [RankMessage(**fields, payload=None if length is None else payload[start:end])] * count
         start = end
     return messages
+
+
+def for_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
+    """Convert messages, and convert a message only once if several ranks share it."""
+    converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
+    return [converted[id(message)] for message in messages]
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:

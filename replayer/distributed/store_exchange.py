@@ -12,8 +12,9 @@ Note [One rank reads for all]
 Note [Waits between ranks]
     A waiting rank asks the store again after a pause, because the store's own wait logs every timeout and blocks the other
     threads of the process. Pauses grow with the time waited, up to `_LONGEST_OF_ALL_PAUSES_S`. After `LIVENESS_CHECK_AFTER_S`,
-    the rank checks for missing ranks that have ended, and for ranks that wait for each other. After the group's timeout, a wait
-    ends with an error that names the operation and the missing ranks.
+    the rank checks for missing ranks that have ended, and for ranks that wait for each other. In larger groups, pauses are
+    longer and checks are rarer, so the store does not get more requests per second. After the group's timeout, a wait ends with
+    an error that names the operation and the missing ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
 from replayer.distributed.clock_offset import ClockOffset, ended_key
-from replayer.distributed.rank_message import RankMessage, conflict_of, pack, unpack
+from replayer.distributed.rank_message import RankMessage, conflict_of, for_each, pack, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
@@ -40,7 +41,7 @@ LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
 # A waiting rank sleeps for 1/64 of the time waited so far, and checks for missing ranks after every 1/16 of that time.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
-_ALL_READ_UP_TO = 8  # ranks; in larger groups, each rank also polls less often
+_ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
 _CIRCLE_LASTS_S = 4.0
 _MISSING_FOLLOWED = 8  # ranks
@@ -159,7 +160,9 @@ class StoreExchange:
         self._deadlocks, self._global_ranks = deadlocks, global_ranks or range(size)
         self._of_group = f" of group {group_name}" if group_name else ""
         self._is_recorded = False  # among the waits of `deadlocks`
-        self._longest_pause_s = _LONGEST_PAUSE_S * max(size / _ALL_READ_UP_TO, 1.0)
+        larger = max(size / _ALL_READ_UP_TO, 1.0)
+        self._first_pause_s, self._longest_pause_s = _FIRST_PAUSE_S * larger, _LONGEST_PAUSE_S * larger
+        self._check_after_s = LIVENESS_CHECK_AFTER_S * max(size / _ALL_CHECK_UP_TO, 1.0)
 
     def post(self, channel: str, members: Sequence[int], message: RankMessage) -> PendingExchange:
         number = self._numbers.get(channel, 0)
@@ -186,7 +189,7 @@ class StoreExchange:
         self._read[channel] = number + 1
         self._delete_read(channel, min(message.read_count for message in messages))
         offset_ns = self.offset_ns()
-        return [replace(message, arrived_ns=message.arrived_ns + offset_ns) for message in messages]
+        return for_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
         """Announce that this rank ends. The first rank waits until all other ranks have left, because it may host the store."""
@@ -202,7 +205,7 @@ class StoreExchange:
             return
 
     def _await_ends(self, ended: int) -> None:
-        pause_s, changed_ns = _FIRST_PAUSE_S, perf_counter_ns()
+        pause_s, changed_ns = self._first_pause_s, perf_counter_ns()
         while ended < self.size:
             sleep(pause_s)
             now, pause_s = self._store.add("ended", 0), min(2 * pause_s, self._longest_pause_s)
@@ -266,14 +269,14 @@ class StoreExchange:
 
     def _await(self, awaited: Sequence[str], keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
         """See Note [Waits between ranks]."""
-        began_ns, pause_s, look_s = perf_counter_ns(), _FIRST_PAUSE_S, LIVENESS_CHECK_AFTER_S
+        began_ns, pause_s, look_s = perf_counter_ns(), self._first_pause_s, self._check_after_s
         with self._waiting(own.operation):
             while not self._store.check(awaited):
                 waited_s = (perf_counter_ns() - began_ns) * 1e-9
                 if waited_s >= min(look_s, self.timeout_s):
                     if not self._looks_for_missing(keys, members, own, waited_s):
                         return bool(self._store.check(awaited))
-                    look_s = waited_s + max(LIVENESS_CHECK_AFTER_S, waited_s / _LOOKS_PER_WAIT)
+                    look_s = waited_s + max(self._check_after_s, waited_s / _LOOKS_PER_WAIT)
                 sleep(pause_s)
                 most_s = min(max(self._longest_pause_s, waited_s / _PAUSES_PER_WAIT), _LONGEST_OF_ALL_PAUSES_S)
                 pause_s = min(2 * pause_s, most_s)

@@ -162,16 +162,18 @@ def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: Tor
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:
     if not any(isinstance(tensor, VirtualTensor) for tensor in tensors):
         return verify(group, tensors, logger)
-    everyone: list[TorchAny] = [None] * group.size()
-    dist.all_gather_object(everyone, [list(tensor.shape) for tensor in tensors], group=group)
-    first, own, rank = everyone[0], everyone[group.rank()], group.rank()
-    for other, shapes in enumerate(everyone):
-        if len(shapes) != len(own):
+    own, rank = [list(tensor.shape) for tensor in tensors], group.rank()
+    counts: list[TorchAny] = [None] * group.size()
+    dist.all_gather_object(counts, len(own), group=group)
+    for other, count in enumerate(counts):
+        if count != len(own):
             raise RuntimeError(
                 "DDP expects same model across all ranks, but Rank"
-                f" {rank} has {len(own)} params, while rank {other} has inconsistent {len(shapes)} params."
+                f" {rank} has {len(own)} params, while rank {other} has inconsistent {count} params."
             )
-    for index, (mine, theirs) in enumerate(zip(own, first, strict=True)):
+    first = [own]
+    dist.broadcast_object_list(first, src=dist.get_global_rank(group, 0), group=group)
+    for index, (mine, theirs) in enumerate(zip(own, first[0], strict=True)):
         if mine != theirs:
             raise RuntimeError(
                 f"[{rank}]: params[{index}] in this process with sizes {mine} appears not to match sizes of the same"

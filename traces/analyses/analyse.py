@@ -18,6 +18,7 @@ from traces.analyses.transfers import TransferSum, transfers
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
 from traces.figures.measure import profiled_steps
 from traces.figures.problems import hides_work
+from traces.model.each_once import each_once
 from traces.model.trace import Trace
 from traces.rates.achieved_rates import OpRates, achieved_tables
 
@@ -41,6 +42,7 @@ class Analyses:
     compiled: CompiledFigures | None = None
 
 
+@each_once()
 def analyse(trace: Trace, *, details: bool = True) -> Analyses:
     """Run all analyses. If `details` is False, only the analyses for the first screen of `trace info` are run."""
     lacks_work = bool(hides_work(trace))

@@ -114,16 +114,16 @@ class IdleCall:
 def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     rows = work_rows(trace)
     rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
-    spans = trace.device.take(rows)
-    launch = np.where(spans.launch < len(trace.host), spans.launch, NONE)
+    device, start_ns, end_ns = trace.device.device[rows], trace.device.start_ns[rows], trace.device.end_ns[rows]
+    launch = np.where(trace.device.launch[rows] < len(trace.host), trace.device.launch[rows], NONE)
     called_ns = np.append(trace.host.start_ns, NONE)[launch]
     known_ns = launched_ns(trace, rows)
-    streams = spans.stream if by_stream else np.full(len(rows), NONE)
-    for own in grouped(spans.device, streams):
-        busy = Intervals(spans.start_ns[own], spans.end_ns[own])
-        first = own[np.searchsorted(spans.start_ns[own], busy.start_ns)]
+    streams = trace.device.stream[rows] if by_stream else np.full(len(rows), NONE)
+    for own in grouped(device, streams):
+        busy = Intervals(start_ns[own], end_ns[own])
+        first = own[np.searchsorted(start_ns[own], busy.start_ns)]
         yield Gaps(
-            int(spans.device[own[0]]),
+            int(device[own[0]]),
             int(streams[own[0]]),
             busy.end_ns[:-1],
             busy.start_ns[1:],
@@ -143,6 +143,7 @@ def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
     return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()
 
 
+@once
 def idle_times(trace: Trace) -> dict[str, IdleTime]:
     spans, steps = idle_spans(trace), profiled_steps(trace)
     busy_of, rows_of = busy_by_device(trace), by_value(spans.device)
@@ -164,8 +165,8 @@ def idle_times(trace: Trace) -> dict[str, IdleTime]:
 def _of_clean_steps(trace: Trace, rank: int, measured: IdleTime) -> IdleTime:
     # see Note [Idle time of clean steps]
     clean, profiled = (rows[trace.steps.rank[rows] == rank] for rows in (steady_steps(trace), profiled_steps(trace)))
-    of = pace(trace, clean, with_kernels=profiled)
-    if of is None or np.isin(profiled, clean).any():
+    of = None if np.isin(profiled, clean).any() else pace(trace, clean, with_kernels=profiled)
+    if of is None:
         return measured
     window_ns = max(of.pace_ns * measured.steps, measured.busy_ns)
     data_ns = min((of.pace_ns - of.without_data_ns) * measured.steps, window_ns - measured.busy_ns)

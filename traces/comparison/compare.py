@@ -59,6 +59,7 @@ from traces.figures.problems import hides_work, serious_problems
 from traces.figures.spread import NOTHING, Spread, median_per_step, relative_error, spread
 from traces.figures.stage_times import StageError, stage_errors
 from traces.figures.step_memory import step_rises
+from traces.model.each_once import each_once
 from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
 from traces.model.run import KINETO, RECORDER, HostFigures, MissingOp, ReplayNotes
 from traces.model.trace import NONE, PHASES, Column, StepKind, Trace
@@ -282,6 +283,7 @@ class Comparison(ComparedFigures):
         return replace(self, memory=memory)
 
 
+@each_once()
 def compare(
     recorded: Trace,
     other: Trace,

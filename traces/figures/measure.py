@@ -35,10 +35,13 @@ def busy_by_device(trace: Trace) -> dict[int, Intervals]:
     return {device: Intervals(start_ns[rows], end_ns[rows]) for device, rows in by_value(trace.device.device[work]).items()}
 
 
+@once
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
-    spans = trace.device.take(work_rows(trace))
-    streams = [spans.take(rows) for rows in grouped(spans.device, spans.stream)]
-    return {(int(of.device[0]), int(of.stream[0])): Intervals(of.start_ns, of.end_ns) for of in streams}
+    work = work_rows(trace)
+    device, stream = trace.device.device[work], trace.device.stream[work]
+    start_ns, end_ns = trace.device.start_ns[work], trace.device.end_ns[work]
+    streams = grouped(device, stream)
+    return {(int(device[of[0]]), int(stream[of[0]])): Intervals(start_ns[of], end_ns[of]) for of in streams}
 
 
 def busy_ns(trace: Trace) -> int:
@@ -335,23 +338,24 @@ class MemoryCurve:
 
 
 def memory_curve(trace: Trace, device: int) -> MemoryCurve:
-    return _curve(trace.memory.take(trace.memory.device == device))
+    return _curve(trace.memory, np.flatnonzero(trace.memory.device == device))
 
 
 def memory_curves(trace: Trace) -> dict[int, MemoryCurve]:
-    return {device: _curve(trace.memory.take(rows)) for device, rows in by_value(trace.memory.device).items() if device >= 0}
+    return {device: _curve(trace.memory, rows) for device, rows in by_value(trace.memory.device).items() if device >= 0}
 
 
-def _curve(of_device: MemoryEvents) -> MemoryCurve:
-    here = of_device.take(np.argsort(of_device.time_ns, kind="stable"))
-    known = here.allocated_bytes != NONE
+def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
+    rows = rows[np.argsort(events.time_ns[rows], kind="stable")]
+    time_ns, allocated_bytes = events.time_ns[rows], events.allocated_bytes[rows]
+    known = allocated_bytes != NONE
     if known.any():
-        return MemoryCurve(here.time_ns[known], here.allocated_bytes[known], 0, "recorded")
+        return MemoryCurve(time_ns[known], allocated_bytes[known], 0, "recorded")
     # The running sum of allocations is negative if the script frees memory that was allocated before the recording. The amount
     # by which the running sum falls below zero is the memory that was allocated before the recording.
-    total = np.cumsum(here.bytes)
+    total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
-    return MemoryCurve(here.time_ns, total + before_bytes, before_bytes, "summed")
+    return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")
 
 
 def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:

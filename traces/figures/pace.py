@@ -75,7 +75,6 @@ from traces.model.trace import NONE, Column, Trace
 
 HOST, DEVICE = "host", "device"
 _LONG_AGO = -(2**62)
-_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 # see Note [A step's time]
@@ -104,7 +103,12 @@ class StepTimes:
     def slowest(self) -> dict[bytes, tuple[PaceSeries | None, PaceSeries | None]]:
         return {}
 
-    @property
+    def of_devices(self, rows: Column) -> dict[int, Column]:
+        """Return, for each device, the steps of its rank among the given steps. Devices without such steps are left out."""
+        of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
+        return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
+
+    @cached_property
     def gpu_time_ns(self) -> Column:
         return sum(self.gpu_ns.values(), np.zeros(len(self.host_interval_ns), dtype=np.int64))
 
@@ -203,26 +207,25 @@ def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def _slowest(times: StepTimes, rows: Column) -> tuple[PaceSeries | None, PaceSeries | None]:
     key = rows.tobytes()
     if key not in times.slowest:
-        of_rank = {rank: rows[own] for rank, own in by_value(times.rank[rows]).items()}
-        times.slowest[key] = _slowest_host(times, of_rank), _slowest_device(times, of_rank)
+        times.slowest[key] = _slowest_host(times, rows), _slowest_device(times, rows)
     return times.slowest[key]
 
 
-def _slowest_host(times: StepTimes, of_rank: dict[int, Column]) -> PaceSeries | None:
-    without_data_ns = times.host_interval_ns - times.data_wait_ns
-    found = [PaceSeries(rows, times.host_interval_ns, without_data_ns, NONE) for rows in of_rank.values()]
+def _slowest_host(times: StepTimes, rows: Column) -> PaceSeries | None:
+    without_data_ns, of_ranks = times.host_interval_ns - times.data_wait_ns, by_value(times.rank[rows]).values()
+    found = [PaceSeries(rows[own], times.host_interval_ns, without_data_ns, NONE) for own in of_ranks]
     return max(found, key=_median, default=None)
 
 
-def _slowest_device(times: StepTimes, of_rank: dict[int, Column]) -> PaceSeries | None:
+def _slowest_device(times: StepTimes, rows: Column) -> PaceSeries | None:
     steady: list[PaceSeries] = []
     some: list[PaceSeries] = []
-    for device, interval_ns in times.device_interval_ns.items():
-        mine = of_rank.get(times.device_ranks[device], _NO_ROWS)
-        launches = times.launches[device][mine]
+    for device, mine in times.of_devices(rows).items():
+        interval_ns, launches = times.device_interval_ns[device], times.launches[device][mine]
         if not launches.any():
             continue
-        one = PaceSeries(mine[interval_ns[mine] != NONE], interval_ns, np.maximum(interval_ns - times.data_wait_ns, 0), device)
+        without_data_ns = np.maximum(interval_ns - times.data_wait_ns, 0)
+        one = PaceSeries(mine[interval_ns[mine] != NONE], interval_ns, without_data_ns, device)
         (steady if launches.all() else some).append(one)
     return max(steady or some, key=_median, default=None)
 
@@ -256,15 +259,16 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
     busy = []
-    for device, own_ns in times.gpu_ns.items():
-        mine = with_kernels[times.rank[with_kernels] == times.device_ranks[device]]
-        if pace_ns and own_ns[mine].any():
+    of_all = np.array_equal(rows, with_kernels)
+    lasted_of_step_ns = np.maximum(times.end_ns - times.begin_ns, 1)
+    for device, mine in times.of_devices(with_kernels).items():
+        own_ns = times.gpu_ns[device][mine] if device in times.gpu_ns else mine[:0]
+        if pace_ns and own_ns.any():
             # During a step's time on the device, work of earlier steps may also run, or work launched before the recording.
-            lasted_ns = np.maximum(times.end_ns - times.begin_ns, 1)
-            measured = times.has_others[device] | np.array_equal(rows, with_kernels)
-            busy_ns = np.where(measured, times.busy_ns[device], own_ns)[mine]
-            of_ns = np.where(measured, lasted_ns, pace_ns)[mine]
-            period = max(period_of(lasted_ns[mine]), period_of(busy_ns))
+            lasted_ns, measured = lasted_of_step_ns[mine], times.has_others[device][mine] | of_all
+            busy_ns = np.where(measured, times.busy_ns[device][mine], own_ns)
+            of_ns = np.where(measured, lasted_ns, pace_ns)
+            period = max(period_of(lasted_ns), period_of(busy_ns))
             busy.append(float(np.median(means_of_periods(busy_ns, period) / means_of_periods(of_ns, period))))
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
@@ -308,10 +312,9 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
         return {device: Intervals([spans.start_ns[of].min()], [spans.end_ns[of].max()]) for device, of in own.items()}
     times = step_times(trace)
     found = {}
-    for device, own_ns in times.gpu_ns.items():
-        mine = rows[trace.steps.rank[rows] == times.device_ranks[device]]
+    for device, mine in times.of_devices(rows).items():
         windows = Intervals(times.begin_ns[mine], times.end_ns[mine])  # adjacent windows merge
-        if windows.total_ns and own_ns[mine].any():
+        if windows.total_ns and device in times.gpu_ns and times.gpu_ns[device][mine].any():
             found[device] = windows
     return found
 
@@ -389,9 +392,10 @@ def _by_device(trace: Trace, rows: Column) -> dict[int, Column]:
 def _busy_within(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -> dict[int, Column]:
     found, start_ns, end_of_work_ns = {}, trace.device.start_ns, trace.device.end_ns
     for device, own in _by_device(trace, rows).items():
-        busy = Intervals(start_ns[own], end_of_work_ns[own])
-        mine = trace.steps.rank == rank_of_device(trace, device)
-        found[device] = np.where(mine, busy.within(begin_ns, end_ns), 0)
+        mine = np.flatnonzero(trace.steps.rank == rank_of_device(trace, device))
+        within_ns = np.zeros(len(trace.steps), dtype=np.int64)
+        within_ns[mine] = Intervals(start_ns[own], end_of_work_ns[own]).within(begin_ns[mine], end_ns[mine])
+        found[device] = within_ns
     return found
 
 

@@ -169,13 +169,9 @@ def _ms(time_ns: int | None) -> str:
     return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
 
 
+@each_once()
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
     """Return the statistics of a trace. `details` adds tables that take two thirds of the computing time."""
-    with each_once():
-        return _summary(trace, details)
-
-
-def _summary(trace: Trace, details: bool) -> Summary:
     start_ns, end_ns = window_ns(trace)
     times = step_times(trace)
     pace = pace_of(times, steady_steps(trace), profiled_steps(trace))

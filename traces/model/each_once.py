@@ -3,8 +3,8 @@
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
 
-    with each_once():
-        summarize(trace)    # for each of 256 ranks, but launch_time_ns runs once
+    @each_once()
+    def summarize(trace: Trace) -> Summary: ...     # for each of 256 ranks, but launch_time_ns runs once
 
 Cached arrays are read-only.
 """
@@ -31,7 +31,7 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def each_once(*, anew: bool = False) -> Iterator[None]:
-    """Cache the results of functions decorated with `once` until the `with` block ends.
+    """Cache the results of functions decorated with `once` until the `with` block or the decorated function ends.
 
     Nested `with` blocks share one cache, unless `anew` is True.
     """

@@ -11,7 +11,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 from replayer.distributed.clock_offset import FirstRankMissing
-from replayer.distributed.rank_message import RankMessage, pack, unpack
+from replayer.distributed.rank_message import RankMessage, for_each, pack, unpack
 from replayer.distributed.store_exchange import DeadlockDetector, StoreExchange
 from replayer.timing.clock import RecordedClock
 
@@ -98,6 +98,35 @@ def test_messages_that_differ_only_in_their_times_are_stored_once() -> None:
     assert stored.count(b"all_reduce") == 2
     latest = RankMessage(7, "all_reduce", 2, "uint8", b"ab", read_count=0)
     assert unpack(stored, lambda number: b"") == [latest, latest, third]
+
+
+def test_a_message_of_several_ranks_is_converted_once() -> None:
+    first, second = RankMessage(5, "all_reduce", 2, "uint8"), RankMessage(7, "all_reduce", 2, "uint8")
+    converted: list[int] = []
+
+    def arrived_ns(message: RankMessage) -> int:
+        converted.append(message.arrived_ns)
+        return message.arrived_ns
+
+    assert for_each([first, first, second, first], arrived_ns) == [5, 5, 7, 5]
+    assert converted == [5, 7]
+
+
+def test_ranks_of_a_large_group_pause_longer_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN 64 ranks, eight times as many as ask at the full rate THEN pauses of 50, 100 and 200 us are eight times as long."""
+    store, members = HashStore(), list(range(64))
+    exchanges = [StoreExchange(store, rank, 64, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in members]
+    message, pauses_us = RankMessage(0, "all_reduce", 8, "float32"), list[int]()
+    pending = [each.post("all", members, message) for each in exchanges[:63]]
+
+    def pause(seconds: float) -> None:
+        pauses_us.append(round(seconds * 1e6))
+        if len(pauses_us) == 3:
+            exchanges[63].post("all", members, message)
+
+    monkeypatch.setattr("replayer.distributed.store_exchange.sleep", pause)
+    assert len(pending[0].messages()) == 64
+    assert pauses_us == [400, 800, 1600]
 
 
 def test_the_first_of_many_ranks_reads_the_messages_for_all() -> None:

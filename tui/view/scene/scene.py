@@ -21,7 +21,6 @@ from traces.analyses.stragglers import similar_ranks, stragglers
 from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.figures.summary import Summary, summarize
-from traces.model.each_once import each_once
 from traces.model.trace import NONE, Column, Trace
 from traces.rates.achieved_rates import OpRates, achieved
 from tui.view.scene import alignment
@@ -166,8 +165,7 @@ class Scene:
         if self.comparison is not None:
             both = self.comparison.analyses
             return both.recorded, both.replayed
-        with each_once():
-            return (analyse(self.traces[0]),)
+        return (analyse(self.traces[0]),)
 
     def axis(self, by: Alignment) -> Axis:
         if by is Alignment.COUNTERPART and by not in self._axes:
