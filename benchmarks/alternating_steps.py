@@ -46,11 +46,10 @@ class Switch:
         self._is_on = True
         self._patches: list[tuple[Any, str, Any, Any]] = []  # (owner, name, before, after)
 
-    def patch(self, owner: Any, **names: Any) -> None:
-        """Replaces `traces.script.patching.patch`."""
-        for name, value in names.items():
-            self._patches.append((owner, name, vars(owner).get(name, _ABSENT), value))
-            setattr(owner, name, value)
+    def set(self, owner: Any, name: str, value: object) -> None:
+        """Replaces `Patches.set` in traces/script/patching.py, so that no patch stays installed."""
+        self._patches.append((owner, name, vars(owner).get(name, _ABSENT), value))
+        setattr(owner, name, value)
 
     def turn(self, on: bool) -> None:
         if on is not self._is_on:
@@ -77,13 +76,11 @@ def install(session: RecordSession) -> Switch:
     sgd([weight], lr=0.1)  # torch itself wraps the class's `step` at its first instance
     bare, sgd.step = sgd.step, plain
     switch = Switch()
-    for module in list(sys.modules.values()):
-        if getattr(module, "__dict__", {}).get("patch") is patching.patch:
-            vars(module)["patch"] = switch.patch
+    vars(patching.PATCHES)["set"] = switch.set
     child.start(to_json(session))
     sgd([weight], lr=0.1)
     recorded, sgd.step = sgd.step, bare
-    switch.patch(sgd, step=recorded)
+    switch.set(sgd, "step", recorded)
     return switch
 
 
