@@ -42,6 +42,7 @@ from traces.script.step_rule import Optimizers
 
 # At the end of the script, the recorder waits at most this long for a thread that holds the recorder's lock.
 _LOCK_S = 0.5
+_BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 _LEAST_PAUSE_NS = 100_000_000  # between two checks of the writing thread
 
 
@@ -141,15 +142,8 @@ class Recorder:
 
     @costed
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        self._output.add(
-            "batches",
-            rank=self._writer.rank,
-            loader=loader,
-            kind=kind,
-            start_ns=start_ns,
-            duration_ns=end_ns - start_ns,
-            bytes=size_bytes,
-        )
+        row = self._writer.rank, loader, kind, start_ns, end_ns - start_ns, size_bytes
+        self._output.add_all("batches", [(_BATCH, *row)])
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
         """Return the number of a DataLoader. The function `describe` is called only for the first batch."""
@@ -157,7 +151,7 @@ class Recorder:
 
     @costed
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
-        self.steps.reads.append((self._output.text(op), self._output.text(dtype), values))
+        self.steps.reads.append((op, dtype, values))
 
     @costed
     def found(self, op: str, searched: Shape, size: int) -> None:

@@ -75,14 +75,19 @@ class RecordingWriter:
         access, events = self._access, self._events
         if access.is_capturing:
             return
-        done = 0
+        done, pending = 0, self.pending
         # Read all events before writing, because each event improves the estimate of the GPU clock's offset.
-        if self.pending and events.are_done(self.pending[-1].taken):
-            events.read_finished([event for step in self.pending for event in step.taken])
-        for step in self.pending:
-            if not events.read_finished(step.taken) and not access.device_lost:
-                break
-            done += 1
+        if (
+            pending
+            and events.are_done(pending[-1].taken)
+            and events.read_finished([event for step in pending for event in step.taken])
+        ):
+            done = len(pending)
+        else:
+            for step in pending:
+                if not events.read_finished(step.taken) and not access.device_lost:
+                    break
+                done += 1
         for _ in range(max(done, len(self.pending) - _PENDING_STEPS)):
             self._step_writer.write(self.pending.popleft(), self.rank)
         self.collectives.write_done()

@@ -108,7 +108,13 @@ class RepeatedSteps:
         # starts.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
-        plan = StepPlan(learned, names, ends, NONE if step.left_ns is None or not lefts else lefts[-1])
+        left = NONE if step.left_ns is None or not lefts else lefts[-1]
+        # If a phase continues after it was left, as for the copies of inputs and labels, no event is needed between the two.
+        learned = [
+            of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
+            for i, of in enumerate(learned)
+        ]
+        plan = StepPlan(learned, names, ends, left)
         if plan.cut([step.segments[0].start_ns, *times_ns]) == step:
             self.known, self.plan = [*learned, end], plan
 

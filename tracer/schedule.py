@@ -32,6 +32,11 @@ class Schedule:
             return "record"
         return "prepare" if self._end and self._count == self._prepare else self._evaluation
 
+    @property
+    def is_settled(self) -> bool:
+        """Returns True if all later training steps are clean steps, so that `end_step` need not be called after them."""
+        return self._has_trained and self._count >= self._first_clean and not self._end
+
     def kind(self, evaluation: bool) -> StepKind:
         if evaluation:
             return StepKind.EVALUATION

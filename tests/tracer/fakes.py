@@ -61,7 +61,8 @@ class FakeCuda:
         self.error = ""
         self.hangs = False
         self.calls = 0  # that reach the device
-        self.made = 0
+        self.made = 0  # events
+        self.recorded = 0  # records of events
         self.asked = 0  # whether the current stream captures
 
     def is_initialized(self) -> bool:
@@ -77,8 +78,8 @@ class FakeCuda:
     def current_stream(self, device: int) -> FakeStream:
         return FakeStream(device, self.stream)
 
-    def stream_key(self, device: int) -> tuple[int, int, int]:
-        return self.stream, device, 1
+    def current_handle(self, device: int) -> int:
+        return self.stream
 
     def device_count(self) -> int:
         return 4
@@ -123,6 +124,7 @@ class FakeEvent:
 
     def record(self, stream: FakeStream) -> None:
         self._cuda.check()
+        self._cuda.recorded += 1
         assert self._device in (None, stream.device_index), "an event belongs to the device that it was first recorded on"
         self._device = stream.device_index
         self.ns = max(self._cuda.busy_until_ns.get(stream.device_index, 0), self._cuda.clock.ns)
@@ -139,8 +141,7 @@ class FakeEvent:
 
 class FakeStream(NamedTuple):
     device_index: int
-    stream_id: int = 0
-    device_type: int = 1
+    cuda_stream: int = 0
 
 
 class FakeProfiler:

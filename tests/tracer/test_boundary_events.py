@@ -106,7 +106,7 @@ def test_events_of_two_streams_are_distinguished() -> None:
     here = Events()
     one = here.take()
     two = here.events.take_on(FakeStream(0, 7))
-    assert two is not None and (one.of.key, two.of.key) == ((0, 0, 1), (7, 0, 1))
+    assert two is not None and (one.of.is_default, two.of.is_default) == (True, False)
 
 
 @pytest.mark.parametrize("own_stream", [True, False])
@@ -170,9 +170,8 @@ def test_waiting_continues_while_the_device_makes_progress() -> None:
     assert 5_000_000_000 <= here.clock.ns < 5_002_000_000
 
 
-def test_the_stream_object_is_created_once_per_stream_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN the ids of current streams THEN a stream object is requested from torch only at the first use of an id on each
-    device."""
+def test_the_stream_object_is_created_once_per_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN the handles of current streams THEN torch is asked for a stream object only at the first use of a handle."""
     here = Events()
     made: list[tuple[int, int]] = []
 
@@ -183,7 +182,7 @@ def test_the_stream_object_is_created_once_per_stream_id(monkeypatch: pytest.Mon
     monkeypatch.setattr(here.cuda, "current_stream", current_stream)
     for here.cuda.device, here.cuda.stream in ((0, 0), (0, 0), (1, 0), (1, 9), (0, 0)):
         event = here.take()
-        assert event.of.stream == (here.cuda.device, here.cuda.stream, 1) and here.events.is_current(event.of)
+        assert event.of.stream == (here.cuda.device, here.cuda.stream) and here.events.is_current(event.of)
     assert made == [(0, 0), (1, 0), (1, 9)]
 
 

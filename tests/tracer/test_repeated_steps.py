@@ -137,3 +137,37 @@ def test_the_steps_of_a_training_loop_are_learned(tmp_path: Path) -> None:
         bench.train_step()
     kinds = [known.kind for known in bench.recorder.steps._repeated.known]
     assert kinds == [ENTER, LEAVE, MODULE, OP, ENTER, LEAVE, ENTER, LEAVE, STEPPED]
+
+
+def _step_with_copies(bench: Bench, copies: int) -> None:
+    """Copies that take 5 ns each on the GPU and 10 ns on the host, then a forward pass of 20 ns and an optimizer's step."""
+    recorder = bench.recorder
+    for _ in range(copies):
+        recorder.enter_phase("h2d")
+        bench.run(10, 5)
+        recorder.leave_phase("h2d")
+    bench.run(1)
+    recorder.module_called(bench.model, True)
+    bench.run(30, 20)
+    recorder.enter_phase("optimizer")
+    recorder.leave_phase("optimizer")
+    recorder.optimizer_stepped(True)
+
+
+def test_a_phase_that_is_entered_twice_in_a_row_needs_no_event_in_between(tmp_path: Path) -> None:
+    """GIVEN steps that copy two tensors one after the other WHEN the steps are alike THEN no event is recorded after the first
+    copy: 4 events instead of 5. WHEN a step copies one tensor THEN the event is recorded 1 ns later, when the model is called,
+    so the copy lasts 11 ns instead of 10 and the forward pass 30 instead of 31."""
+    bench = Bench(tmp_path)
+    bench.recorder.workload.is_open = False
+    events = []
+    for copies in (2, 2, 2, 2, 1):
+        before = bench.cuda.recorded
+        _step_with_copies(bench, copies)
+        events.append(bench.cuda.recorded - before)
+    assert events == [5, 5, 4, 4, 4]
+    bench.run(10**6)
+    bench.recorder.close()
+    phases = load(bench.path).phases
+    device_ns = (phases.device_end_ns - phases.device_start_ns).tolist()
+    assert (device_ns[-7:-4], device_ns[-3:]) == ([20, 31, 0], [11, 30, 0])

@@ -50,11 +50,12 @@ class DeviceClock:
 
 
 class EventStream:
-    __slots__ = ("clock", "device", "key", "stream")
+    __slots__ = ("clock", "device", "is_default", "stream")
 
-    def __init__(self, key: tuple[int, ...], stream: Any, clock: DeviceClock) -> None:
-        self.key, self.stream, self.clock = key, stream, clock
+    def __init__(self, stream: Any, clock: DeviceClock) -> None:
+        self.stream, self.clock = stream, clock
         self.device = int(stream.device_index)
+        self.is_default = stream.cuda_stream == DEFAULT_STREAM
 
 
 class BoundaryEvent:
@@ -84,7 +85,7 @@ class BoundaryEvents:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
         self.untimed = Untimed.NO  # why some of these events could not be recorded
         self._cuda, self._clock, self.access = cuda, clock, access
-        self._streams: dict[tuple[int, ...], EventStream] = {}  # keyed by stream id, device index and device type
+        self._streams: dict[tuple[int, int], EventStream] = {}  # keyed by device and handle
         self._clocks: dict[int, DeviceClock] = {}  # by device
         self._in_use: set[int] = set()  # devices known to have a context
 
@@ -100,34 +101,34 @@ class BoundaryEvents:
             device = self._with_context(device)
             if device == NONE:
                 return None
-        key = cuda.stream_key(device)
-        return self._streams.get(key) or self._met(key, cuda.current_stream(device))
+        return self._stream(cuda.current_stream(device))
 
     def take_on(self, stream: Any) -> BoundaryEvent | None:
         if stream is None or self.access.closed is not None:
             return self.take(self._clock.now_ns())
-        key = stream.stream_id, stream.device_index, stream.device_type
-        return self.take(self._clock.now_ns(), self._streams.get(key) or self._met(key, stream))
+        return self.take(self._clock.now_ns(), self._stream(stream))
 
     def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
         """Record a CUDA event, or return None if the recorder must not call CUDA now."""
         access = self.access
-        closed = access.closed_to_all_streams
-        if closed is not None:
-            if self.untimed == Untimed.NO:
-                self.untimed = closed
-            return None
+        # checked here too, because calling a property takes as long as these checks together
+        if access.device_lost or access.captures or access.profiles or not access.was_used:
+            closed = access.closed_to_all_streams
+            if closed is not None:
+                if self.untimed == Untimed.NO:
+                    self.untimed = closed
+                return None
         access.is_calling = True
         try:
             cuda = self._cuda
-            key = cuda.stream_key(cuda.current_device())
-            if key[0] != DEFAULT_STREAM and access.is_current_stream_capturing:
-                self.untimed = self.untimed or Untimed.CAPTURE
-                return None
             if of is None:
-                of = self._streams.get(key) or self._current()
+                device = cuda.current_device()
+                of = self._streams.get((device, cuda.current_handle(device))) or self._current()
                 if of is None:
                     return None
+            if not of.is_default and access.is_current_stream_capturing:
+                self.untimed = self.untimed or Untimed.CAPTURE
+                return None
             free = of.clock.free
             event = free.pop() if free else cuda.event()
             event.record(of.stream)
@@ -146,9 +147,9 @@ class BoundaryEvents:
 
     def is_current(self, stream: EventStream) -> bool:
         """Return True if `stream` is the calling thread's current stream, or if the CUDA call fails."""
-        cuda = self._cuda
         try:
-            return cuda.stream_key(cuda.current_device()) == stream.key
+            device = self._cuda.current_device()
+            return self._streams.get((device, self._cuda.current_handle(device))) is stream
         except RuntimeError as error:
             self.access.failed(error)
             return True
@@ -221,12 +222,15 @@ class BoundaryEvents:
                 clock.narrow(ticks_ns, boundary.not_before_ns, found_ns)
         return True
 
-    def _met(self, key: tuple[int, ...], stream: Any) -> EventStream:
+    def _stream(self, stream: Any) -> EventStream:
         device = int(stream.device_index)
-        clock = self._clocks.get(device)
-        if clock is None:
-            clock = self._clocks[device] = DeviceClock(self._clock.now_ns())
-        known = self._streams[key] = EventStream(key, stream, clock)
+        key = device, stream.cuda_stream
+        known = self._streams.get(key)
+        if known is None:
+            clock = self._clocks.get(device)
+            if clock is None:
+                clock = self._clocks[device] = DeviceClock(self._clock.now_ns())
+            known = self._streams[key] = EventStream(stream, clock)
         return known
 
     def _with_context(self, current: int) -> int:

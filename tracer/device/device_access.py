@@ -34,7 +34,7 @@ from traces.model.trace import Untimed
 # At the end of the script, the recorder waits at most 1 s for a GPU that makes no progress.
 PATIENCE_NS = 1_000_000_000
 
-DEFAULT_STREAM = 0  # torch's id of the default stream
+DEFAULT_STREAM = 0  # the handle of CUDA's legacy default stream
 
 # Numbers of CUDA and HIP errors that make all later calls of the process fail, such as a fault in a kernel (driver_types.h).
 _STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
@@ -53,14 +53,14 @@ class DeviceAccess:
         self.device_lost = ""  # why the device no longer accepts calls, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda: TorchCuda = cuda
-        self._captures, self._profiles = captures, profiles
-        self._is_used = False
+        self.captures, self.profiles = captures, profiles
+        self.was_used = False  # whether `is_used` was True before
         self._waiting = _WaitingThread()  # not started
 
     @property
     def is_used(self) -> bool:
-        self._is_used = self._is_used or bool(self._cuda.is_initialized())
-        return self._is_used
+        self.was_used = self.was_used or bool(self._cuda.is_initialized())
+        return self.was_used
 
     @property
     def is_capturing(self) -> bool:
@@ -70,13 +70,13 @@ class DeviceAccess:
     @property
     def is_profiled(self) -> bool:
         """See Note [A profile of the script's own]."""
-        return bool(self._profiles)
+        return bool(self.profiles)
 
     @property
     def is_after_profile(self) -> bool:
         """Return True if this process has started a profile of the GPU. See Note [Steps after a profile] in tracer/profile.py.
         """
-        return self._profiles.has_attached
+        return self.profiles.has_attached
 
     @property
     def closed(self) -> Untimed | None:
@@ -90,11 +90,11 @@ class DeviceAccess:
     def closed_to_all_streams(self) -> Untimed | None:
         if self.device_lost:
             return Untimed.DEVICE_LOST
-        if not (self._is_used or self.is_used):
+        if not (self.was_used or self.is_used):
             return Untimed.NO
-        if self._captures:
+        if self.captures:
             return Untimed.CAPTURE
-        return Untimed.PROFILE if self._profiles else None  # a call would appear in the script's profile
+        return Untimed.PROFILE if self.profiles else None  # a call would appear in the script's profile
 
     @property
     def is_current_stream_capturing(self) -> bool:

@@ -19,8 +19,8 @@ class TorchCuda:
     def __init__(self, torch: Any) -> None:
         bindings = torch._C
         self.current_device: Callable[[], int] = getattr(bindings, "_cuda_getDevice", _missing)
-        # The current stream's id, device and device type
-        self.stream_key: Callable[[int], tuple[int, ...]] = getattr(bindings, "_cuda_getCurrentStream", _missing)
+        # The current stream's handle, as an integer
+        self.current_handle: Callable[[int], int] = getattr(bindings, "_cuda_getCurrentRawStream", _missing)
         self.has_context: Callable[[int], bool] = getattr(bindings, "_cuda_hasPrimaryContext", _missing)
         self.current_stream: Callable[[int], Any] = torch.cuda.current_stream
         self.device_count: Callable[[], int] = torch.cuda.device_count

@@ -31,9 +31,9 @@ def _stage_on(name: str, device: int | None, thread: str, label: str = "") -> It
     if to is None:
         yield
         return
-    begun = to.steps.begin_stage(_stream(device))
+    begun, is_profiling = to.steps.begin_stage(_stream(device)), to.steps.profiler.active
     try:
-        with torch.autograd.profiler.record_function(f"DataParallel.{name}{label}") if to.steps.profiling else nullcontext():
+        with torch.autograd.profiler.record_function(f"DataParallel.{name}{label}") if is_profiling else nullcontext():
             yield
     finally:
         to.steps.end_stage(name, begun, _stream(device), thread)

@@ -13,19 +13,22 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from tracer.state import optimizers, recorder
+from tracer.state import optimizers, recorder, started
 from tracer.surfaces.torch_nn_module import has_compiled
-from traces.script.patching import around
+from traces.script.patching import stands_for
 from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    def in_range(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        to = recorder()
-        if to is None or not to.steps.profiling or not has_compiled():
-            return call(*args, **kwargs)
-        with torch.autograd.profiler.record_function("optimizer"):
-            return call(*args, **kwargs)
+    def in_range(call: Callable[..., Any]) -> Callable[..., Any]:
+        @stands_for(call)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            to = started()
+            if to is None or not to.steps.profiler.active or not has_compiled():
+                return call(*args, **kwargs)
+            with torch.autograd.profiler.record_function("optimizer"):
+                return call(*args, **kwargs)
 
-    hooks = ScriptHooks(torch, recorder, optimizers())
-    hooks.optimizers(whole_step=lambda call: around(call, in_range))
+        return step
+
+    ScriptHooks(torch, recorder, optimizers()).optimizers(whole_step=in_range)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import ContextDecorator
-from functools import cache
+from functools import cache, wraps
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
@@ -31,7 +30,7 @@ class _Depth(threading.local):
 _DEPTH = _Depth()  # one value per thread
 
 
-class Quiet(ContextDecorator):
+class Quiet:
     """Prevents recording the values that the current thread reads from tensors inside the `with` block."""
 
     def __enter__(self) -> Self:
@@ -40,6 +39,18 @@ class Quiet(ContextDecorator):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _DEPTH.quiet -= 1
+
+
+def quietly(call: Call) -> Call:
+    @wraps(call)
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        _DEPTH.quiet += 1
+        try:
+            return call(*args, **kwargs)
+        finally:
+            _DEPTH.quiet -= 1
+
+    return inside
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:

@@ -16,7 +16,7 @@ import torch.utils.data._utils.pin_memory
 import torch.utils.data.dataloader
 
 from tracer.state import optimizers, recorder
-from tracer.surfaces.torch_tensor import Quiet
+from tracer.surfaces.torch_tensor import Quiet, quietly
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
 from traces.script.patching import around, patch_around
@@ -25,7 +25,7 @@ from traces.script.script_hooks import ScriptHooks, tensors_in
 
 def install(torch_module: ModuleType) -> None:
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-    load = ScriptHooks(torch_module, recorder, optimizers()).loading(Quiet()(iterator.__next__))
+    load = ScriptHooks(torch_module, recorder, optimizers()).loading(quietly(iterator.__next__))
 
     def fetch_as_phase(fetch: Any, self: Any) -> Any:
         to = recorder()

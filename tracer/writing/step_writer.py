@@ -26,11 +26,12 @@ from traces.script.phase_rule import Segment
 
 _ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
 _NOT_KNOWN = (NONE, NONE, NONE)
-# columns written for each step and for each phase segment
+# columns written for each step, read value and phase segment
 _STEP = ("rank", "number", "start_ns", "duration_ns", "kind", "untimed")
+_VALUE = ("rank", "step", "read", "op", "dtype", "value")
 _PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
 
-Read = tuple[int, int, Sequence[float]]  # indices of the op's name and the dtype in the string table, then the values
+Read = tuple[str, str, Sequence[float]]  # the op's name, the dtype, and the values
 Found = tuple[int, int, int]  # indices of the op's name and the searched shape in the string table, then the size of the result
 
 
@@ -51,8 +52,9 @@ class EndedStep:
     start_ns: int
     end_ns: int
     segments: Sequence[Segment]
-    events: dict[int, BoundaryEvent]  # events by the host time of their boundary
-    begins: dict[int, BoundaryEvent]  # as above, for events that only begin a segment
+    start: BoundaryEvent | None  # the event at the start, which may belong to the previous step
+    end: BoundaryEvent | None  # the event at the end; if the optimizer ended the step, it was recorded earlier
+    begins: dict[int, BoundaryEvent]  # events that only begin a segment, by the host time of their boundary
     taken: list[BoundaryEvent]  # all events in order, including events of stages
     stages: list[DataParallelStage]
     reads: list[Read]
@@ -86,20 +88,23 @@ class StepWriter:
         return self._alike is not None
 
     def write(self, step: EndedStep, rank: int) -> None:
-        taken = step.taken
-        passed_ns = [event.ticks_ns for event in taken]
-        if step.untimed == Untimed.NO and NONE in passed_ns:
+        """Writes a step. If some CUDA events of the step were not read, the step is written without GPU times. See
+        Note [Steps with one plan]."""
+        taken, plan, begin = step.taken, step.plan, step.start
+        of = None if begin is None else begin.of
+        passed_ns = [event.ticks_ns for event in taken if event.of is of]
+        is_on_one_stream = len(passed_ns) == len(taken)
+        if step.untimed == Untimed.NO and NONE in (passed_ns if is_on_one_stream else [event.ticks_ns for event in taken]):
             step.untimed = Untimed.DEVICE_LOST
-        plan, begin = step.plan, step.events.get(step.start_ns)
         if (
             plan is None
             or begin is None
             or step.untimed
             or step.begins
             or step.stages
+            or not is_on_one_stream
             or len(taken) + 1 != plan.events
             or begin.ticks_ns == NONE
-            or {begin.of} != {event.of for event in taken}
         ):
             self.add_rows(rank)
             self._write_rows(step, rank)
@@ -151,7 +156,13 @@ class StepWriter:
         begun_ns = step.start_ns
         values = rank, step.number, begun_ns, step.end_ns - begun_ns, step.kind, step.untimed
         row = output.add_all("steps", [(_STEP, *values)])
-        end, begin = step.events.get, step.begins.get
+        begins, begin = step.begins.values(), step.begins.get
+        events = {event.host_ns: event for event in step.taken if event not in begins}
+        if step.start is not None:
+            events[step.start_ns] = step.start
+        if step.end is not None:
+            events[step.end_ns] = step.end
+        end = events.get
         first_phase = output.add_all(
             "phases",
             [
@@ -181,9 +192,11 @@ class StepWriter:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
+        """Writes values that the host read. `step` is the index of the current step, or NONE outside of steps."""
+        text = self._output.text
         for op, dtype, values in reads:
-            for value in values:
-                self._output.add("values", rank=rank, step=step, read=self._reads, op=op, dtype=dtype, value=value)
+            row = rank, step, self._reads, text(op), text(dtype)
+            self._output.add_all("values", [(_VALUE, *row, value) for value in values])
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:

@@ -66,7 +66,7 @@ def works(notes: Notes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Works]:
 def pending(works: int = 1) -> PendingCollective:
     nothing: Any = None
     begin = BoundaryEvent()
-    begin.of = EventStream((0, 3, 1), FakeStream(3), DeviceClock(0))
+    begin.of = EventStream(FakeStream(3), DeviceClock(0))
     return PendingCollective(nothing, 0, begin, works)
 
 

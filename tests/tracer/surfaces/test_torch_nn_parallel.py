@@ -21,12 +21,12 @@ from traces.script.data_parallel_hooks import DataParallelHooks
 class Notes:
     """A recorder that stores the calls that it gets."""
 
-    profiling = False
+    active = False  # as the attribute of a profiler
 
     def __init__(self) -> None:
         self.parts: list[tuple[str, str]] = []
         self.forwards: list[object] = []
-        self.steps = self
+        self.steps = self.profiler = self
 
     def begin_stage(self, stream: Any) -> str:
         return threading.current_thread().name
