@@ -138,12 +138,12 @@ def page(found: Cells) -> Iterator[str]:
         "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The script runs on one GPU, as two processes "
         "of DistributedDataParallel on one machine, and with the layers split over two GPUs.\n"
         "\n"
-        "No figure on this page was measured on a GPU with 7.79 GiB of memory. Kernel times are estimated "
-        "for each operation and size, based on the recording of a V100. The time that the host needs per operation comes from "
-        "the same recording of a V100. Transfer times between ranks are estimated from the bandwidths in data "
-        "sheets; gloo uses TCP through host memory. The virtual GPU follows PyTorch's rules for memory allocation and "
-        "out-of-memory errors. Losses are computed on the CPU. The last section compares the bytes sent per epoch with "
-        "published figures.\n"
+        "The figures on this page are estimates for a GPU with 7.79 GiB of memory, and were not measured on such a GPU. "
+        "Kernel times are estimated for each operation and size, based on the recording of a V100. The time that the host "
+        "needs per operation comes from the same recording of a V100. Transfer times between ranks are estimated from the "
+        "bandwidths in data sheets; gloo uses TCP through host memory. The virtual GPU follows PyTorch's rules for memory "
+        "allocation and out-of-memory errors. Losses are computed on the CPU. The last section compares the bytes sent per "
+        "epoch with published figures.\n"
     )
     yield "![Step time and peak memory by network size, on one GPU and on two](ddp_poster.svg)\n"
     for net in NETS:

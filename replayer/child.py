@@ -41,7 +41,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# A script without training steps is stopped after this number of evaluation steps per requested step.
+# If a script only evaluates, `--steps N` stops it after N times this number of evaluation steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds

@@ -65,8 +65,9 @@ class ReplayerState:
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False
-        # True while DistributedDataParallel starts all its all-reduces and reads their results in a single C++ call.
-        # Note [Futures in the backward pass] in distributed/work_future.py explains this case.
+        # `reducer_reads_now` is True during a C++ call of DistributedDataParallel that starts all-reduces and also reads their
+        # results.
+        # See Note [Futures in the backward pass] in distributed/work_future.py.
         self.reducer_reads_now = False
 
     def after_fork(self) -> None:

@@ -49,8 +49,8 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If the optimizer ended a step, the CUDA event recorded when the optimizer returned marks the end of the step. If
-        # something else ended a step, the recorder records another CUDA event at the end of the step.
+        # If a step ended with an optimizer call, the step's last CUDA event is the one that was recorded when the optimizer
+        # returned. Otherwise the recorder records one more CUDA event at the end of the step.
         at += [len(reports) + 1] if left == NONE else []
         self.events = len(at)
         event_of = {time: event for event, time in enumerate(at)}
@@ -104,8 +104,8 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # No report marks the start of the phase "other", so a step that begins with "other" has one phase more than reported
-        # starts.
+        # The hooks report the start of each phase except "other", so a step that begins with "other" has one more phase than
+        # reports.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]

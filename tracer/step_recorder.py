@@ -374,8 +374,9 @@ class StepRecorder:
         ended = EndedStep(
             self._writer.number, kind, start_ns, end_ns, segments, start, end, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,
-        )  # fmt: skip
-        # If a signal handler raises an exception here, the step is lost but never written twice.
+        )
+        # A signal handler may raise an exception between these lines. The step is then lost, which is better than writing it
+        # twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

@@ -120,8 +120,8 @@ class OpCosts:
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # The launch time and idle multiprocessors explain only part of the time by which a recorded op exceeds its estimate.
-        # The rest of the difference comes from the op's implementation and grows with the amount of work.
+        # A recorded op may take longer than its estimate, because of its launch, idle multiprocessors or its implementation.
+        # The time that is due to the implementation is assumed to grow with the amount of work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)

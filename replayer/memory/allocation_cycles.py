@@ -59,8 +59,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # A repeating training step frees some memory that the previous step allocated. The stored handle of memory from the
-        # previous step may be outdated, so the current handle at the same address is used.
+        # A repeating training step frees some memory that the previous step allocated. The stored handle may be from an earlier
+        # step, so the current handle at the same address is used.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:

@@ -48,7 +48,7 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # Recorded values belong to reads that the script makes, so a read that PyTorch makes must not take one.
+            # Each recorded value belongs to a read by the script. A read by PyTorch itself therefore uses no recorded value.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 

@@ -225,7 +225,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # The prediction assumes that the other GPU is connected by the same kind of bus, so the time is not marked as measured.
+        # The time on another GPU is not marked as measured, because its bus is only assumed to be of the same kind.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

@@ -134,8 +134,8 @@ class RecordingIndexer:
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If a synchronizing call returned without waiting, its whole duration is CPU time. In a replay, a synchronizing call
-        # that did not wait in the recording first spends its CPU time and then waits for the GPU.
+        # If a synchronizing call returned without waiting, its whole duration is CPU time. If a recorded synchronizing call did
+        # not wait, the replayed call takes its recorded CPU time and then waits until the GPU is idle.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
         # A copy on the GPU starts some time after the call that launches the copy. The replayed copy has the same delay.

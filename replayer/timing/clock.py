@@ -30,7 +30,7 @@ from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces
 from typing import Protocol
 
 # Even with the smallest timer slack, `sleep` returns 20 to 100 µs too late (benchmarks/clock.py). Each wait ends with a busy
-# loop. The busy loops may take at most 5 % of the total waiting time.
+# loop. At most 5 % of the time spent waiting may be spent in busy loops.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession

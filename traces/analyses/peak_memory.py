@@ -68,8 +68,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # An allocation counts as never freed if the number of blocks of its size never falls below the number right after the
-    # allocation.
+    # The number of blocks of each size is tracked. If the number never falls below its value after an allocation, the block was
+    # never freed.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]

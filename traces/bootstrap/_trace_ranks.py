@@ -121,7 +121,7 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # The C library calls exit functions in reverse order of registration: first fflush(NULL), then _exit(code).
+    # The C library calls exit functions in reverse order of registration, so fflush runs before _exit.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

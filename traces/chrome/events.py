@@ -61,8 +61,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Times are relative to a whole second, because a float can represent such small numbers exactly. Readers reject stamps
-        # below 1 us.
+        # Times count from the start of a second instead of 1970, because floats represent small numbers exactly. Readers reject
+        # stamps below 1 us.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()

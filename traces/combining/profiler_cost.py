@@ -105,7 +105,8 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # `balance` is the profiler's overhead so far, minus the idle gaps between events that could absorb the overhead.
+            # `balance` is the sum of the profiler's overhead up to each event, minus the sum of the idle gaps, in which the
+            # overhead costs nothing.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))

@@ -39,8 +39,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# A trace does not record which op launched a kernel of a CUDA graph. This table guesses the op of a kernel from parts of the
-# kernel's name. The first matching pattern counts.
+# A trace does not record which op launched a kernel of a CUDA graph. The table maps parts of kernel names to the ops that
+# probably launch these kernels. The first matching pattern counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (

@@ -307,7 +307,7 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # By default, a replay loads data at this machine's speed, so a different loading time is not an error of the replay.
+    # A replay normally loads data at this machine's speed, so loading times are not compared.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     worked = Both(without_waits(recorded), without_waits(other))
@@ -458,8 +458,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # A replay may copy the times of its evaluation steps from a recorded training step. Even such evaluation steps are never
-    # compared with training steps.
+    # Evaluation steps are compared only with evaluation steps, even if their times come from a training step.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
@@ -500,7 +499,7 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
 def _problems(trace: Trace, beside: Trace) -> list[str]:
     said = [of.text for of in serious_problems(trace)]
-    # `trace record` also records steps without the profiler, but an imported profile has no such steps.
+    # `trace record` also records steps without the profiler. In an imported profile, all steps were profiled.
     sources = [of.run_of(of.ranks[0]).source if of.ranks else "" for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         said.append(_UNDER_PROFILER)

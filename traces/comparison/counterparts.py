@@ -198,8 +198,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# The k-th row with a key in one trace is paired with the k-th row with the same key in the other trace. The keys are listed
-# from the strictest to the least strict. A less strict key is used only for rows that no stricter key has paired.
+# The k-th row with a key in one trace is paired with the k-th row with the same key in the other trace. The keys with the most
+# columns come first. Each key is tried only for rows that have found no pair with the keys before it.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -256,7 +256,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # The pairs of the first rank's steps also apply to the steps of all other ranks.
+    # The steps of the first rank were paired, and the steps of the other ranks are paired in the same way.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

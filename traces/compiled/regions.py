@@ -111,7 +111,7 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
 def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     regions = np.flatnonzero(kind == _Range.REGION)
-    # If a compiled region contains CUDA graphs or other compiled regions, it is skipped, because it only calls them.
+    # A compiled region that contains CUDA graphs or other compiled regions has no GPU work of its own, so it is skipped.
     within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
     return graphs + [row for row in regions.tolist() if row not in within]
 

@@ -351,8 +351,8 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     known = allocated_bytes != NONE
     if known.any():
         return MemoryCurve(time_ns[known], allocated_bytes[known], 0, "recorded")
-    # The running sum of allocations is negative if the script frees memory that was allocated before the recording. The amount
-    # by which the running sum falls below zero is the memory that was allocated before the recording.
+    # If the script frees memory that was allocated before the recording, the sum of allocated bytes becomes negative. The
+    # lowest value of the sum shows how much memory was allocated before the recording.
     total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")

@@ -264,7 +264,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     for device, mine in times.of_devices(with_kernels).items():
         own_ns = times.gpu_ns[device][mine] if device in times.gpu_ns else mine[:0]
         if pace_ns and own_ns.any():
-            # During a step's time on the device, work of earlier steps may also run, or work launched before the recording.
+            # Between the start and the end of a step on the device, the device may also run work of earlier steps.
             lasted_ns, measured = lasted_of_step_ns[mine], times.has_others[device][mine] | of_all
             busy_ns = np.where(measured, times.busy_ns[device][mine], own_ns)
             of_ns = np.where(measured, lasted_ns, pace_ns)

@@ -24,8 +24,8 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Names from earlier releases. The new names contain "no-cudnn", because the recordings were made without cuDNN, and with cuDNN
-# a P100 is four times faster.
+# Names from earlier releases. These recordings were made without cuDNN. With cuDNN, a P100 is four times faster, so the new
+# names contain "no-cudnn".
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 

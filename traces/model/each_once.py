@@ -24,8 +24,8 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The keys are the function, the trace's id and the other arguments. The values are the trace, which is kept so that no other
-# object gets its id, and the result.
+# Each key consists of a function, the id of a trace, and the other arguments. Each value contains the result and the trace. As
+# long as the trace exists, no other object can get its id.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 

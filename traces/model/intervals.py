@@ -34,8 +34,8 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # Let t be a time, and let k be the index of the last interval that starts at or before t. The total length of the
-        # intervals before t is `min(t, _ends_ns[k]) + _shift_ns[k]` ns.
+        # Let t be a time, and let k be the index of the last interval that starts at or before t. The intervals cover `min(t,
+        # _ends_ns[k]) + _shift_ns[k]` ns of the time before t.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -91,8 +91,8 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     """Return how many nanoseconds the union of each group of intervals covers."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # For each row, the maximum end time of all earlier rows of the same group is computed. Adding k times the number of rows to
-    # the sort positions of group k makes the running maximum restart in each group.
+    # Compute, for each interval, the latest end of all earlier intervals of the same group. All positions of a group are larger
+    # than those of the previous group, so the running maximum restarts in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -410,8 +410,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
         # The order of the inputs of convolution_backward differs between releases of PyTorch. The gradient of a convolution's
-        # output has as many channels as the weight has output channels. If the input and the gradient have equally many
-        # channels, the smaller of the two tensors is taken as the gradient.
+        # output has one channel for each output channel of the weight. If the input has the same number of channels, the tensor
+        # with fewer elements is assumed to be the gradient.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

@@ -117,7 +117,7 @@ class PhaseCut:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # An op that no module calls does not begin a forward pass after a backward pass, because it may be gradient clipping.
+        # After a backward pass, only an op within a module begins a forward pass, because other ops may be gradient clipping.
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:

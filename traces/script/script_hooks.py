@@ -31,8 +31,8 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# To record module calls, each thread has a function that stores a module's number, a list of the stored numbers, a function
-# that looks up a module's number, and a function that numbers a new module.
+# What a thread needs to record module calls: store a number, the stored numbers, look up a module's number, number a new
+# module.
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 

@@ -186,7 +186,7 @@ class CpuCompute:
             handler = self._plans.composite(func)
         if handler is not None:
             return handler(*args, **(kwargs or {}))
-        # If an op gets a parameter and a sparse gradient, the class of the sparse gradient must run the op.
+        # If an op gets a parameter and a sparse gradient, `__torch_dispatch__` of the sparse gradient's class must run the op.
         if len(types) > 1 and any(each.__torch_dispatch__ is not self._tensor_class.__torch_dispatch__ for each in types):
             return NotImplemented
         if func in _INDEXED and is_virtual(args[0], self._tensor_class):

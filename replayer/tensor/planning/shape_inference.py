@@ -189,7 +189,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        # The CPU kernel's error is raised instead, because its message says what is wrong with the arguments.
+        # The error of the CPU kernel is raised, because it says what is wrong with the arguments.
         func(*_ones_on_host(args), **_ones_on_host(kwargs))
         raise
     except RuntimeError as refused:

@@ -110,7 +110,8 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
     begins = np.sort(spans.start_ns[is_call & strings.matching(spans.name, _BEGIN_CAPTURE.match)])
     ends = np.sort(spans.end_ns[is_call & strings.matching(spans.name, _END_CAPTURE.match)])
     at_ns = spans.start_ns[without]
-    # Stream captures in progress. If a capture began before the recording, only its end is recorded.
+    # Stream captures in progress. For a CUDA graph capture that began before the recording, only the call that ends the capture
+    # is recorded.
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
     lost_kernels = int((open_captures <= 0).sum())

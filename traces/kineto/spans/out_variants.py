@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-# Lists all ATen ops of torch 2.13 that have a variant with `out=` arguments: number of arguments, number of results, op names.
+# Each line lists the number of arguments, the number of results, and the names of the ATen ops in torch 2.13 that accept `out=`
+# arguments.
 _TABLE = Path(__file__).with_suffix(".txt")
 _NO_TENSORS = frozenset({"", "Scalar", "ScalarList", "Int", "Bool", "Double", "String", "Device", "Generator", "None"})
 

@@ -43,8 +43,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The main thread is the thread with the most step marks. If step marks do not identify the main thread, the number of
-    # optimizer steps decides, then of ops with sequence numbers, then of other ops, then of all spans.
+    # The main thread is the thread with the most step marks. If two threads have equally many step marks, the thread with more
+    # optimizer steps is the main thread, and so on through the list below.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),

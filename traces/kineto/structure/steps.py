@@ -366,7 +366,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     # The launch of a CUDA graph is treated as one op, because the graph's own ops are not called.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
-    # The ops inside a compiled region are examined, because a phase may begin there (compiled optimizer steps).
+    # The ops inside a compiled region are examined too, because a compiled optimizer step begins the phase "optimizer".
     around = host.around[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True

@@ -34,7 +34,7 @@ class SlotTimes:
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
         self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # position of `start_ns` on the axis
 
-        # A run is a series of slots in which each slot's time range begins where the previous slot's range ended.
+        # Join slots into runs: within a run, each slot begins at the time at which the previous slot ends.
         starts = np.ones(len(self.start_ns), dtype=bool)
         starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
         self._run = np.cumsum(starts) - 1

@@ -62,7 +62,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = host_ranks(trace)
     others = others[ranks[others] == ranks[row]]
-    # The same sequence number may occur in every step, so the closest op before or after is used.
+    # Sequence numbers may repeat in every step, so the op that is closest in time is used.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):
