@@ -3,7 +3,8 @@
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
 `trace stalls` measures how long a DataLoader worker of this machine needs for one batch. The GPU time per batch comes from
-bundled measurements of a V100. Figures for other cores, disks and caches are modelled (`traces.stalls.loader_model`).
+bundled measurements of a V100. Figures for machines with more cores, another disk or another cache are modelled
+(`traces.stalls.loader_model`).
 """
 
 from __future__ import annotations

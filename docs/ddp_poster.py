@@ -82,7 +82,7 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Select the runs. The backend gloo runs only with networks of the middle depth, to save time."""
+    """Select the runs. To save time, the backend gloo runs only with one network size."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 

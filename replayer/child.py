@@ -93,7 +93,7 @@ def now_ns() -> int | None:
 
 
 def values_not_computed() -> int:
-    """Return how many tensor values the script has read that are unknown."""
+    """Return how many unknown tensor values the script has read."""
     made = state.started()
     return 0 if made is None or state.computing() else made.simulator.stats.reads_unrecorded
 

@@ -119,7 +119,7 @@ def test_every_class_name_is_used_once() -> None:
 
 
 def test_the_traces_library_imports_itself_only_at_module_level() -> None:
-    """See Note [Whose module is it]: if another distribution is called `traces`, a later `from traces` would import
+    """See Note [Private module names]: if another distribution is called `traces`, a later `from traces` would import
     that one."""
     for file in sorted((ROOT / "traces").rglob("*.py")):
         for function in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -31,8 +31,7 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 def main() -> None:
     """Run the `trace` command.
 
-    The user's folders are moved to the end of `sys.path`. A user's module such as `json.py` is therefore not imported by
-    mistake.
+    The user's folders are moved to the end of `sys.path`. A file `json.py` of the user is not imported by mistake.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")

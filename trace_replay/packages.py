@@ -16,7 +16,7 @@ import trace_replay
 def our_packages() -> Iterator[None]:
     """Let `import traces`, `import replayer` and `import tui` find the packages of trace-replay inside the `with` block.
 
-    See Note [Whose module is it] in traces/bootstrap/_trace_names.py.
+    See Note [Private module names] in traces/bootstrap/_trace_names.py.
     """
     names = trace_replay.trace_names()
     library = trace_replay.library()

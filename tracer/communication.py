@@ -71,7 +71,7 @@ class CommunicationRecorder:
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Record an asynchronous collective that has returned `works` torch.distributed.Work objects."""
+        """Record an asynchronous collective. `works` is the number of torch.distributed.Work objects that the call returned."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed

@@ -234,7 +234,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`, and turn profiling off after an exception, such as a missing permission for CUPTI."""
+        """Run `action`. If `action` fails, for example because CUPTI lacks a permission, turn profiling off."""
         self.paused = self.is_beginning = True
         try:
             with quiet_profiler(self._torch, self._warnings):

@@ -98,7 +98,7 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return a tuple that changes whenever the file's header must be written again."""
+        """Return the facts that determine the file's header. If they change, the header must be written again."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
@@ -219,7 +219,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the NVIDIA driver version on Linux, or else the CUDA version that the driver supports."""
+    """Return the version of the NVIDIA driver. If it cannot be read, return the CUDA version that the driver supports."""
     told = Path("/sys/module/nvidia/version")
     if told.exists():
         return told.read_text(encoding="ascii", errors="replace").strip()

@@ -43,7 +43,7 @@ class StepPlan:
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """The number `left` is the index of the call with which the step ends on the GPU, or NONE."""
+        """`left` is the index of the call at whose return the step ends, or NONE."""
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]

@@ -146,7 +146,7 @@ class StepRecorder:
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Pass the delayed calls of the current step to `script`."""
+        """Process the calls of the current step that were stored but not processed yet."""
         repeated = self._repeated
         if repeated.known:
             thread = self.script.thread or get_ident()
@@ -257,7 +257,7 @@ class StepRecorder:
         """Do nothing, because evaluation steps are recorded when they end."""
 
     def more_recorded(self) -> None:
-        """Return None, because only a replay knows whether the recorded step has more calls."""
+        """Return None, because the answer is known only in a replay."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)

@@ -251,7 +251,8 @@ def report(
 def replay(asked: ReplayOptions) -> int:
     """Run an unmodified script at the pace of a recorded GPU, on this machine, without a GPU.
 
-    Print a comparison with the recording on stderr at the end. The script's exit code is passed through.
+    When the script ends, compare the replay with its recording and print the comparison on stderr. The script's exit code is
+    passed through.
     """
     from tui.commands.replay import run
 
@@ -333,7 +334,7 @@ def gate_init(
     recording: Annotated[str, argument("RECORDING", "A trace file, or a name from the library.")],
     output: Annotated[Path, option("BUDGETS.toml", "The file to write.", "-o", "--output")] = Path("budgets.toml"),
 ) -> int:
-    """Write starting budgets for replays of a recording.
+    """Write a budget file with limits that replays of a recording should meet.
 
     The limits on step time and memory are the recording's own figures plus a margin for their spread.
     """
@@ -402,7 +403,7 @@ def library_check(
     files: Annotated[list[Path], argument("FILE...", "Files of measured entries (.cells), or recordings.")],
     json: JsonOption = False,
 ) -> int:
-    """Check whether files can go into the library: schema, personal data, noise, memory, signature, duplicates.
+    """Check files before they are added to the library.
 
     Exit codes: 0 accepted, 1 rejected, 2 a file cannot be read.
     """

@@ -139,7 +139,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """Do nothing, because each rank counts its operations from zero."""
+        """Do nothing, because operations are numbered without PyTorch's sequence numbers."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())

@@ -64,7 +64,7 @@ def pack(messages: Sequence[RankMessage]) -> list[bytes]:
 
 
 def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
-    """Parse messages. `piece(n)` returns the n-th piece of the bytes after `first`."""
+    """Parse messages. `first` is the beginning of the message, and `piece(n)` returns its n-th further part."""
     head, _, payload = first.partition(b"\n")
     more, heads = json.loads(head)
     payload = b"".join([payload, *map(piece, range(1, more + 1))])

@@ -283,7 +283,7 @@ class StoreExchange:
         return True
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
-        """Raise an error if a missing rank has ended or is late."""
+        """Raise an error if a rank that has not answered has ended, or has exceeded the timeout."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0

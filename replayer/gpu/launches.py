@@ -316,7 +316,8 @@ class ScriptLaunches:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Return True if a copy is being captured in a CUDA graph. Raise CUDA's error if the copy would make the host wait."""
+        """Return True if a copy is being captured in a CUDA graph. During a capture, raise CUDA's error if the copy would make
+        the host wait."""
         if blocking:
             self.raise_fault()
         if self.capture is None or (stream not in self.capture and not blocking):

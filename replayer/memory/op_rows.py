@@ -37,7 +37,7 @@ class OpRows:
         self._played += count
 
     def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
-        """Return the ops with the given indices, which are counted from op number `begun`."""
+        """Return the ops with the given indices. Index 0 is op number `begun`."""
         return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
 
 

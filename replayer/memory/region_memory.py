@@ -29,8 +29,8 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 class BlockRequest(NamedTuple):
     """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block.
 
-    `block` is None if the block was allocated before the call. `outlives` is True if the call does not free the block. `op` is
-    the number of ops that the call launched before the request.
+    If the recorded block was allocated before the call, `block` is None. `outlives` is True if the call does not free the
+    block. `op` is the number of ops that the call launched before the request.
     """
 
     size_bytes: int

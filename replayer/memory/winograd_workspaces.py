@@ -22,7 +22,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
     """Return the sizes in bytes that a convolution allocates (positive) or frees (negative) as workspaces.
 
-    Tuple 0 lists the sizes before the first output, and tuple 1 lists the sizes after the first output.
+    The first tuple lists workspaces that are allocated before the op's first output, and the second tuple those after it.
     """
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:

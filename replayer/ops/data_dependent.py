@@ -228,7 +228,7 @@ class DataDependentOps:
 
 
 def _even_counts(total: int, size: int) -> torch.Tensor:
-    """Return assumed counts of `size` distinct values, which add up to `total`."""
+    """Return how often each of `size` distinct values is assumed to occur among `total` values."""
     if not 0 < size <= KNOWN_LIMIT:
         return torch.zeros(size, dtype=torch.int64, device="cpu")
     share, left = divmod(total, size)

@@ -1,4 +1,4 @@
-"""Runs ops that read values of device tensors on the host. The host waits for the device.
+"""Runs ops that copy the value of a GPU tensor to the host, such as `item()`. The host waits for the device.
 
     reads = HostReads(plans)
     reads.item(x.sum())        # aten::_local_scalar_dense: the recorded value, else the known one, else 1.0

@@ -146,7 +146,8 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the GPU memory limit in bytes, or None if the batch fits. See Note [Batches that did not fit].
+        """Return the memory in bytes at which the script must run out of memory, or None if its batch fits on the real GPU. See
+        Note [Batches that did not fit].
 
         `peak_bytes` is the script's memory peak so far.
         """

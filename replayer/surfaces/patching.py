@@ -26,21 +26,23 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the functions in `advice` raise NotEmulated, unless the installed PyTorch release lacks them."""
+    """Make functions raise NotEmulated. `advice` maps the names of the functions to the text of the error."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the constructors in `advice` raise NotEmulated, but keep `isinstance` checks working."""
+    """Make constructors raise NotEmulated, but keep `isinstance` checks working. `advice` maps each class to the text of the
+    error."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions by functions that return a constant. `answers` maps each function name to a constant and a reason."""
+    """Replace functions by functions that return a constant. `answers` maps the name of each function to the constant that it
+    returns, and to the reason for the constant."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 

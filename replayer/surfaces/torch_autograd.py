@@ -1,6 +1,6 @@
 """Patches torch.autograd so that the replay detects the backward pass and inference mode.
 
-The autograd engine runs virtual tensors in the calling thread, because their C++ device type is "lazy" (Engine::ready_queue in
+On the device type "lazy", PyTorch's autograd engine runs the backward pass in the calling thread (Engine::ready_queue in
 torch/csrc/autograd/engine.cpp).
 """
 

@@ -65,7 +65,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk per device. A chunk is a view of `tensor` if `tensor` is on the same device."""
+        """Return one chunk per device. A chunk that stays on the device of `tensor` is a view of `tensor`."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):

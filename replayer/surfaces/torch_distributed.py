@@ -100,7 +100,7 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip the Reducer's timing, which warns about virtual tensors."""
+    """Do not measure the Reducer's times, because PyTorch would print a warning about the device type."""
     if started() is None:
         collect(self)
 

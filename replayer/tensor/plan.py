@@ -77,8 +77,8 @@ class Plan:
     """Stores which tensors an op call returns, and which arguments the call changes.
 
     `writes` lists the arguments that are changed in place, as pairs (position or name, whether the argument is a list).
-    `written` lists the positions of arguments that get unknown values. `set_values` is called after the op to store known
-    values.
+    The values of the arguments at the positions `written` are unknown after the call. `set_values` is called after the op to
+    store known values.
     """
 
     signature: OpSignature

@@ -353,7 +353,7 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Assign `tensor.data = data` between a host tensor and a virtual tensor.
+    """Execute `tensor.data = data` if one of the tensors is on the host and the other is on the virtual GPU.
 
     The Python object of `tensor` stays the same, so an optimizer's references remain valid.
     """

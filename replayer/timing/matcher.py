@@ -96,7 +96,7 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Replace another matcher in the middle of a step, and return the current phase."""
+        """Take over the current step from another matcher, and return the current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -160,7 +160,7 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if the ops so far match less than half of the predicted GPU time."""
+        """Return True if less than half of the predicted GPU time belongs to ops that the script has called."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 

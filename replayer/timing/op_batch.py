@@ -141,7 +141,7 @@ class OpBatchSchedule:
         )
 
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the index after the last call that can be executed together with call `begin`.
+        """Return the end (exclusive) of the range of calls from `begin` that can be executed together.
 
         `depth` is the maximum number of kernels in CUDA's launch queue.
         """

@@ -5,7 +5,7 @@
     events.hand_out()            # the events since the last call, and why some events could not be taken
     events.read_finished([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
 
-Note [One clock out of many events]
+Note [Aligning the clocks of host and GPU]
     CUDA reports only the time between two events, as a float in milliseconds. The recorder adds up the times between
     consecutive events as integers in nanoseconds, because floats are exact for short times. An event completes after each query
     that finds the event unfinished, and before the first query that finds the event completed. The host time of a device's
@@ -36,7 +36,7 @@ _LOOK_AGAIN_NS = 500_000
 
 
 class DeviceClock:
-    """Converts the times of CUDA events to host time. See Note [One clock out of many events]."""
+    """Converts the times of CUDA events to host time. See Note [Aligning the clocks of host and GPU]."""
 
     __slots__ = ("free", "last", "offset_ns")
 
@@ -146,7 +146,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is the calling thread's current stream, or if the CUDA call fails."""
+        """Return True if `stream` is the calling thread's current stream. Return True as well if CUDA cannot tell."""
         try:
             device = self._cuda.current_device()
             return self._streams.get((device, self._cuda.current_handle(device))) is stream

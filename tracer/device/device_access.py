@@ -15,7 +15,7 @@ Note [A lost device]
     then stops calling CUDA, and writes the times that it has read so far. The recorder also stops if GPU work never ends, for
     example a collective that waits for a lost rank. After other errors, such as lack of memory, the device remains usable.
 
-Note [A profile of the script's own]
+Note [The script's own profiler]
     CUPTI records every CUDA call of the process. While the script profiles itself, the recorder therefore records no CUDA
     events.
 """
@@ -69,7 +69,7 @@ class DeviceAccess:
 
     @property
     def is_profiled(self) -> bool:
-        """See Note [A profile of the script's own]."""
+        """See Note [The script's own profiler]."""
         return bool(self.profiles)
 
     @property

@@ -1,4 +1,4 @@
-"""Wraps torch.nn.parallel.DistributedDataParallel, to record the model's log of gradient buckets.
+"""Wraps torch.nn.parallel.DistributedDataParallel, to record the sizes of its gradient buckets.
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 

@@ -28,7 +28,7 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 def communication_kernels(trace: Trace) -> Column:
     """Return a boolean mask of the kernels that belong to NCCL or a similar library.
 
-    The mask is False for a trace without collectives, because nn.DataParallel also runs NCCL kernels.
+    If the trace contains no collectives, its NCCL kernels belong to nn.DataParallel, and the mask is False for all kernels.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)

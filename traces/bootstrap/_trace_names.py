@@ -5,7 +5,7 @@
     child.__name__      # "_trace_replayer.child"
     import replayer     # the user's
 
-Note [Whose module is it]
+Note [Private module names]
     A script may have its own `traces.py` or package `tracer`. Inside the block, our packages are found in the given folders,
     and other modules of the same name are set aside. Afterwards ours get private names (`replayer.gpu` ->
     `_trace_replayer.gpu`), so later imports of our packages must be relative. Libraries that we import, such as msgpack, are
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class OurNames:
     """Imports the packages named in `packages` from the folders in `path`.
 
-    The private names of the imported packages begin with `prefix`. `libraries` maps each library to its folder.
+    The packages are imported under private names that begin with `prefix`. `libraries` maps each library to its folder.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ def _modules_of(packages: Collection[str]) -> list[str]:
 
 
 def _make_private(name: str, prefix: str) -> None:
-    # see Note [Whose module is it]
+    # see Note [Private module names]
     module = sys.modules.pop(name)
     private = prefix + name
     sys.modules[private] = module

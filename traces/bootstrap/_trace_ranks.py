@@ -5,8 +5,9 @@
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-Unlike torchrun, the first process imports torch once for all ranks. Environment variables such as OMP_NUM_THREADS, which torch
-reads while loading, must be set before the run. If a rank fails, the parent process ends the other ranks.
+The first process imports torch once for all ranks. With torchrun, each rank imports torch. Environment variables such as
+OMP_NUM_THREADS, which torch reads while loading, must be set before the run. If a rank fails, the parent process ends the other
+ranks.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def mark_rank(rank: int) -> None:
 def leave_shared_modules() -> None:
     """Free the objects of the script's own modules at exit, so that open files are closed.
 
-    Python's normal teardown would copy memory that the forked ranks share.
+    Python's normal teardown writes to memory that the forked ranks share, so the operating system would copy the memory.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
@@ -116,7 +117,8 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """torch's C++ destructors would copy 60 MB of memory that the forked ranks share. `on_exit` exists in glibc only."""
+    """torch's C++ destructors write to 60 MB of memory that the forked ranks share, so the operating system would copy the
+    memory. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

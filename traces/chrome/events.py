@@ -124,7 +124,8 @@ class RankEvents:
     def _correlate(self) -> None:
         """Correlation ids are larger than all op ids, so the two cannot be confused.
 
-        Correlation ids need more than 16 bits, because Holistic Trace Analysis stores row numbers in the same integer type.
+        Holistic Trace Analysis uses the smallest integer type that holds all correlation ids for row numbers too, so the ids
+        begin above 2**16.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)

@@ -30,7 +30,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Stores the notes on all events of one category, in file order."""
+    """Stores facts that the exported events of one category cannot express, in the order of the events."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -56,7 +56,7 @@ class ExportNotes:
 
     @classmethod
     def of(cls, part: Trace, whole: Trace, tracks: Sequence[int], events: dict[str, EventNotes]) -> Self:
-        """Build the notes for the file of one rank (`part`) from the trace of all ranks."""
+        """Build the notes for the exported file of one rank. `part` is the part of the trace that belongs to the rank."""
         tables: dict[str, Table] = {name: getattr(part, name) for name in TABLES if name not in IN_EVENTS}
         machine = whole.machine_of(part.ranks[0]) if whole.machines else None
         run = whole.run_of(part.ranks[0]) if whole.runs else None

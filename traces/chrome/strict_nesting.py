@@ -16,7 +16,7 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the starts of all spans. Events in the boolean mask `ranges` are moved to start after all earlier kernels."""
+    """Return the starts of all spans. `ranges` is a boolean mask of events that must start after all earlier kernels."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])

@@ -112,7 +112,7 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return `recording`, with the steps `numbers` replaced by the steps of `profile`.
+    """Return `recording` with some steps replaced by the steps of `profile`. `numbers` lists the indices of the replaced steps.
 
     Traces without a common clock are aligned by the starts of their steps.
     """

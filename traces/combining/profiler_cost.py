@@ -96,7 +96,7 @@ class HostEvents(NamedTuple):
 class _WithoutCost:
     # see Note [The profiler's cost per event]
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """The profiler took `cost_ns` of CPU time just before each of `times_ns`."""
+        """Just before each time in `times_ns`, the profiler needed the CPU time in `cost_ns`."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
@@ -239,7 +239,8 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Return the given times without earlier waits for the GPU and without the profiler's overhead."""
+        """Convert times to the times at which the events would have happened without the profiler and without waits for the
+        GPU."""
         active_ns = _active_ns(times_ns, self._waits)
         if self._without_cost is None or self._by_stage is None:
             return active_ns

@@ -73,7 +73,7 @@ class NameChange:
 # see Note [Replaced, not gone]
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """Compares GPU work that has different names in two traces, per step."""
+    """Compares GPU work that both traces contain under different names."""
 
     recorded_names: tuple[str, ...]  # sorted by time; counts and times are sums over all names
     replayed_names: tuple[str, ...]
@@ -197,7 +197,8 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return equal numbers for kernels that replaced each other, and NONE for all others."""
+    """Number groups of kernels. A group contains kernels of the first trace and the kernels that replace them in the second
+    trace."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]

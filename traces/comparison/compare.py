@@ -77,7 +77,8 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """Holds one value for each of two traces. For two recordings, `replayed` is the value of the second recording."""
+    """Holds one value for each of two traces. If two recordings are compared, the field `replayed` contains the second
+    recording's value."""
 
     recorded: Figure
     replayed: Figure
@@ -124,7 +125,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts the values that the script read although they were not recorded.
+    """Counts tensor values that the script read in a replay and that the recording does not contain.
 
     `sizes_assumed` counts op outputs with an assumed size, such as those of `nonzero`.
     """
@@ -278,7 +279,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return the comparison for a script that failed, with `fits` set to None."""
+        """Return the comparison for a script that failed."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -433,7 +434,7 @@ def _without_data(
     *,
     loads_otherwise: bool,
 ) -> Spread:
-    """Waits for data are subtracted from both step times, because queued GPU work hides a part of each wait."""
+    """The step times are compared without waits for data."""
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
     return _spread(times, ours, theirs, steady, _series_without_data)

@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
     recompiles = 0              # recompilations in the second trace
 
-A budget fails if neither trace contains the limited value.
+If neither trace contains a figure, a limit on this figure counts as exceeded.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def read_budgets(path: Path) -> dict[str, float]:
 def starting_budgets(of: Summary) -> dict[str, str]:
     """Return suggested budgets for replays of a recording, as TOML values.
 
-    The suggested step time limit is 3 % above the recording, or twice its noise if that is more.
+    The suggested limit is the recorded step time plus 3 %, or plus twice the noise of the recorded steps if this is more.
     """
     budgets = {}
     if of.step_median_ns is not None:

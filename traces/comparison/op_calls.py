@@ -15,7 +15,8 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """Return the outermost enclosing op with the same canonical name for each op."""
+    """For each op, return the outermost enclosing op with the same name. Different spellings of a name count as the same
+    name."""
     host = trace.host
     if not len(host):
         return np.asarray(ops)

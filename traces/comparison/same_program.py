@@ -3,7 +3,7 @@
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-All PyTorch releases do the same work in the forward pass and the loss. Ops of the forward pass and the loss are compared by
+The forward pass and the loss launch the same work in all PyTorch releases. Ops of the forward pass and the loss are compared by
 name, largest input shape and input dtype. Equal times are not used as evidence.
 """
 
@@ -396,7 +396,7 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Communication is ignored, because a recording shows it as ops and a replay as collectives."""
+    """Communication between ranks is ignored, because a recording contains ops for it and a replay does not."""
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
     op, step = op_of(trace)[rows], launch_steps(trace)[rows]

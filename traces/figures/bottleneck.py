@@ -2,8 +2,9 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-A GPU waits for data, for the host, for other ranks, or for an unknown reason. The reason with the longest waits limits the
-speed. The GPU limits the speed if its compute time exceeds the waits for each reason.
+A GPU waits for data, for the host, for other ranks, or for an unknown reason. Otherwise, whatever the GPU waits for longest
+limits the training speed. The GPU limits the training speed if it computes longer than it waits for the host, for data or for
+other ranks.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
@@ -34,8 +35,8 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 class PaceLimit:
     """Says what limits the speed of a recording: "device", "host", "data", "other ranks" or "unknown".
 
-    Without the limit, a step would be shorter by at most `gain_ns`. `exposed_ns` is the time per step in which the GPU
-    communicates without computing.
+    `gain_ns` is the largest possible gain per step: the time that a step would save if the bottleneck were removed.
+    `exposed_ns` is the time per step in which the GPU communicates without computing.
     """
 
     limit: str

@@ -60,7 +60,7 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 def steady_steps(trace: Trace) -> Column:
     """Return the training steps that ran without the profiler and are not warm-up steps.
 
-    Other steps are returned only if every step is a warm-up step or was profiled.
+    If every step is a warm-up step or was profiled, all steps are returned.
     """
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
@@ -74,7 +74,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps that ran without the profiler. Steps after a profiled step are slower and left out."""
+    """Return the evaluation steps that ran without the profiler. The steps after a profile are left out, because they are
+    slower."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()
@@ -106,7 +107,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return a number for each step that is the same for steps with equally many backward passes and optimizer steps."""
+    """Encode, for each step, how many backward passes and optimizer steps it contains."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -116,7 +117,8 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only the steps of the most frequent kind in each list."""
+    """Keep only steps with the same numbers of backward passes and optimizer steps. The most frequent numbers in the first list
+    decide."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):

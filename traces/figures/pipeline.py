@@ -1,4 +1,4 @@
-"""Computes statistics that need no kernels: waits for data, collectives, and nn.DataParallel stages.
+"""Computes statistics of waits for data, collectives and nn.DataParallel stages.
 
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
@@ -102,7 +102,7 @@ def _per_step(trace: Trace, waits: Batches) -> Column:
 
 
 def batch_arrival_ns(trace: Trace, rank: int, start_ns: Column, end_ns: Column) -> Column:
-    """Return the time at which the last batch of each phase arrived."""
+    """For each phase, return when the script received its last batch."""
     waits = trace.batches.take((trace.batches.kind == BatchKind.WAIT) & (trace.batches.rank == rank))
     arrival_ns: Column = np.zeros(len(start_ns), dtype=np.int64)
     phase = TimeWindows(start_ns, end_ns).holding(waits.start_ns)

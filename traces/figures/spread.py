@@ -26,7 +26,7 @@ _NINE_IN_TEN = 90
 class Spread:
     """Contains the percentiles of times per step in two traces, and the relative error of the medians.
 
-    `noise_floor` is half the interquartile range of the recording divided by its median.
+    `noise_floor` is computed from the recorded times: half their interquartile range, divided by their median.
     """
 
     recorded_median_ns: int | None
@@ -43,7 +43,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare two columns of times. The noise floor is computed from the steps `all_ours` of the recording."""
+    """Compare two columns of times. The noise floor is computed from `all_ours`, the recorded steps including those without a
+    counterpart."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None

@@ -1,7 +1,7 @@
 """Stores the call tree of ops as depths and gaps, which compress better than start times.
 
-Each op is treated as a pair of brackets: `(` at the start and `)` at the end. The time between two neighboring brackets is
-called a gap:
+Each op is treated as a pair of brackets: `(` at the start and `)` at the end. A span begins with an opening bracket and ends
+with a closing bracket. The time between two consecutive brackets is called a gap:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
@@ -91,7 +91,7 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Names are taken modulo 2**15, because radix sort of 16-bit numbers is ten times faster."""
+    """Name indices are taken modulo 2**15, because numpy sorts 16-bit numbers ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

@@ -58,7 +58,7 @@ _WORKERS = 4
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged.
 
-    A file with many equal ranks is padded with blanks, because readers reject small files with much data.
+    If many ranks are equal, the file is padded with blanks, because readers reject small files that unpack to much data.
     """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
@@ -204,7 +204,7 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """Files named NAME.part are kept, because a killed recorder may have left them."""
+    """A file NAME.part is never overwritten, because it may be the data of a recorder that was killed."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)

@@ -60,8 +60,8 @@ def assemble(
 ) -> Trace:
     """Build one trace from the contents of several profiler files.
 
-    If `strangers` is True, files without profiler events are skipped. Raises TraceImportError if no file can be read, or if the
-    rank of a file is unknown.
+    Set `strangers` to True to skip files without profiler events instead of raising an error. Raises TraceImportError if no
+    file can be read, or if the rank of a file is unknown.
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}

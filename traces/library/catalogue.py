@@ -66,7 +66,7 @@ def gpus() -> list[Gpu]:
 def gpu(name: str) -> Gpu:
     """Return the GPU with this name, or the first GPU whose device name contains all words of `name`.
 
-    Raises TraceLibraryError, with similar names, for an unknown GPU.
+    Raises TraceLibraryError for an unknown GPU. The message lists similar names.
     """
     known = gpus()
     words = _words(name)

@@ -44,7 +44,8 @@ class MeasuredLimit:
     def largest(self, estimated: int | None) -> int | None:
         """Return the largest batch size that fits into the GPU's memory, or None if it is unknown.
 
-        If the exact limit was not measured, `estimated` is adjusted to the measured batch sizes.
+        `estimated` is an estimate of the batch size. A measured batch size that fits, or that does not fit, corrects the
+        estimate.
         """
         if self.is_exact:
             return self.fitted

@@ -1,4 +1,4 @@
-"""Caches the results of functions of a trace while its summary is computed.
+"""Caches the results of functions that take a trace, while a summary of the trace is computed.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
@@ -33,7 +33,7 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 def each_once(*, anew: bool = False) -> Iterator[None]:
     """Cache the results of functions decorated with `once` until the `with` block or the decorated function ends.
 
-    Nested `with` blocks share one cache, unless `anew` is True.
+    A nested `with each_once()` uses the outer cache. Set `anew` to True to begin with an empty cache.
     """
     if _KEPT.get() is not None and not anew:
         yield
@@ -46,7 +46,7 @@ def each_once(*, anew: bool = False) -> Iterator[None]:
 
 
 def once(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Decorate a function of a trace, so that its output is cached inside `with each_once()`."""
+    """Decorator for a function that takes a trace. Inside `with each_once()`, the function's results are cached."""
 
     @wraps(compute)
     def kept(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -284,7 +284,8 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """In damaged files, a parent that comes after its child becomes NONE, so that loops end."""
+        """In a damaged file, a parent may come after its child. The reference then becomes NONE, so that no event is its own
+        ancestor."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
@@ -535,7 +536,7 @@ class Trace:
 
     @property
     def is_replay(self) -> bool:
-        """A trace whose steps refer to recorded steps is a replay too, even if its file was truncated."""
+        """A trace is also a replay if its steps refer to recorded steps."""
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
 

@@ -322,7 +322,8 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 def find_card(text: str) -> Card:
     """Return the data sheet of the GPU that a user has named, for example "v100" or "rtx 4090".
 
-    All words of the user's text must occur in the GPU's name. Raises TraceError with similar names if no GPU matches.
+    All words of the user's text must occur in the GPU's name. Raises TraceError if no GPU matches. The message lists similar
+    names.
     """
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
@@ -346,5 +347,5 @@ def _squeezed(name: str) -> str:
 
 
 def known_properties(device: Device) -> DeviceProperties:
-    """Return the recorded properties of a GPU, with missing properties from the data sheet."""
+    """Return the properties of a GPU. Properties that were not recorded come from the GPU's data sheet."""
     return device.properties.completed_by(card_of(device.name).properties)

@@ -73,7 +73,7 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the input shapes of an op that are the same in all PyTorch releases."""
+    """Return the input shapes of an op without the inputs that differ between PyTorch releases."""
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 

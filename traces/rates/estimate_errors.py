@@ -55,7 +55,7 @@ def _table() -> dict[str, Any]:
 
 
 def prediction_errors() -> dict[str, float]:
-    """Return the measured errors of predictions from a recording, as in benchmarks/what_if.py."""
+    """Return how far predictions from a recording were off in benchmarks/what_if.py."""
     return {name: row["error"] for name, row in _table()["rows"].items()}
 
 

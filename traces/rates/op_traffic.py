@@ -116,7 +116,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return True for an op that resizes images, whose output size is not recorded."""
+    """Return True for an op that resizes images. The size of its output is not recorded."""
     return _RESIZES.match(op) is not None
 
 
@@ -129,7 +129,7 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Python numbers and 8-byte integers do not change the element size of the output."""
+    """If one operand is a Python number or an 8-byte integer, the other operand determines the element size of the output."""
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
@@ -243,7 +243,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """Older profilers do not record index tensors, so the number of indices is taken from the values."""
+    """If the shape of the index tensor was not recorded, the values tensor gives the number of indices."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -370,7 +370,7 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
     """Return how many elements a Triton kernel of Inductor processes.
 
-    The output is assumed to be the tensor whose size best matches the number of programs.
+    The output is assumed to be the tensor whose size fits the number of Triton programs best.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

@@ -92,7 +92,7 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Dynamo still traces functions that our wrappers call, because they may belong to the script."""
+    """Dynamo still traces the wrapped functions, because a wrapped function may belong to the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

@@ -49,7 +49,7 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the index of the first device in `devices`, or None if this device is the CPU."""
+        """Return the index of the first GPU in `devices`, or None if the first device is the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

@@ -63,8 +63,8 @@ def run_child(
 ) -> ChildResult:
     """Run `python WORDS...` to completion, with the recorder or the replayer in the child process.
 
-    `rooms` maps the package names "tracer" and "replayer" to their options. `ranks` is the number of processes to fork, or 0 to
-    run the script without a fork. `meanwhile` is called with the child's process id while the child process runs.
+    The keys of `rooms` are "tracer" and "replayer", and the values are their options. `ranks` is the number of processes to
+    fork, or 0 to run the script without a fork. `meanwhile` is called with the child's process id while the child process runs.
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
@@ -106,7 +106,7 @@ def ranks_per_machine(ranks: int) -> int:
 
 
 def _home(library: str) -> str | None:
-    """The child process needs this folder, because a file next to the script may hide the library."""
+    """The child process finds the library in this folder, even if a file next to the script has the library's name."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None

@@ -29,7 +29,7 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 _MISSING = object()
-# The names under which this tool's packages appear in a script's `sys.modules`. Note [Whose module is it] in
+# The names under which this tool's packages appear in a script's `sys.modules`. Note [Private module names] in
 # traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 

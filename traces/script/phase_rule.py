@@ -59,7 +59,8 @@ new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, 
 
 
 def op_class(name: str) -> int:
-    """Return the class of an op: LOSS for "aten::mse_loss", ASIDE or PLAIN."""
+    """Classify an op: LOSS computes a loss, ASIDE belongs to no phase (such as the creation of a tensor), and PLAIN is any
+    other op."""
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
         return LOSS

@@ -125,8 +125,8 @@ def stalls_of(
 ) -> Stalls:  # fmt: skip
     """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data.
 
-    `told` and `told_cold` contain the measured cost of loading each batch. `cores` is the number of CPU cores of the machine
-    that ran the script. Raises TraceError without a DataLoader.
+    `told` contains the measured cost of loading each batch, and `told_cold` the cost with a cold page cache. `cores` is the
+    number of CPU cores of the machine that ran the script. Raises TraceError without a DataLoader.
     """
     if not any(one.batches for one in told):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
@@ -236,7 +236,6 @@ def _taken(script: Loading, batch_cpu_ns: int) -> float:
 
 
 def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun:
-    """The load of other programs is found by bisection."""
     few, many = 0.0, 0.01
     while many < _MOST_OTHERS and run(many).others_cores < taken:
         few, many = many, 2 * many

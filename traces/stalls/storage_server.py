@@ -76,7 +76,7 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 class StorageServer:
     """Answers read requests on a Unix socket while its `with` block runs.
 
-    If `drop_cached` is True, files are read from the real disk without the page cache.
+    If `drop_cached` is True, files are dropped from the page cache, so that every read goes to the real disk.
     """
 
     def __init__(

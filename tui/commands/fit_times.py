@@ -135,7 +135,7 @@ class KnownTimes:
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
         """Return how much collectives lengthen a step. See Note [A rank's step].
 
-        The argument `times` is the ratio of measured to estimated computation time.
+        `times` is a factor: the measured computation time divided by the estimated time.
         """
         from replayer.cost_model.collective_costs import CollectiveCosts
         from replayer.prediction.parallel import left_after_backward_ns

@@ -253,7 +253,8 @@ def add(path: Path, name: str, json: bool) -> int:
 
 
 def check(paths: list[Path], json: bool) -> int:
-    """Return 0 if the library accepts all files, and 1 if a file has a problem. Return 2 if a file cannot be read."""
+    """Return 0 if the library accepts all files, and 1 if a file has a problem. Return the exit code 2 if a file cannot be
+    read."""
     told: dict[str, list[Fault]] = {}
     failed = False
     for path in paths:

@@ -1,4 +1,4 @@
-"""Runs `trace view`, which opens the timeline app, or prints a summary without a terminal."""
+"""Implements `trace view`, which opens the timeline app. If the output is not a terminal, the command prints a summary."""
 
 from __future__ import annotations
 

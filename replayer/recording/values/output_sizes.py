@@ -44,7 +44,6 @@ class RecordedOutputSizes:
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
         """Return the output size of the next call of `op`, or None if no size was recorded.
 
-        `searched` is the input shape of the op.
         """
         if self._step != (step, driving, valued):
             self._step, self._asked = (step, driving, valued), {}

@@ -195,7 +195,7 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 def partial_overlaps(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
 ) -> tuple[Overlap, ...]:
-    """Return argument pairs that would partly overlap if they shared a storage, as in `x[1:].add_(x[:-1])`."""
+    """Return pairs of arguments that partly overlap if they are views of one tensor, as in `x[1:].add_(x[:-1])`."""
     if torch.Tag.pointwise not in func.tags:
         return ()
     written: list[tuple[Where, TorchAny]] = []

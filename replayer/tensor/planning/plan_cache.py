@@ -118,7 +118,7 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
-        """Run shape inference for a call, and cache the plan.
+        """Find the output shapes of a call, and cache them in a plan.
 
         Raise DataDependentShape if the shape of a result depends on tensor values. Raise NotEmulated if the op is unknown.
         """

@@ -24,7 +24,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def answer_without_error() -> bool | None:
-    """Return the truth value with which the script does not raise an error, or None if neither branch raises one."""
+    """Choose True or False for an unknown condition so that the script does not raise an error. Return None if no branch raises
+    one."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

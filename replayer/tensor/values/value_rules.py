@@ -7,8 +7,8 @@ The following values are assumed if they are neither recorded nor computed:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
-  elements (`(x > 0).all()`). The result of a single comparison is False, or the answer that avoids an error
-  (script_branches.py).
+  elements (`(x > 0).all()`). If the operands of a comparison are unknown, the result is the one that avoids an error in the
+  script (script_branches.py), else False.
 * When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
 """
 

@@ -5,8 +5,8 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-Stages with the same name and device are matched with recorded stages in order. The recorded time between two stages is added to
-each GPU, because replicas do the same work at the same time.
+Stages with the same name and device are matched with recorded stages in order. All GPUs are kept busy for the time between two
+recorded stages, because the replicas do the same work.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Return the phase with its GPU time from the library, or None if the library lacks the phase."""
+        """Return a phase with the GPU time that the library gives, or None if the library gives no time for this phase."""
         known = self._library.phase(name)
         if known is None:
             return None
@@ -45,7 +45,7 @@ class LibraryPhases:
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return the current phase, extended by the time of one model call."""
+        """Add the time of one more model call to the current phase, and return the phase."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:

@@ -46,7 +46,7 @@ from traces.script.step_rule import Optimizers
 class StepTracker:
     """Tracks the script's position in the recording.
 
-    `step` is the matcher of the current step, and `segment` is the matcher of the current phase.
+    The attribute `step` matches ops of the current step, and `segment` matches ops of the current phase.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class StepTracker:
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase if the script's loss function has no characteristic op."""
+        """Begin the loss phase for a loss function that calls only ordinary ops."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -148,7 +148,7 @@ class StepTracker:
         return max(self._scheduler.clock.now_ns(), thread.host_ns)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
-        """End the training step if this is the step's first optimizer."""
+        """End the training step, unless another optimizer has already ended it."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
 

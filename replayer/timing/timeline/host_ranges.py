@@ -124,7 +124,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return the rows of the module calls in the host table, and the enclosing row of each op and call.
+        """Add module calls to the host table. For each op and each module call, return the row that encloses it.
 
         `thread`, `start_ns` and `end_ns` have one entry per op.
         """

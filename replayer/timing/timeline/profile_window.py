@@ -95,7 +95,7 @@ def _tell_apart(trace: Trace) -> Column:
 
 
 class _Clocks:
-    """Interpolates between events whose machine time and recorded time are known (in us)."""
+    """Converts between the clock of this machine and the virtual clock by interpolation. Both times are in µs."""
 
     def __init__(self, own_us: list[float], recorded_us: list[float]) -> None:
         self.tie(own_us, recorded_us)
@@ -135,8 +135,8 @@ def merged(
 ) -> dict[str, Any]:
     """Return the content of a Kineto file with the events of the virtual GPU added.
 
-    The times of `window` plus `shift_ns` are Unix times. `ends` has the Unix time and the recorded time of the profile's start
-    and end, in ns.
+    Add `shift_ns` to a time of `window` to get Unix time. `ends` contains two pairs of times in ns, for the start and the end
+    of the profile: Unix time and virtual time.
     """
     for table in (window.host, window.device, window.memory):
         start = "time_ns" if table is window.memory else "start_ns"
@@ -252,7 +252,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Memory that belongs to no op has the key NONE."""
+    """Memory that no op allocated or freed is counted under the key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}

@@ -51,7 +51,7 @@ class ReplayStats:
     def host_figures(self, speed: float) -> HostFigures:
         """Return the host time per step and per op.
 
-        Recorded time runs `speed` times as fast as this machine's time.
+        With a `speed` of 2, a replay takes half the recorded time.
         """
         if not self.step_ops:
             return HostFigures()

@@ -312,7 +312,7 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Keep a copy of all rows that are added later. The method `watched` returns the copy."""
+        """Begin to keep a copy of each row that is added. The method `watched` returns the copy."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
@@ -321,7 +321,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace of all rows since `watch`, and the next op after each memory event."""
+        """Return a trace of the rows that were added since the call of `watch`. For each memory event, also return the next
+        op."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}

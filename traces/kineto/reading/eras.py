@@ -125,7 +125,8 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 def exact_digits(data: bytes) -> bytes | None:
     """Return the JSON text with all `ts` values as integer nanoseconds, or None if float64 is exact enough.
 
-    Before April 2024, PyTorch nightlies wrote 5 ns as ".5" microseconds, without leading zeros.
+    Before April 2024, PyTorch nightlies left out leading zeros of the fraction: 5 ns were written as ".5" µs instead of ".005"
+    µs.
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:

@@ -113,7 +113,7 @@ class EventColumns:
         return _whole(self.args[key], self.defaults[key], "i8")
 
     def ids(self, key: str) -> Column:
-        """Return one id of each event as a 63-bit integer, because columns are signed."""
+        """Return an id of each event. Ids are cut to 63 bits, because columns contain signed 64-bit integers."""
         values = self.args[key]
         try:
             return _whole_exactly(values, "i8")
@@ -122,7 +122,7 @@ class EventColumns:
 
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """Convert complete events ("ph": "X") to columns, and empty `rows` to save memory.
+    """Convert events of the type "X" (complete) to columns. The list `rows` is emptied on the way, to save memory.
 
     Events without a readable start time are dropped and counted.
     """

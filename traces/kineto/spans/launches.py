@@ -146,7 +146,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a boolean mask of kernels without a launching call at the start of their stream."""
+    """Return a boolean mask of the kernels at the start of each stream that have no recorded launch."""
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)
     if not launched.any():

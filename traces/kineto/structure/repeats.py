@@ -56,7 +56,7 @@ class GpuMarks:
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Return the training steps that are marked among GPU events, or None."""
+    """Return training steps from step marks on the GPU timeline. Return None if there are no such marks."""
     # see Note [Step marks on the GPU]
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
@@ -78,7 +78,7 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
 
 
 def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[int] | None:
-    """Return the start times of an inference server's iterations, or None if it marked none."""
+    """Return the start times of the iterations that an inference server has marked. Return None if there are no marks."""
     # see Note [Marked iterations]
     rows = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.ANNOTATION))
     rows = rows[[is_iteration(strings[name]) for name in host.name[rows].tolist()]] if len(rows) else rows

@@ -1,4 +1,4 @@
-"""Defines the class `ViewContext`, which all keys of the timeline app use to change what is shown."""
+"""Defines the class `ViewContext`. Each action of the timeline app changes the view through a `ViewContext` object."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The axis is divided into sections called *slots*, for example one slot for each training step. Two traces begin each slot
-together, so the shorter trace has a gap at the end of the slot.
+The axis is divided into sections called *slots*, for example one slot for each training step. The axis is divided into slots.
+Both traces start a slot at the same position, so the shorter one leaves a gap at the slot's end.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Return the position closest to `near_ns` at which the axis shows a time, or None."""
+        """Return the position of a time on the axis, or None if the axis does not show the time. `near_ns` chooses between
+        several positions."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 

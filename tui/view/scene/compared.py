@@ -1,4 +1,4 @@
-"""Sums the differences between matching kernels of two traces in each screen column of the timeline.
+"""Computes, for each screen column, how much longer the kernels of the second trace take.
 
     sides = compared(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
@@ -54,7 +54,7 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """Return signs for the differences between two traces in each screen column.
+    """For each screen column, return a sign that shows how two traces differ.
 
     If `by_place` is True, two kernels differ if they are at different positions on the time axis.
     """
