@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from tests.traces.library.test_check import recording
+from traces.format.trace_file import save
+from traces.library.cells import read_cells
 from traces.model.trace import TraceError
+from tui.commands import record_sweep
 from tui.commands.record_sweep import Sweep
+from tui.options import RecordOptions
 
 
 @pytest.mark.parametrize(
@@ -36,3 +46,85 @@ def test_words_of_the_script() -> None:
     assert Sweep.of("--batch-size=1..4").words(4) == ["--batch-size=4"]
     assert Sweep.of("--batch-size 1..4").words(4) == ["--batch-size", "4"]
     assert Sweep.of("--model=a --batch 1..4").before == "--model=a --batch "
+
+
+class Runs:
+    """A script whose recording at batch 4 fails; `said` is what it prints then. Batch 1 takes 60 us of device time."""
+
+    def __init__(self, said: bytes = b"", fails_at: int = 4, code: int = 1) -> None:
+        self.said, self.fails_at, self.code = said, fails_at, code
+        self.asked: list[RecordOptions] = []
+
+    def __call__(self, one: RecordOptions, *, stderr: int, is_brief: bool) -> int:
+        self.asked.append(one)
+        batch = int(one.script[-1])
+        assert one.output is not None and is_brief
+        if batch >= self.fails_at:
+            os.write(stderr, self.said)
+            return self.code
+        save(recording(batch), one.output)
+        return 0
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+    asked = RecordOptions(["train.py", "--lr", "1"], sweep="-b 1..8")
+
+    def run(runs: Runs, **changes: Any) -> int:
+        monkeypatch.setattr(record_sweep, "run", runs)
+        return record_sweep.run_sweep(replace(asked, **changes))
+
+    return run
+
+
+def test_a_sweep_records_the_script_at_every_batch_size(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = Runs(fails_at=9)
+    assert sweep(runs) == 0
+    assert [one.script[-3:] for one in runs.asked] == [["1", "-b", f"{batch}"] for batch in (1, 2, 4, 8)]
+    assert {one.grain for one in runs.asked} == {"phase"}
+    (cell,) = read_cells(Path("train.cells")).cells()
+    assert cell.batches.tolist() == [1, 2, 4, 8] and cell.out_of_memory_batch is None
+    said = capsys.readouterr().err
+    assert "trace: batch 8: 8 steps of " in said and "was given" not in said
+    assert "at 4 batch sizes" in said
+
+
+def test_a_sweep_ends_where_the_memory_ends(sweep: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    assert sweep(Runs(b"x\ntorch.OutOfMemoryError: CUDA out of memory.")) == 0
+    (cell,) = read_cells(Path("train.cells")).cells()
+    assert cell.batches.tolist() == [1, 2] and cell.out_of_memory_batch == 4
+    said = capfd.readouterr().err
+    assert "torch.OutOfMemoryError: CUDA out of memory." in said
+    assert "-b 4: out of memory, which ends the sweep" in said and "out of memory at 4" in said
+
+
+def test_another_error_ends_a_sweep_with_the_script_s_exit_code(sweep: Any) -> None:
+    assert sweep(Runs(b"ValueError", code=3)) == 3
+    (cell,) = read_cells(Path("train.cells")).cells()
+    assert cell.batches.tolist() == [1, 2] and cell.out_of_memory_batch is None
+
+
+def test_a_sweep_without_a_result_writes_no_file(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert sweep(Runs(b"CUDA out of memory", fails_at=1, code=5)) == 5
+    assert not Path("train.cells").exists()
+    assert "the sweep has no results" in capsys.readouterr().err
+
+
+def test_the_batch_size_of_the_model_s_inputs_counts(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    class Doubled(Runs):
+        def __call__(self, one: RecordOptions, **how: Any) -> int:
+            save(recording(2 * int(one.script[-1])), one.output or Path())
+            return 0
+
+    assert sweep(Doubled(), sweep="-b 8..8") == 0
+    # loss 17, forward, backward and optimizer 27 us each
+    assert "batch 16 (the model's inputs; 8 was given): 8 steps of 98.0 µs, forward 27.0 µs" in capsys.readouterr().err
+
+
+def test_a_sweep_writes_a_new_file_of_cells_only(sweep: Any) -> None:
+    with pytest.raises(TraceError, match=r"name it x\.cells"):
+        sweep(Runs(), output=Path("x.msgpack"))
+    Path("x.cells").touch()
+    with pytest.raises(TraceError, match="already exists"):
+        sweep(Runs(), output=Path("x.cells"))

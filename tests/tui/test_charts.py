@@ -1,0 +1,124 @@
+"""The charts of the report on small figures whose places are worked out by hand.
+
+A chart is 860 wide and 220 high, with margins of 64 on the left, 12 on the right, 12 at the top and 34 at the bottom. So the
+curves have 784 x 174, and the largest value lies at 1 / 1.08 of the height.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
+
+
+def a_line(y: list[float], x: list[float] | None = None, **how: Any) -> ChartLine:
+    return ChartLine("A", np.array(x or range(len(y)), float), np.array(y, float), "a", **how)
+
+
+def chart(*lines: ChartLine, **how: Any) -> str:
+    return line_chart(lines, x_label="step", y_label="ms", **how)
+
+
+def values(svg: str, shape: str, *names: str) -> list[tuple[float, ...]]:
+    """The attributes of all elements such as `<rect class="band" ...>`."""
+    found = re.findall(rf'<{shape.split()[0]} class="{shape.split()[1]}[^>]*>', svg)
+    return [tuple(float(re.search(rf' {name}="([^"]*)"', one)[1]) for name in names) for one in found]  # type: ignore[index]
+
+
+def texts(svg: str) -> list[str]:
+    return re.findall(r'<text class="tick"[^>]*>([^<]*)</text>', svg)
+
+
+def test_a_curve_fills_the_chart() -> None:
+    """GIVEN 0, 108 and 54 at 0, 1 and 2 WHEN drawn THEN the top of the chart stands for 116.64."""
+    svg = chart(a_line([0, 108, 54], has_dots=True))
+    # 220 - 34 - value / 116.64 * 174
+    assert values(svg, "circle dot", "cx", "cy") == [(64.0, 186.0), (456.0, 24.9), (848.0, 105.4)]
+    assert texts(svg) == ["0", "20", "40", "60", "80", "100", "0", "0.5", "1", "1.5", "2"]
+
+
+def test_a_chart_of_counts_begins_at_the_first_one_and_has_whole_numbers() -> None:
+    svg = chart(a_line([1, 1], x=[3, 5], has_dots=True), has_whole_x=True)
+    assert [x for x, _ in values(svg, "circle dot", "cx", "cy")] == [64.0, 848.0]
+    assert texts(svg)[-3:] == ["3", "4", "5"]
+    svg = chart(a_line([1, 1], x=[3, 5], has_dots=True))
+    assert [x for x, _ in values(svg, "circle dot", "cx", "cy")] == [64 + 784 * 3 / 5, 848.0]
+
+
+def test_a_single_point_and_a_line_of_zeros_are_drawn() -> None:
+    assert values(chart(a_line([0.0], has_dots=True)), "circle dot", "cx", "cy") == [(64.0, 186.0)]
+    assert chart() == chart(a_line([])) == ""
+
+
+@pytest.mark.parametrize(
+    ("limit", "y"),
+    [
+        (200.0, 12 + 174 * (1 - 1 / 1.08)),  # the limit is the largest value of the chart
+        (50.0, 186 - 50 / 108 * 174),
+        (399.0, 12 + 174 * (1 - 1 / 1.08)),
+        (400.0, None),  # four times the largest value would flatten the curve
+    ],
+)
+def test_a_near_limit_is_a_line_with_its_name_above(limit: float, y: float | None) -> None:
+    svg = chart(a_line([0, 100]), limit=("memory", limit))
+    places = values(svg, "line limit", "x1", "x2", "y1", "y2")
+    if y is None:
+        assert places == [] and "memory" not in texts(svg)
+        return
+    ((x1, x2, y1, y2),) = places
+    assert (x1, x2) == (64, 848) and y1 == y2 == pytest.approx(y, abs=0.06)
+    (name,) = (found for found in values(svg, "text tick", "x", "y") if found[0] == 848 and found[1] < y1)
+    assert name[1] == pytest.approx(y - 4, abs=0.06)
+
+
+def test_a_band_shades_a_range_of_values_above_zero() -> None:
+    svg = chart(a_line([0, 100]), band=(-5.0, 54.0))
+    ((x, y, width, height),) = values(svg, "rect band", "x", "y", "width", "height")
+    assert (x, y, width, height) == (64, 99.0, 784, 87.0)  # 54 / 108 of 174, down to zero
+
+
+def test_only_marked_points_are_faded() -> None:
+    svg = chart(a_line([1, 2], has_dots=True, faded=frozenset([1.0])))
+    assert [found.endswith('faded"') for found in re.findall(r'<circle (class="[^"]*")', svg)] == [False, True]
+
+
+def test_a_chart_of_one_line_has_no_legend() -> None:
+    assert "figcaption" not in chart(a_line([1, 2]))
+    assert "figcaption" in chart(a_line([1, 2]), a_line([2, 1]))
+
+
+@pytest.mark.parametrize(("count", "dots"), [(400, 400), (401, 0)])
+def test_a_long_curve_has_no_dots(count: int, dots: int) -> None:
+    assert len(values(chart(a_line([1.0] * count, has_dots=True)), "circle dot", "cx")) == dots
+
+
+def test_the_longest_bar_leaves_room_for_its_text() -> None:
+    rows = [("forward", (10.0, 5.0), ("10 ms", "5 ms")), ("backward", (None, 0.0), ("-", "0"))]
+    bars = values(paired_bars(rows, ("A", "B")), "rect bar", "x", "y", "width")
+    widths = [width for _, _, width in bars]
+    assert widths[1] == pytest.approx(widths[0] / 2, abs=0.06) and widths[2:] == [0, 0]
+    one, other, next_row, _ = (y for _, y, _ in bars)
+    assert one == 4 and next_row - one == 2 * (other - one) + 7
+    longer = [("forward", (10.0, 5.0), ("10 ms" * 2, "5 ms")), rows[1]]
+    shorter = values(paired_bars(longer, ("A", "B")), "rect bar", "x", "y", "width")[0][2]
+    assert shorter < widths[0]
+    assert paired_bars([], ("A", "B")) == ""
+
+
+def test_parts_of_a_bar_follow_one_another() -> None:
+    kinds, names = {"busy": "a", "idle": "b"}, {"busy": "GPU busy", "idle": "GPU idle"}
+    svg = stacked_bars([("A", {"busy": 3.0, "idle": 1.0}), ("B", {"busy": 2.0})], kinds, names)
+    busy, idle = values(svg, "rect a", "x", "y", "width"), values(svg, "rect b", "x", "y", "width")
+    (x1, y1, w1), (x2, y2, w2) = busy
+    ((x3, y3, w3),) = idle
+    assert (x1, y1) == (x2, 4.0) and y2 == 34 and y3 == 4
+    assert (
+        x3 == pytest.approx(x1 + w1, abs=0.06)
+        and w3 == pytest.approx(w1 / 3, abs=0.06)
+        and w2 == pytest.approx(w1 * 2 / 3, abs=0.06)
+    )
+    assert "GPU idle" in svg and x1 + w1 + w3 == pytest.approx(860 - 10, abs=0.2)

@@ -1,0 +1,220 @@
+"""Where the times of `trace replay` and `trace stalls` come from, and which options contradict one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.traces.handmade import training
+from traces.format.trace_file import save
+from traces.model.run import REPLAY, LibraryCall, LibrarySteps, ReplayNotes, Run
+from traces.model.trace import Trace, TraceError, TraceLibraryError
+from traces.script.configuration import ReplayConfig
+from tui.commands import stalls
+from tui.commands.record import default_name
+from tui.commands.replay import _slow_ranks, config_for
+from tui.commands.replay_library import (
+    choice_of,
+    driven_by,
+    is_gpu_name,
+    require_phases_enough,
+    saved_in,
+    sentences,
+    source_of,
+    was_measured,
+)
+from tui.options import StallsOptions
+
+
+def played(*steps: tuple[int, int, str]) -> Trace:
+    """A replay of steps: how many, their batch size, and how their times were found."""
+    groups = tuple(
+        LibrarySteps(count, {"forward": 1000}, (LibraryCall("v100/net", batch, True, how),)) for count, batch, how in steps
+    )
+    trace = training(2)
+    trace.runs = {0: Run(REPLAY, "unix", replay=replace(ReplayNotes(), cells=groups))}
+    return trace
+
+
+def test_the_sources_of_replayed_steps_are_counted_by_batch_size() -> None:
+    trace = played((1, 8, "measured"), (12, 32, "measured"), (2, 16, "interpolated"))
+    assert sentences(trace) == [
+        "v100/net: 12 steps of batch 32 as measured, 2 steps of batch 16 interpolated, 1 step of batch 8 as measured"
+    ]
+    assert was_measured(trace) and not was_measured(played())
+
+
+def test_more_than_four_batch_sizes_are_counted() -> None:
+    (told,) = sentences(played(*[(9 - batch, batch, "measured") for batch in range(1, 7)]))
+    assert told.count("of batch") == 4 and told.endswith("5 steps of batch 4 as measured, and 2 other batch sizes")
+
+
+@pytest.mark.parametrize(
+    ("steps", "is_known"),
+    [([(1, 8, "measured"), (1, 4, "interpolated")], True), ([(1, 8, "measured"), (1, 4, "estimated")], False), ([], False)],
+)
+def test_the_workload_is_known_only_if_all_steps_are_the_library_s(
+    steps: list[tuple[int, int, str]], is_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr("tui.commands.replay_library.driven_trace", lambda *facts: given.extend(facts))
+    trace = played(*steps)
+    trace.workload = workload = object()  # type: ignore[assignment]
+    driven_by(trace, None, trace)  # type: ignore[arg-type]
+    assert given[3:] == [["v100/net"] if steps else [], workload if is_known else None]
+
+
+@pytest.fixture
+def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    save(training(2), tmp_path / "run.msgpack")
+    yield tmp_path / "run.msgpack"
+
+
+def test_a_source_is_a_recording_a_library_entry_or_an_estimate(recording: Path) -> None:
+    of = source_of("run.msgpack", "", estimate=False)
+    assert of.path is not None and of.choice is None and of.gpu is None and not of.is_estimate
+    of = source_of("v100/resnet50", "", estimate=False)
+    assert of.name == "v100/resnet50" and of.choice is not None and of.gpu is not None
+    of = source_of("", "v100", estimate=False)
+    assert of.gpu is not None and of.name == of.gpu.name
+    of = source_of("", "h100", estimate=True)
+    assert (of.name, of.is_estimate, of.gpu) == ("h100", True, None)
+    of = source_of("", "v100", estimate=True, gpus=2)  # the library's entries are of one GPU
+    assert of.is_estimate and [device.index for device in of.recorded.devices] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("trace", "gpu", "estimate", "told"),
+    [
+        ("run.msgpack", "v100", False, "both choose the times"),
+        ("", "h100", False, "has no measurements of h100"),
+        ("run.msgpack", "", True, "--estimate needs --gpu"),
+    ],
+)
+def test_options_that_contradict_one_another_are_an_error(trace: str, gpu: str, estimate: bool, told: str) -> None:
+    with pytest.raises(TraceLibraryError, match=told):
+        choice_of(trace, gpu, estimate)
+
+
+def test_a_recording_needs_no_choice_in_the_library() -> None:
+    assert choice_of("run.msgpack", "", False) is None
+    assert choice_of("", "h100", True) is None
+    choice = choice_of("v100/resnet50@32", "", False)
+    assert choice is not None and choice.model == "resnet50" and not choice.estimate
+
+
+@pytest.mark.parametrize(
+    ("name", "is_gpu"), [("v100", True), ("h100", True), ("v100/resnet50", False), ("run.msgpack", False), ("nothing", False)]
+)
+def test_a_gpu_s_name_is_neither_a_file_nor_an_entry(recording: Path, name: str, is_gpu: bool) -> None:
+    assert is_gpu_name(name) is is_gpu
+
+
+def test_measurements_of_one_gpu_are_not_enough_for_strict_replays_or_several_gpus() -> None:
+    require_phases_enough(False, 1)
+    with pytest.raises(TraceLibraryError, match="--strict"):
+        require_phases_enough(True, 1)
+    with pytest.raises(TraceLibraryError, match="--gpus 2"):
+        require_phases_enough(False, 2)
+
+
+def test_an_entry_s_file_has_no_folder_in_its_name() -> None:
+    assert saved_in(Path("x"), "v100/net") == Path("x/v100-net.msgpack")
+
+
+@pytest.mark.parametrize(
+    ("text", "nproc", "ranks"),
+    [
+        ("", 0, {}),
+        ("rank=1:1.5", 0, {"1": 1.5}),
+        ("rank=1:1.5, rank=0:2", 2, {"1": 1.5, "0": 2.0}),
+        ("rank=7:2", 0, {"7": 2.0}),
+    ],
+)
+def test_slow_ranks(text: str, nproc: int, ranks: dict[str, float]) -> None:
+    assert _slow_ranks(text, nproc) == ranks
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("rank=1", "write rank=NUMBER:FACTOR"), ("rank=1:0", "write rank=NUMBER:FACTOR"), ("rank=2:2", "has only ranks 0 to 1")],
+)
+def test_a_slow_rank_must_exist_and_have_a_factor(text: str, told: str) -> None:
+    with pytest.raises(TraceError, match=told):
+        _slow_ranks(text, 2)
+
+
+def test_one_memory_size_counts_for_all_gpus_several_for_one_each() -> None:
+    trace = training(2)
+    config = ReplayConfig()
+    assert config_for(trace, config, "").gpu_memory_bytes == ()
+    assert config_for(trace, config, "4GiB").gpu_memory_bytes == (4 << 30,)
+    two = replace(config, gpus=2)
+    assert config_for(trace, two, "4GiB,8GiB").gpu_memory_bytes == (4 << 30, 8 << 30)
+    with pytest.raises(TraceError, match="gives 3 sizes for 2 devices"):
+        config_for(trace, two, "4GiB,8GiB,8GiB")
+
+
+def test_the_recorded_clock_takes_the_recorded_loader() -> None:
+    assert config_for(training(2), ReplayConfig(clock="recorded"), "").loader == "recorded"
+    assert config_for(training(2), ReplayConfig(clock="wall", loader="real"), "").loader == "real"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["train.py"], "train.msgpack"),
+        (["a/b/train.py", "-m"], "train.msgpack"),
+        (["-m", "pkg.train"], "train.msgpack"),
+        (["-mpkg.train", "--x"], "train.msgpack"),
+        ([""], "trace.msgpack"),
+    ],
+)
+def test_a_recording_is_named_after_its_script(words: list[str], name: str) -> None:
+    assert default_name(words) == name
+
+
+def asked(**options: Any) -> StallsOptions:
+    return replace(StallsOptions(["train.py"]), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "no GPU given"),
+        ({"gpu": "v100", "cached": "101%"}, "--cached 101% is out of range"),
+        ({"gpu": "v100", "cached": "50%"}, "--cached needs a disk"),
+    ],
+)
+def test_stalls_needs_a_gpu_and_a_disk_for_its_cache(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(TraceError, match=told):
+        stalls.run(asked(**options))
+
+
+@pytest.mark.parametrize(
+    ("options", "runs"),
+    [
+        ({}, ["synthetic", "real"]),
+        ({"disk": "ssd"}, ["synthetic", "real", "real"]),
+        ({"disk": "ssd", "cached": "100%"}, ["synthetic", "real", "real"]),
+    ],
+)
+def test_stalls_runs_the_script_once_per_kind_of_data(
+    options: dict[str, Any], runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN a script whose last run fails WHEN it is compared THEN its exit code is passed on and nothing is printed."""
+    loaders: list[str] = []
+
+    def run(folder: Path, asked: Any, path: Any, choice: Any, loader: str, disk: Any, cache: Any) -> Any:
+        loaders.append(loader)
+        return training(2), [], 7 if len(loaders) == len(runs) else 0
+
+    monkeypatch.setattr(stalls, "_run", run)
+    assert stalls.run(asked(gpu="v100", **options)) == 7
+    assert loaders == runs
+    assert f"in run {len(runs)} of {len(runs)}" in capsys.readouterr().err
