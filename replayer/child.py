@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ import torch
 from replayer import backend, state
 from replayer.compiled.compiled_code import compiled_code
 from replayer.errors import DataDependentShape, NotEmulated
+from replayer.gpu.shared_results import SharedResults
 from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
 from replayer.memory.device.request_log import RankRequests
 from replayer.recording.library_pace import LibraryPace
@@ -27,6 +29,7 @@ from replayer.recording.replicas import devices_for
 from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
 from replayer.tensor.node_numbers import node_numbers
+from replayer.tensor.tensor import VirtualTensor
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline.timeline_writer import TimelineWriter
 from traces.format.trace_file import TraceStream, load
@@ -114,6 +117,8 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
     recorded, patched_time = load(told.trace), _patched_time(told.config)
     if patched_time is not None:
         patched_time.install()
+    with suppress(OSError):  # without shared memory, each rank makes its own plans
+        VirtualTensor.plan_cache.shared = SharedResults()
     return lambda: _start(told, recorded, patched_time)
 
 

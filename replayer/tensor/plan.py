@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
+import torch
+
 from replayer.op_signature import OpSignature
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.tensor_meta import TensorMeta, TensorMetaTable
 from replayer.torch_types import TorchAny
 
 # an argument's position or name, and the index in a list argument or -1
@@ -114,3 +117,60 @@ def argument_at(where: Where, args: TorchAny, kwargs: TorchAny) -> TorchAny:
     name, index = where
     value = kwargs[name] if type(name) is str else args[name]
     return value if index < 0 else value[index]
+
+
+class _NotPortable(Exception):
+    """A plan refers to several devices, or to an object that other processes do not have."""
+
+
+def packed(plan: Plan) -> bytes | None:
+    """Return a plan for the use on another GPU, or None if the plan depends on its GPU. `unpacked` is the inverse.
+
+    The parts of a plan that `results.complete` adds are not included.
+    """
+    signature = plan.signature
+    described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
+    try:
+        outcome = _outcome_to_tuple(plan.outcome, plan.device)
+        reshaped = [(of, _meta_to_tuple(meta, plan.device), size, rebound) for of, meta, size, rebound in plan.reshaped]
+        return marshal.dumps(((*described, signature.direction, signature.layout), outcome, plan.writes, reshaped))
+    except (_NotPortable, ValueError):  # marshal raises ValueError for objects of other classes
+        return None
+
+
+def unpacked(data: bytes, metas: TensorMetaTable, device: int) -> Plan:
+    signature, outcome, writes, reshaped = marshal.loads(data)
+    changed = [Reshaped(of, _meta_of_tuple(meta, metas, device), size, rebound) for of, meta, size, rebound in reshaped]
+    return Plan(OpSignature(*signature), device, _outcome_of_tuple(outcome, metas, device), writes, tuple(changed))
+
+
+def _meta_to_tuple(meta: TensorMeta, device: int) -> TorchAny:
+    if meta.index != device:
+        raise _NotPortable
+    return meta.shape, meta.stride, meta.offset, meta.dtype_name
+
+
+def _meta_of_tuple(fields: TorchAny, metas: TensorMetaTable, device: int) -> TensorMeta:
+    shape, stride, offset, dtype = fields
+    return metas.of(shape, stride, offset, getattr(torch, dtype), device)
+
+
+def _outcome_to_tuple(outcome: Outcome, device: int) -> TorchAny:
+    if isinstance(outcome, New | View):
+        return type(outcome).__name__, _meta_to_tuple(outcome.tensor_meta, device), outcome[1]
+    if isinstance(outcome, Several):
+        return "Several", [_outcome_to_tuple(part, device) for part in outcome.parts]
+    return type(outcome).__name__, outcome[0]
+
+
+def _outcome_of_tuple(fields: TorchAny, metas: TensorMetaTable, device: int) -> Outcome:
+    match fields:
+        case "New", meta, size_bytes:
+            return New(_meta_of_tuple(meta, metas, device), size_bytes)
+        case "View", meta, of:
+            return View(_meta_of_tuple(meta, metas, device), of)
+        case "Several", parts:
+            return Several(tuple([_outcome_of_tuple(part, metas, device) for part in parts]))
+        case "Same", of:
+            return Same(of)
+    return Constant(fields[1])

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch._library import custom_ops
 
+from replayer.gpu.shared_results import SharedResults
 from replayer.op_signature import OpSignature
 from replayer.state import computing
-from replayer.tensor.plan import Constant, Plan
+from replayer.tensor.plan import Constant, Plan, packed, unpacked
 from replayer.tensor.planning import mixed_devices, mixed_dtypes, plan_keys
 from replayer.tensor.planning.results import complete
 from replayer.tensor.planning.shape_inference import OtherLayout, infer
@@ -81,6 +82,7 @@ class PlanCache:
         self.wrap_other_layout: TorchAny = None
         self.copies: dict[plan_keys.Key, TensorMeta] = {}
         self.tensor_class: TorchAny = tensor_class
+        self.shared: SharedResults | None = None  # plans of all ranks that were forked from one process
         self._count = 0
 
     def route(self, func: torch._ops.OpOverload) -> Route:
@@ -127,12 +129,34 @@ class PlanCache:
         if run is not None:
             return self._keep(route, key, self._running(route.func, run, gpu))
         try:
-            plan = infer(self.metas, route.func, args, kwargs, gpu.current.device())
+            plan = self._inferred(route.func, key, args, kwargs, gpu)
             overlaps = mixed_dtypes.partial_overlaps(route.func, args, kwargs, self.tensor_class)
             complete(plan, route.func, gpu.workspaces_of(plan.signature), overlaps)
         except OtherLayout:
             plan = self._running(route.func, self.run_other_layout, gpu)
         return self._keep(route, key, plan)
+
+    def _inferred(
+        self,
+        func: torch._ops.OpOverload,
+        key: plan_keys.Key,
+        args: tuple[TorchAny, ...],
+        kwargs: dict[str, TorchAny],
+        gpu: VirtualGpu,
+    ) -> Plan:
+        """Run shape inference, unless another rank has run it for an equal call."""
+        of_all = None if self.shared is None else plan_keys.portable(func, key)
+        if self.shared is None or of_all is None:
+            return infer(self.metas, func, args, kwargs, gpu.current.device())
+        name, device = of_all
+        found = self.shared.find(name)
+        if found is not None:
+            return unpacked(found, self.metas, device)
+        plan = infer(self.metas, func, args, kwargs, gpu.current.device())
+        data = packed(plan) if plan.kept and plan.device == device else None
+        if data is not None:
+            self.shared.add(name, data)
+        return plan
 
     def _running(self, func: torch._ops.OpOverload, run: Callable[..., TorchAny], gpu: VirtualGpu) -> Plan:
         plan = Plan(OpSignature(func._schema.name, (), (), launches=False), gpu.current.device(), Constant(None), (), ())

@@ -18,7 +18,7 @@ import torch
 
 from replayer import torch_shortcuts
 from replayer.tensor.generators import virtual_generator
-from replayer.tensor.tensor_meta import is_virtual
+from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
 from replayer.torch_types import TorchAny
 
 Key = tuple[TorchAny, ...]
@@ -124,3 +124,38 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
     if isinstance(value, torch.Generator):
         return virtual_generator(value) is None
     return (type(value), value)
+
+
+def portable(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
+    """Return the key in a form that is equal for all GPUs and ranks, and the index of the GPU.
+
+    Return None if the key has tensors of no GPU or of several GPUs, or objects that other ranks do not have.
+    """
+    devices: set[int] = set()
+    try:
+        parts = _portable(key, devices)
+    except TypeError:
+        return None
+    if len(devices) != 1:
+        return None
+    return repr((str(func), str(torch.get_default_dtype()), parts)).encode(), devices.pop()
+
+
+def _portable(part: TorchAny, devices: set[int]) -> TorchAny:
+    kind = type(part)
+    if kind is TensorMeta:
+        devices.add(part.index)
+        return part.shape, part.stride, part.offset, part.dtype_name
+    if kind is tuple:
+        return tuple([_portable(each, devices) for each in part])
+    if kind is torch.device and part.type in OURS and part.index is not None:
+        devices.add(part.index)
+        return part.type
+    if kind in _SAME_IN_ALL_RANKS or (kind is type and part in _SAME_IN_ALL_RANKS):
+        return str(part) if kind.__module__ == "torch" else part
+    raise TypeError(kind)
+
+
+_SAME_IN_ALL_RANKS = {
+    int, bool, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format
+}  # fmt: skip

@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from replayer.gpu.shared_results import SharedResults
+from replayer.tensor.planning import plan_cache
 from replayer.tensor.planning.mixed_dtypes import partial_overlaps
+from replayer.tensor.planning.plan_keys import portable
 from replayer.tensor.planning.results import complete
 from replayer.tensor.planning.shape_inference import infer
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import TensorMetaTable
 from tests.replayer.fake_gpu import use
 from tests.replayer.tensor import test_tensor_ops
+from traces.script.patching import temporarily_set
 
 
 def _plans_of(op: Any) -> int:
@@ -100,6 +106,46 @@ def test_cached_plans_equal_newly_inferred_plans() -> None:
         route.finders = [watching(find, route.func) for find in route.finders]
     run_all()
     assert compared > len(test_tensor_ops.OPS)
+
+
+def test_plans_of_another_rank_equal_inferred_plans() -> None:
+    """GIVEN ranks that share plans, and one rank has run an op on GPU 0 THEN another rank gets an equal plan for GPU 1."""
+    use(devices=2)
+    plans, inferred_on = VirtualTensor.plan_cache, Counter[int]()
+    plans.clear()
+    inferred_or_found = plans._inferred
+
+    def counting(metas: Any, func: Any, args: Any, kwargs: Any, device: int) -> Any:
+        inferred_on[device] += 1
+        return infer(metas, func, args, kwargs, device)
+
+    def checked(func: Any, key: Any, args: Any, kwargs: Any, gpu: Any) -> Any:
+        plan = inferred_or_found(func, key, args, kwargs, gpu)
+        fresh = infer(plans.metas, func, args, kwargs, gpu.current.device())
+        for field in ("outcome", "writes", "reshaped", "device", "kind", "tensor_meta", "size_bytes", "at", "kept"):
+            assert getattr(fresh, field) == getattr(plan, field), (func, field)
+        assert asdict(fresh.signature) == asdict(plan.signature)
+        return plan
+
+    with temporarily_set(plan_cache, infer=counting), temporarily_set(plans, shared=SharedResults(), _inferred=checked):
+        for device in (0, 1):
+            with torch.cuda.device(device):
+                for op, shapes in test_tensor_ops.OPS.values():
+                    op(*[torch.rand(shape, device="cuda") for shape in shapes])
+    assert inferred_on[0] > 100 and inferred_on[1] < inferred_on[0] / 10
+
+
+def test_calls_that_depend_on_the_rank_have_no_shared_plan() -> None:
+    """GIVEN tensors of two GPUs, no tensor, or an object of the process THEN the key is not shared; else it names no GPU."""
+    metas, add = TensorMetaTable(torch.Tensor), torch.ops.aten.add.Tensor
+    first, second = (metas.of((2,), (1,), 0, torch.float32, device) for device in (0, 1))
+    assert portable(add, (2, first, second)) is None
+    assert portable(add, (2, int)) is None
+    assert portable(add, (2, first, (object, object()))) is None
+    of_first, of_second = portable(add, (2, first, (float, 0.5))), portable(add, (2, second, (float, 0.5)))
+    assert of_first is not None and of_second is not None
+    assert of_first[0] == of_second[0] and (of_first[1], of_second[1]) == (0, 1)
+    assert portable(add, (2, first, float)) != of_first
 
 
 def test_equal_calls_share_one_plan() -> None:

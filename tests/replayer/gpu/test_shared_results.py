@@ -1,0 +1,54 @@
+"""Results that forked processes share: found in another process, and never a record that is not complete."""
+
+from __future__ import annotations
+
+import os
+
+from replayer.gpu.shared_results import SharedResults
+
+
+def _in_a_fork(results: SharedResults, key: bytes, value: bytes) -> None:
+    process = os.fork()
+    if not process:
+        results.add(key, value)
+        os._exit(0)
+    assert os.waitpid(process, 0)[1] == 0
+
+
+def test_a_result_of_one_process_is_found_in_another() -> None:
+    results = SharedResults(1 << 12)
+    assert results.find(b"a") is None
+    _in_a_fork(results, b"a", b"first")
+    _in_a_fork(results, b"b", b"")
+    assert (results.find(b"b"), results.find(b"a"), results.find(b"c")) == (b"", b"first", None)
+    _in_a_fork(results, b"a", b"second")  # the first result stays
+    assert results.find(b"a") == b"first"
+
+
+def test_a_record_with_a_wrong_checksum_is_ignored() -> None:
+    results = SharedResults(1 << 12)
+    _in_a_fork(results, b"key", b"value")
+    results._memory[12 + 3] ^= 1  # 12 bytes of header and 3 of the key
+    assert results.find(b"key") is None
+    results._memory[12 + 3] ^= 1
+    assert results.find(b"key") == b"value"
+
+
+def test_results_that_do_not_fit_are_not_stored() -> None:
+    """GIVEN 64 bytes THEN a record of 12 + 1 + 20 bytes and the next header fit, and a second record does not."""
+    results = SharedResults(64)
+    for key in (b"a", b"b"):
+        _in_a_fork(results, key, b"x" * 20)
+    assert results.find(b"a") == b"x" * 20
+    assert results.find(b"b") is None
+
+
+def test_after_a_process_was_killed_while_writing_nothing_is_added() -> None:
+    results = SharedResults(1 << 12)
+    process = os.fork()
+    if not process:
+        results._lock.acquire()
+        os._exit(0)
+    os.waitpid(process, 0)
+    results.add(b"key", b"value")
+    assert results.find(b"key") is None
