@@ -101,6 +101,7 @@ class StepRecorder:
         self._begins: dict[int, BoundaryEvent] = {}  # events that only begin a segment, by the host time of their boundary
         self._open: BoundaryEvent | None = None  # the start of the current segment
         self._stages: list[DataParallelStage] = []
+        self.has_run_replicas = False  # see Note [The first replicas] in surfaces/torch_nn_parallel.py
         self._clean_steps = 0  # before the first profile
         self._is_unusual = True  # False if a repeated step is a clean step, after which nothing but the file needs attention
 
@@ -208,11 +209,11 @@ class StepRecorder:
 
     # --- DataParallel stages
 
-    def begin_stage(self, stream: Any = None) -> tuple[int, BoundaryEvent | None]:
+    def begin_stage(self, stream: Any = None, takes_event: bool = True) -> tuple[int, BoundaryEvent | None]:
         """Begin a stage of nn.DataParallel, and return a value for `end_stage`."""
         now_ns = self._clock.now_ns()
         self.report(OP, PLAIN)
-        return now_ns, self._take_on(stream)
+        return now_ns, self._take_on(stream) if takes_event else None
 
     @costed
     def _take_on(self, stream: Any) -> BoundaryEvent | None:

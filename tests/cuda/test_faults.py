@@ -173,3 +173,19 @@ def test_the_stage_for_a_real_gpu_finds_no_change(device: Path, tmp_path: Path) 
         ("kernel", "ok", [], 30),
         ("phase", "ok", [], 30),
     ]
+
+
+def _warnings(run: Run) -> list[str]:
+    return sorted(line.split(": ", 1)[1] for line in run.errors.splitlines() if "Warning: " in line)
+
+
+@pytest.mark.parametrize("grain", ["kernel", "phase"])
+def test_the_warnings_of_data_parallel_replicas_are_those_of_a_run_without_the_recorder(
+    device: Path, tmp_path: Path, grain: str
+) -> None:
+    """GIVEN two replicas on one device, so that PyTorch sets no device in their threads WHEN they call cuBLAS first THEN PyTorch
+    warns that their threads have no current CUDA context."""
+    program = Program("data_parallel.py", ("0,0",), steps=20)
+    native, recorded = run(device, program, tmp_path / "native"), record(device, program, grain, tmp_path / "recorded")
+    assert any("no current CUDA context" in line for line in _warnings(native))
+    assert _warnings(recorded) == _warnings(native)

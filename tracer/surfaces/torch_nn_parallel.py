@@ -6,6 +6,11 @@
     loss.backward()                             # gather_backward, broadcast_backward
 
 In profiled steps, each stage is also a range of the profile, such as "DataParallel.gather".
+
+Note [The first replicas]
+    A new thread has no current CUDA context before its first CUDA call. If the first call is a call of cuBLAS, PyTorch prints a
+    warning, once in each process (`getCurrentCUDABlasHandle`). An event of the recorder would set the context, and the warning
+    would be missing. So the recorder records no event at the start of the first replicas.
 """
 
 from __future__ import annotations
@@ -25,13 +30,13 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 
 @contextmanager
-def _stage_on(name: str, device: int | None, thread: str, label: str = "") -> Iterator[None]:
+def _stage_on(name: str, device: int | None, thread: str, label: str = "", takes_event: bool = True) -> Iterator[None]:
     """Record one stage. The string `thread` is the role of the thread, such as "replica 1"."""
     to = recorder()
     if to is None:
         yield
         return
-    begun, is_profiling = to.steps.begin_stage(_stream(device)), to.steps.profiler.active
+    begun, is_profiling = to.steps.begin_stage(_stream(device), takes_event), to.steps.profiler.active
     try:
         with torch.autograd.profiler.record_function(f"DataParallel.{name}{label}") if is_profiling else nullcontext():
             yield
@@ -65,13 +70,18 @@ def _forward(here: OutermostCalls, call: Callable[..., Any], module: str) -> Cal
 
 
 def replicas(call: Callable[..., Any], modules: Any, *args: Any, **kwargs: Any) -> Any:
-    return call([_replica(number, module) for number, module in enumerate(modules)], *args, **kwargs)
+    to = recorder()
+    takes_event = to is None or to.steps.has_run_replicas
+    results = call([_replica(number, module, takes_event) for number, module in enumerate(modules)], *args, **kwargs)
+    if to is not None:
+        to.steps.has_run_replicas = True
+    return results
 
 
-def _replica(number: int, module: Any) -> Callable[..., Any]:
+def _replica(number: int, module: Any, takes_event: bool) -> Callable[..., Any]:
     def apply(*args: Any, **kwargs: Any) -> Any:
         label = f"#{torch.cuda.current_device()}" if torch.cuda.is_initialized() else ""
-        with _stage_on("parallel_apply", None, f"replica {number}", label):
+        with _stage_on("parallel_apply", None, f"replica {number}", label, takes_event):
             return module(*args, **kwargs)
 
     return apply

@@ -196,8 +196,9 @@ cudaError_t device_fault(void);
     } while (0)
 void fault_at(Ns moment);                           /* locked */
 bool device_has_faulted_at(Ns moment);              /* locked */
-void need_context(int device);                      /* the primary context exists from here on. Locked */
+void need_context(int device); /* from here on the primary context exists and is current in the calling thread. Locked */
 bool has_context(int device);
+bool has_current_context(void); /* in the calling thread */
 /* `fill` may be NULL. Locked. */
 cudaError_t launch_kernel(Call *call, Stream *stream, const char *name, dim3 grid, dim3 block, int shared_bytes, Ns duration, const Fill *fill);
 /* For libraries such as cuBLAS: launches as the runtime's cudaLaunchKernel does. */

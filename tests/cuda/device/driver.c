@@ -47,7 +47,7 @@ API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     return 0;
 }
 API CUresult cuCtxGetCurrent(CUcontext *context) {
-    *context = has_context(current_device) ? context_of(current_device) : NULL;
+    *context = has_current_context() ? context_of(current_device) : NULL;
     return 0;
 }
 API CUresult cuCtxSetCurrent(CUcontext context) {

@@ -47,13 +47,16 @@ void fault_at(Ns moment) {
 
 bool device_has_faulted_at(Ns moment) { return moment > fault_ns; }
 
+static __thread bool is_context_current; /* the driver keeps a current context for each thread */
 void need_context(int device) {
+    is_context_current = true;
     initialized_in = initialized_in ? initialized_in : getpid();
     if (contexts[device]) return;
     contexts[device] = true;
     log_note("context", device, "created");
 }
 bool has_context(int device) { return contexts[device]; }
+bool has_current_context(void) { return is_context_current; }
 
 int not_simulated(const char *name) {
     fprintf(stderr, "simulated device: %s is not simulated\n", name);
@@ -359,6 +362,7 @@ API cudaError_t cudaEventDestroy(cudaEvent_t handle) {
 static cudaError_t record(Event *event, Stream *stream, unsigned flags, uint32_t correlation) {
     static uint64_t next_sync = 1;
     if (event->device != stream->device) return cudaErrorInvalidResourceHandle;
+    need_context(stream->device);
     if (stream->capture && !(flags & cudaEventRecordExternal)) {
         capture_record(stream, event);
         return cudaSuccess;

@@ -27,8 +27,11 @@ class Notes:
         self.parts: list[tuple[str, str]] = []
         self.forwards: list[object] = []
         self.steps = self.profiler = self
+        self.with_event: list[bool] = []
+        self.has_run_replicas = False
 
-    def begin_stage(self, stream: Any) -> str:
+    def begin_stage(self, stream: Any, takes_event: bool) -> str:
+        self.with_event.append(takes_event)
         return threading.current_thread().name
 
     def end_stage(self, name: str, begun: str, stream: Any, thread: str) -> None:
@@ -88,6 +91,14 @@ def test_each_replica_is_a_part_in_its_own_thread(notes: Notes) -> None:
     results = torch_nn_parallel.replicas(_in_threads, [lambda x: x + 1, lambda x: x * 10], [1, 2])
     assert results == [2, 20]
     assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
+
+
+def test_no_event_is_recorded_before_the_first_replicas_run(notes: Notes) -> None:
+    """An event would set the CUDA context of a replica's thread, and PyTorch's warning about a missing context would be missing.
+    """
+    for _ in range(2):
+        torch_nn_parallel.replicas(_in_threads, [lambda x: x, lambda x: x], [1, 2])
+    assert notes.with_event == [False, False, True, True]
 
 
 def test_a_failing_replica_raises_its_error_and_ends_its_part(notes: Notes) -> None:
