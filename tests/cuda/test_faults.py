@@ -183,7 +183,7 @@ def _warnings(run: Run) -> list[str]:
 def test_the_warnings_of_data_parallel_replicas_are_those_of_a_run_without_the_recorder(
     device: Path, tmp_path: Path, grain: str
 ) -> None:
-    """GIVEN two replicas on one device, so that PyTorch sets no device in their threads WHEN they call cuBLAS first THEN PyTorch
+    """GIVEN two replicas on one device, so PyTorch sets no device in their threads WHEN they call cuBLAS first THEN PyTorch
     warns that their threads have no current CUDA context."""
     program = Program("data_parallel.py", ("0,0",), steps=20)
     native, recorded = run(device, program, tmp_path / "native"), record(device, program, grain, tmp_path / "recorded")
