@@ -5,7 +5,8 @@
 `benchmarks/on_gpu.sh` made the recordings on machines with GPUs. `benchmarks/recordings/README.md` says when, where and with
 which command. Each recording contains the name and the arguments of its script, which is in examples/ or tests/cuda/programs/.
 The script runs under `trace replay --clock recorded`, so the load of the replaying machine does not matter. The replays use
-whatever release of PyTorch is installed.
+whatever release of PyTorch is installed. The pace of the recorded host is estimated again from each recording's steps, because
+the recordings contain the estimates of earlier versions of `trace record`.
 
     step, replay     median step time of the recording's steps without the profiler, and of the replay
     error, noise     relative error of the step time, and half the interquartile range of the recorded steps
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -32,7 +33,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.page_tables import with_tables  # noqa: E402
-from traces.format.trace_file import load  # noqa: E402
+from traces.combining.profiler_cost import with_clean_pace  # noqa: E402
+from traces.format.trace_file import load, save  # noqa: E402
 from traces.model.trace import Trace  # noqa: E402
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings"
@@ -84,8 +86,18 @@ def replayed(file: Path, trace: Trace, folder: Path) -> dict[str, Any]:
     return found
 
 
-def row_of(file: Path, folder: Path) -> Row:
-    trace = load(file)
+def with_current_pace(trace: Trace) -> Trace:
+    """The recording with the host's pace estimated again by the current rules, as `trace record` would do today."""
+    for rank, run in trace.runs.items():
+        if run.profiler_cost is not None:
+            trace.runs[rank] = with_clean_pace(replace(run, profiler_cost=None, host_scale={}), trace, rank)
+    return trace
+
+
+def row_of(recording: Path, folder: Path) -> Row:
+    trace = with_current_pace(load(recording))
+    file = folder / recording.name
+    save(trace, file)
     report = replayed(file, trace, folder)
     steps, busy = report["steps"] or {}, report["gpu_busy"] or {}
     coverage = report.get("coverage") or {}
@@ -156,6 +168,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if not told.only or file.stem in told.only:
                 rows.append(row_of(file.absolute(), Path(folder)))
                 print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
+    if not rows:
+        sys.exit("no recording has this name")
     found = f"{table(rows)}\n\n{summary(rows)}"
     print(found)
     if told.json:

@@ -15,7 +15,7 @@ Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
     steps equal to the median of its clean steps. Only the host's own time is compared. If a phase waits for the GPU in a clean
     step, the wait is at most the GPU's lag at the start of the phase plus the work launched in the phase. If recorder and
-    profile name different phases, only whole steps are compared.
+    profile name different phases, a phase that only one of them names is added to the phase before it.
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
@@ -303,7 +303,8 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
     common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (of.name == row)])) > len(clean)]
     common = [name for name in common if name != _LOADER]
     theirs = [name for name in steps.names if name != _LOADER and 2 * len(steps.rows_by_step([name], profiled)) > len(profiled)]
-    groups = [((name,), (name,)) for name in common] if set(common) == set(theirs) else [(tuple(common), tuple(theirs))]
+    profiled_rows = steps.rows[np.isin(of.step[steps.rows], profiled)]
+    groups = _groups(_in_order(trace, np.flatnonzero(in_clean), common), _in_order(trace, profiled_rows, theirs))
     launched, work = launch_phases(trace), work_rows(trace)
     work_ns = np.bincount(launched[work][launched[work] >= 0], trace.device.duration_ns[work][launched[work] >= 0], len(of))
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
@@ -333,6 +334,35 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
             )
         )
     return found
+
+
+def _in_order(trace: Trace, rows: Column, names: Sequence[str]) -> list[str]:
+    """Return the phases `names` in the order in which they usually begin in a step."""
+    phases, steps = trace.phases, trace.steps
+    after_ns = phases.start_ns[rows] - steps.start_ns[phases.step[rows]]
+    usual_ns = {name: _median(after_ns[phases.name[rows] == trace.strings.find(name)]) for name in names}
+    return sorted(names, key=usual_ns.__getitem__)
+
+
+def _groups(clean: Sequence[str], profiled: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return which phases of clean steps are compared with which phases of profiled steps.
+
+    A phase that only one side names belongs to the phase before it. Both arguments are in the order of a step.
+    """
+    shared = [name for name in clean if name in profiled]
+    if not shared:
+        return [(tuple(clean), tuple(profiled))] if clean and profiled else []
+
+    def joined(names: Sequence[str]) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {name: [] for name in shared}
+        last = shared[0]
+        for name in names:
+            last = name if name in groups else last
+            groups[last].append(name)
+        return groups
+
+    of_clean, of_profiled = joined(clean), joined(profiled)
+    return [(tuple(of_clean[name]), tuple(of_profiled[name])) for name in shared]
 
 
 def _noise_ns(values_ns: Column) -> float:

@@ -237,12 +237,29 @@ def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx({"loader": 300, "forward": 100})
 
 
-def test_whole_steps_are_compared_if_phases_differ_between_recorder_and_profile() -> None:
-    clean = (StepKind.STEADY, [("forward", 300), ("backward", 300)])
-    profiled = (StepKind.PROFILED, [("forward", 300), ("other", 200), ("backward", 700)])
-    trace = recorded([clean, clean, profiled])
+@pytest.mark.parametrize(
+    ("clean", "profiled", "scale"),
+    [
+        (  # "other" is compared together with the forward pass: 300 of 300 + 200, then 300 of 700
+            [("forward", 300), ("backward", 300)],
+            [("forward", 300), ("other", 200), ("backward", 700)],
+            {"forward": 0.6, "other": 0.6, "backward": 3 / 7},
+        ),
+        (  # the profile names the launch of a CUDA graph only "forward": 50 + 30 + 20 of 400
+            [("other", 100), ("forward", 50), ("loss", 30), ("backward", 20)],
+            [("other", 200), ("forward", 400)],
+            {"other": 0.5, "forward": 0.25},
+        ),
+        ([("h2d", 20), ("forward", 100)], [("forward", 240)], {"forward": 0.5}),  # no phase comes before "h2d"
+        ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps
+    ],
+)
+def test_a_phase_that_only_recorder_or_profile_names_is_compared_with_the_phase_before_it(
+    clean: list[tuple[str, int]], profiled: list[tuple[str, int]], scale: dict[str, float]
+) -> None:
+    trace = recorded([(StepKind.STEADY, clean), (StepKind.STEADY, clean), (StepKind.PROFILED, profiled)])
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
-    assert run.host_scale == pytest.approx({"forward": 0.5, "other": 0.5, "backward": 0.5})
+    assert run.host_scale == pytest.approx(scale)
 
 
 def test_a_recording_with_only_scale_factors_is_scaled_by_the_factors() -> None:
