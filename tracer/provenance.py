@@ -108,8 +108,9 @@ class ProcessFacts:
             self._loaders.append(describe())
         return number
 
-    def run(self, steps: int, steps_ns: int, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        share = round(cost_ns * steps / steps_ns, 6) if steps_ns else 0.0
+    def run(self, step_ns: float, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
+        """`step_ns` is the usual duration of a step, 0 if there are no steps yet."""
+        share = round(cost_ns / step_ns, 6) if step_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 

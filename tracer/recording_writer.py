@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
@@ -24,12 +25,14 @@ from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
 from tracer.writing.step_writer import EndedStep, Found, Read, StepWriter
 from tracer.writing.thread_rows import ThreadRows
-from traces.model.trace import NONE, Trace
+from traces.model.trace import NONE, StepKind, Trace
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
 # Maximum number of steps that are kept in memory until their GPU times are known.
 _PENDING_STEPS = 1024
+# The overhead is given as a share of the median of this many steps.
+_USUAL_OF = 1024
 # The recorder writes 16 steps at once, because writing steps one by one is slower (cold CPU caches).
 _TOGETHER = 16
 # Changes of numbers in the header, such as the recording overhead, are written at most once in ten seconds.
@@ -54,7 +57,8 @@ class RecordingWriter:
         self.pending: deque[EndedStep] = deque()
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # number of the next step
-        self.steps_ns = 0  # total time of all steps
+        # the durations of the last clean steps, and of the last other steps
+        self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
         self._counted = 0  # number of steps with a known cost
         self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
         self._step_writer = StepWriter(output, facts)
@@ -68,7 +72,7 @@ class RecordingWriter:
 
     def add(self, step: EndedStep) -> None:
         self.number += 1
-        self.steps_ns += step.end_ns - step.start_ns
+        (self._clean_ns if step.kind is StepKind.STEADY else self._other_ns).append(step.end_ns - step.start_ns)
         self.pending.append(step)
 
     def write_done(self) -> None:
@@ -152,7 +156,8 @@ class RecordingWriter:
         if of.flight is not None:
             lacks += of.flight.lacks()
             provenance |= {"flight_recorder": facts} if (facts := of.flight.facts()) else {}
-        run = self._facts.run(self.number, self.steps_ns, of.cost.per_step_ns, of.cost.set_up_ns, of.profiler.use())
+        step_ns = median(self._clean_ns or self._other_ns or [0])
+        run = self._facts.run(step_ns, of.cost.per_step_ns, of.cost.set_up_ns, of.profiler.use())
         if run.recorder is not None and self._access.device_lost:
             run = replace(run, recorder=replace(run.recorder, device_lost=self._access.device_lost))
         return Trace(

@@ -195,8 +195,8 @@ class FakeFacts:
     def extent(self) -> tuple[int, ...]:
         return (len(self.devices),)
 
-    def run(self, steps: int, steps_ns: int, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        return Run(recorder=RecorderNotes(overhead_ns_per_step=steps))
+    def run(self, step_ns: float, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
+        return Run(recorder=RecorderNotes(overhead_ns_per_step=round(step_ns)))
 
     def provenance(self) -> dict[str, Any]:
         return {}

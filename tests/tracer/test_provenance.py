@@ -47,7 +47,7 @@ def test_provenance_names_no_person_and_no_machine(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth7")
     monkeypatch.setenv("TORCH_API_TOKEN", "hunter2")
     facts = ProcessFacts(torch, 0, RecordConfig())
-    text = json.dumps([facts.provenance(), to_json(facts.run(1, 10, 1, 0, ProfilerUse()))])
+    text = json.dumps([facts.provenance(), to_json(facts.run(10, 1, 0, ProfilerUse()))])
     assert '"name": "train.py"' in text and '"runs"' in text and ".../set" in text and ".../cuda" in text
     for secret in (socket.gethostname(), str(tmp_path), "secret-share", "eth7", "hunter2", f"{getpass.getuser()}x"):
         assert secret not in text
@@ -60,10 +60,10 @@ def test_the_script_is_identified_by_its_hash(monkeypatch: pytest.MonkeyPatch, t
 
     monkeypatch.setattr(__main__, "__file__", str(script), raising=False)
     config = RecordConfig("phase", warmup=7)
-    run = ProcessFacts(torch, 0, config).run(1, 10, 1, 0, ProfilerUse())
+    run = ProcessFacts(torch, 0, config).run(10, 1, 0, ProfilerUse())
     assert run.recorder is not None and from_json(Run, to_json(run)).recorder == run.recorder and run.recorder.config == config
     script.write_text("print(2)\n")
-    other = ProcessFacts(torch, 0, RecordConfig()).run(1, 10, 1, 0, ProfilerUse())
+    other = ProcessFacts(torch, 0, RecordConfig()).run(10, 1, 0, ProfilerUse())
     assert run.script is not None and other.script is not None and run.script.sha256 != other.script.sha256
     cost = run.recorder
     assert cost is not None and (cost.overhead_ns_per_step, cost.overhead_share) == (1, 0.1)
