@@ -572,9 +572,10 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
         f"This page was written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. The script"
     ]
     lines += [
-        "counts these events as faults: a traceback, an exit code other than 2 after an error, a partly written file under its"
+        "counts a fault if a command prints a Python traceback, or reports an error without exit code 2. A fault is also"
     ]
-    lines += ["final name, and more memory or time than stated in the section Bounds.", ""]
+    lines += ["counted if a command leaves an incomplete output file, or exceeds the limits in the section [Bounds](#bounds)."]
+    lines += [""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:
         happened = "; ".join(f"{count} x {outcome}" for outcome, count in row.outcomes.most_common())

@@ -177,26 +177,28 @@ def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[st
 def page(rows: list[tuple[str, ...]], figures: int) -> str:
     still = sorted({cells[0] for cells in rows} - {cells[0] for cells in rows if cells[4:] != ("none", "none")})
     missing = sorted(THRESHOLDS.keys() - {cells[0] for cells in rows})
-    steps = sum(cells[4] != "none" for cells in rows)
+    steps, page = sum(cells[4] != "none" for cells in rows), "[constants.md](constants.md)"
     lines = [
         "# What a threshold changes",
         "",
-        "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. Some numbers of",
-        "[constants.md](constants.md) decide verdicts. The benchmark changes each threshold by a fifth, up and down. The table",
-        "lists each change that alters a verdict or makes a test fail. The benchmark also runs the tests with each changed",
-        "threshold, and lists the tests that fail. A share cannot exceed 1, so it never reaches a threshold above 1.",
+        "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. `trace`",
+        'gives verdicts on recordings, such as "the host limits the step time". The verdicts depend on the thresholds in',
+        "[constants.md](constants.md). The benchmark raises and lowers one threshold at a time by a fifth. After each change,",
+        "the benchmark computes all verdicts again and runs the tests. The table lists the changes of thresholds that alter a",
+        "verdict or make a test fail. If a threshold for a share is raised above 1, no share can reach the threshold.",
         "",
-        "The benchmark compares the recordings of docs/fidelity.md with their replays and with each other. The comparisons",
-        f"give {figures} verdicts: whether the program and the times are the same, what limits the pace, and what the largest",
-        "difference is.",
-        f"Of {len(rows)} changed thresholds, {steps} alter at least one verdict.",
+        "The benchmark compares the recordings of docs/fidelity.md with their replays and with each other. These comparisons",
+        f"give {figures} verdicts. A verdict says whether two traces show the same program or the same times, what limits the",
+        "step time, or what the largest difference is.",
+        f"Of {len(rows)} changes of a threshold, {steps} alter at least one verdict.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
         *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
         "",
-        f"Changes of the following thresholds alter no verdict and make no test fail: {', '.join(still)}.",
-        *(["", f"The benchmark has not tested these thresholds yet: {', '.join(missing)}."] if missing else []),
+        "The following thresholds of [constants.md](constants.md) can be raised or lowered by a fifth without any effect on the"
+        f" verdicts and tests: {', '.join(still)}.",
+        *(["", f"The benchmark has not yet changed these thresholds of {page}: {', '.join(missing)}."] if missing else []),
     ]
     return "\n".join(lines) + "\n"
 

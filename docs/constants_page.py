@@ -23,7 +23,8 @@ PAGE = DOCS / "constants.md"
 HEAD = """# Numbers that decide a verdict or an estimate
 
 This page is written by `docs/constants_page.py` from `traces/comparison/thresholds.py` and
-`replayer/cost_model/constants.py`. A **bold** origin means that the number was chosen after the results were known.
+`replayer/cost_model/constants.py`. The column `origin` shows how each number was found.
+Numbers with a **bold** origin were chosen after the results were known.
 [sensitivity.md](sensitivity.md) shows what changes if a threshold is a fifth higher or lower.
 
 ## Verdicts

@@ -176,7 +176,8 @@ class Model:
         return 1 - gpu_ns(network) / self.step_ns(network, CORES_PER_GPU)
 
     def fetch_stall(self, network: str) -> float:
-        """Return the share of time spent waiting for an SSD, with 35 % of the data in the page cache."""
+        """Return the share of a step that is spent waiting for an SSD. As in the paper's figure 3, the page cache holds 35 % of
+        the data."""
         cores = CORES[-1]
         return 1 - self.step_ns(network, cores) / self.step_ns(network, cores, SSD, 0.35)
 
@@ -184,7 +185,7 @@ class Model:
         return EPOCH_SAMPLES / BATCH * self.step_ns("resnet18", CORES[-1], disk, cached, policy) / 1e9
 
     def epoch_by_batch(self, batch: int) -> tuple[float, float]:
-        """Return the GPU time and the total time of an epoch in seconds, on three cores."""
+        """Return the GPU time and the total time of an epoch of MobileNetV2 in seconds, with CORES_PER_GPU CPU cores."""
         batches = EPOCH_SAMPLES / batch
         step_ns = self.step_ns("mobilenet_v2", CORES_PER_GPU, batch=batch)
         return batches * gpu_ns("mobilenet_v2", batch) / 1e9, batches * step_ns / 1e9
@@ -315,7 +316,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Count the pairs of networks for which our figures and the paper agree on which network is faster."""
+    """Count the pairs of networks that have the same order in our figures and in the published figures."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""
@@ -325,11 +326,11 @@ def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str,
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "The model's inputs come from each run: the number of workers and cores, the CPU time of each batch, the step "
-        "times, and the GPU time. Another input of the model is the average number of cores used by other programs "
-        "(/proc/stat). The model predicts how the processes share the cores and how far the "
-        "workers run ahead. The model then predicts the time at which the script receives each batch. The tables "
-        "show images per second, not counting the first steps of each run. Each row describes one run with "
+        "`trace stalls` uses a model to predict when a script receives each batch from its DataLoader. The model reads five "
+        "figures of each run: the number of workers, the number of CPU cores, the CPU time of each batch, the step times, and "
+        "the GPU time. The model also reads how many CPU cores other programs used on average (/proc/stat). The model "
+        "computes how the script and the DataLoader workers share the CPU cores, and how far the workers run ahead of the "
+        "script. The tables show images per second, not counting the first steps of each run. Each row describes one run with "
         f"{BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two workers.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"

@@ -82,7 +82,8 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Select the runs. To save time, the backend gloo runs only with one network size."""
+    """Return True if the script runs this combination. To save time, the gloo backend runs with only one depth of each
+    network."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 

@@ -24,7 +24,7 @@ _FOREVER_NS = 1 << 62
 
 
 class GpuChecks:
-    """Checks one test on a virtual GPU. All times and memory values are those of the test only."""
+    """Checks one test on a virtual GPU. Times and memory values do not include earlier tests."""
 
     def __init__(self, gpu: InProcessGpu) -> None:
         self.gpu = gpu

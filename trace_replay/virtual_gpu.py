@@ -299,7 +299,7 @@ def _session(
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
-    # No process has the process id 0, so no child process is mistaken for the script's own process.
+    # No `trace replay` command is running, so its process id is given as 0.
     return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
 
 

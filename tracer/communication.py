@@ -53,7 +53,8 @@ class CommunicationRecorder:
             self.look(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the time of a collective that was called from Python, to skip its entry in PyTorch's flight recorder."""
+        """Store when Python called a collective, so that the recorder does not read the collective again from PyTorch's flight
+        recorder."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

@@ -1,4 +1,4 @@
-"""Measures the overhead of the recorder, and defines the lock that all methods of the recorder take.
+"""Measures how much time the recorder's methods take. A lock keeps threads from running these methods at the same time.
 
     @costed
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time

@@ -83,7 +83,7 @@ class ProcessFacts:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Return the index of a device in the list `devices`. A device that is not in the list is added."""
+        """Return the index of a device in the list `devices`. Append the device if the list lacks the device."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -98,7 +98,8 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return the facts that determine the file's header. If they change, the header must be written again."""
+        """Return the facts that determine the file's header. After a change of these facts, the recorder writes a new
+        header."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
@@ -220,7 +221,8 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver. If it cannot be read, return the CUDA version that the driver supports."""
+    """Return the version of the NVIDIA driver. If the driver's version is not readable, return the CUDA version that the driver
+    supports."""
     told = Path("/sys/module/nvidia/version")
     if told.exists():
         return told.read_text(encoding="ascii", errors="replace").strip()

@@ -104,7 +104,7 @@ class Recorder:
     # --- phases and steps
 
     def modules_left(self) -> None:
-        """Do nothing, because only a replay reacts to the call."""
+        """Do nothing. Only replays use this hook."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
         self.steps.report(MODULE, (id(module), grad_enabled))
@@ -125,7 +125,7 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Report the first call of the captured CUDA graph before the launch, because the call begins the forward pass."""
+        """Report that the forward pass begins before the CUDA graph is launched."""
         for report in self._reports_of(graph)[:1]:
             self.steps.report(*report)
 

@@ -35,7 +35,7 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Describes how a repeated step is divided into phases.
+    """Divides a step into phases if an earlier step made the same calls.
 
     Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`.
     """
@@ -43,14 +43,14 @@ class StepPlan:
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """`left` is the index of the call at whose return the step ends, or NONE."""
+        """If a call ends the step when the call returns, `left` is the index of the call. For other steps, `left` is NONE."""
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If a step ended with an optimizer call, the step's last CUDA event is the one that was recorded when the optimizer
-        # returned. Otherwise the recorder records one more CUDA event at the end of the step.
+        # If an optimizer call ends the step, the recorder has recorded the step's last CUDA event when the optimizer returned.
+        # For other steps, the recorder records one more CUDA event at the end.
         at += [len(reports) + 1] if left == NONE else []
         self.events = len(at)
         event_of = {time: event for event, time in enumerate(at)}
@@ -68,7 +68,7 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Remembers the calls of one step, and collects the times of the same calls in the current step."""
+    """Compares the calls of the current step with the calls of an earlier step, and stores the times of the calls."""
 
     def __init__(self) -> None:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
@@ -90,7 +90,8 @@ class RepeatedSteps:
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Return the calls of the current step with their times, and stop comparing with the remembered step."""
+        """Stop comparing, because the current step differs from the earlier step. Return the current step's calls and their
+        times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self._learning = [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -104,12 +105,13 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The hooks report the start of each phase except "other", so a step that begins with "other" has one more phase than
-        # reports.
+        # The hooks do not report the start of the phase "other". If a step begins with "other", the step has one more phase
+        # than reported phase starts.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        # If a phase continues after it was left, as for the copies of inputs and labels, no event is needed between the two.
+        # If one phase ends and the next phase has the same name, no CUDA event is needed between the two phases. An example is
+        # the copies of the inputs and of the labels.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
             for i, of in enumerate(learned)

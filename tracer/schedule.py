@@ -34,7 +34,8 @@ class Schedule:
 
     @property
     def is_settled(self) -> bool:
-        """Returns True if all later training steps are clean steps, so that `end_step` need not be called after them."""
+        """Return True if all later training steps run without torch.profiler. `end_step` need not be called after these
+        steps."""
         return self._has_trained and self._count >= self._first_clean and not self._end
 
     def kind(self, evaluation: bool) -> StepKind:

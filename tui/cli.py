@@ -309,8 +309,8 @@ def record(asked: RecordOptions) -> int:
 def fit(asked: FitOptions) -> int:
     """Find out which GPUs a script fits on, and the largest batch size for each.
 
-    Run the script's first steps twice on a virtual GPU with unlimited memory. The memory that the script allocates is then
-    allocated again on a virtual GPU of each kind.
+    Run the script's first steps twice on a virtual GPU with unlimited memory. Then repeat the script's memory requests on a
+    virtual GPU of each model.
     """
     from tui.commands.fit import run
 
@@ -405,7 +405,7 @@ def library_check(
 ) -> int:
     """Check files before they are added to the library.
 
-    Exit codes: 0 accepted, 1 rejected, 2 a file cannot be read.
+    Exit codes: 0 if all files are accepted, 1 if a file is rejected, 2 if a file cannot be read.
     """
     from tui.commands.library import check
 

@@ -95,7 +95,8 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Make a command from a function whose argument is a dataclass. The command has one option for each field."""
+    """Make a command from a function whose argument is a dataclass. Each field of the dataclass becomes an option of the
+    command."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)

@@ -26,7 +26,7 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Open the null device in place of each standard stream that the shell has closed (`trace info T >&-`)."""
+    """Replace each closed standard stream by the null device. For example, `trace info T >&-` runs with a closed stdout."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

@@ -129,7 +129,7 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Wait until the devices are idle. Return False if the time limit passes, or if the recorder must not call CUDA."""
+        """Wait until the devices are idle, for at most `limit_ns`. Return True if the devices are known to be idle."""
         if self.closed is not None:
             return False
         if not self.start_waiting_thread():

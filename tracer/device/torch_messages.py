@@ -40,7 +40,8 @@ _OLD_BLOCK = re.compile(rb"(?:\[rank\d+\]:)?\[W\S+ \S+ CPUAllocator\.cpp:\d+\] M
 
 @contextmanager
 def quiet_profiler(torch: ModuleType, said: list[str]) -> Iterator[None]:
-    """Hide messages about the recorder's own profile, and add Kineto's warnings to the list `said`."""
+    """Hide the messages that PyTorch prints about the recorder's use of torch.profiler. Append Kineto's warnings to the list
+    `said`."""
     with _without_kinetos_lines(said), _without_warnings(torch):
         yield
 

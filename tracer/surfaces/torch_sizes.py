@@ -76,11 +76,11 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make CPython's PySequence_Check return false for tensors, as it does before `__getitem__` is wrapped.
+    """Make CPython's PySequence_Check return false for tensors, although their `__getitem__` is now a Python method.
 
-    CPython treats a class with a Python method `__getitem__` as a sequence. If CPython treated a scalar tensor `x` as a
-    sequence, `torch.Tensor([[x]])` would ask `x` for its length. The function relies on the memory layout of PyTypeObject in
-    CPython (Include/cpython/object.h).
+    CPython treats a class with a Python method `__getitem__` as a sequence. For a scalar tensor `x`, `torch.Tensor([[x]])`
+    would then fail, because a sequence must have a length. The function relies on the memory layout of PyTypeObject in CPython
+    (Include/cpython/object.h).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):

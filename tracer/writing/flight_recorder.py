@@ -5,7 +5,7 @@
     for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
 
 PyTorch's flight recorder keeps the last collectives in a ring buffer (torch/csrc/distributed/c10d/FlightRecorder.hpp). The
-environment variable TORCH_FR_BUFFER_SIZE sets the number of entries, 2000 by default.
+environment variable TORCH_FR_BUFFER_SIZE sets how many collectives the buffer holds, 2000 by default.
 
 Note [How often to read]
     A read dumps the whole ring buffer, at about 10 us per entry. The buffer is read when about half of its entries are new,

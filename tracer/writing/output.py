@@ -54,7 +54,7 @@ class RecordingFile:
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
         """Append rows to a table, and return the index of the first new row.
 
-        The first element of each row is a tuple of column names.
+        Each row is a tuple that consists of the column names (a tuple) and the values.
         """
         number = self.count(table)
         self._rows[table].extend(rows)

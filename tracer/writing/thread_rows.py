@@ -1,4 +1,4 @@
-"""Assigns rows of the thread table. The thread that runs the script has row 0.
+"""Assigns a row of the trace's thread table to each thread. Row 0 belongs to the thread that runs the script.
 
     threads = ThreadRows(rank=0)
     threads.row()               # 0: the calling thread is the script's

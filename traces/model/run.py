@@ -134,7 +134,8 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a call of a model in a replay without a recording. The duration of the call comes from published step times."""
+    """Describes a call of a model in a replay without a recording. The replay takes the duration of the model's call from
+    published step times."""
 
     cell: str
     batch: int

@@ -69,7 +69,7 @@ class CardFit:
 
     @property
     def told(self) -> bool:
-        """Return True if the script fits at its own batch size, according to the simulated allocator."""
+        """Return True if the simulated allocator shows that the GPU has enough memory for the unchanged script."""
         return self.fits and self.outcome.fits
 
     @property
@@ -117,7 +117,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """Contains the largest batch size that was measured on a GPU for the same model."""
+    """Contains the largest batch size of the script's model that was measured on a real GPU."""
 
     entry: str  # the library entry with the measurement
     largest_batch: int | None

@@ -36,7 +36,7 @@ _WORDS = {
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
     """Return up to TABLE_ROWS differences, largest first.
 
-    If `everything` is false, the list has no waits for data and no warm-up steps.
+    Differences in warm-up steps and in waits for data are returned only if `everything` is true.
     """
     found = scene.counterparts
     if found is None:

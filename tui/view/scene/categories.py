@@ -16,7 +16,7 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """Lists the kinds of work. Category numbers are below 24, because higher numbers in a colour code have other meanings."""
+    """Lists the kinds of work. The numbers end at 23, because the colour codes of the enum Sign begin at 24."""
 
     LOADER = 0
     H2D = 1

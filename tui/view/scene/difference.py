@@ -10,7 +10,7 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """Stores the times that are compared, and where the difference between the two traces is largest."""
+    """Describes a difference between two traces, such as a kernel that takes longer in the second trace."""
 
     what: str
     table: str  # "device" or "phases"

@@ -74,8 +74,8 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Return the index of the trace in whose line the cursor is. A line that shows differences counts as a line of the
-        second trace."""
+        """Return the index of the trace at the cursor: 0 for a line of the first trace, and 1 for other lines if there are two
+        traces."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
