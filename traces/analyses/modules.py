@@ -135,8 +135,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # Line numbers in the script's own files are kept, because they distinguish the calls within one `forward` method. In
-        # PyTorch's own modules they add nothing.
+        # A call in the script is labelled with file and line, because one `forward` method may contain several calls. A call in
+        # PyTorch's own modules is labelled with the file only.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []

@@ -32,7 +32,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """Lists the memory held at the peak. `by_size` is True if each free was matched with an allocation of the same size."""
+    """Lists the memory held at the peak. If addresses were not recorded, `by_size` is True, and each free is matched with an
+    allocation of equal size."""
 
     time_ns: int
     held: list[Held]
@@ -68,8 +69,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # The number of blocks of each size is tracked. If the number never falls below its value after an allocation, the block was
-    # never freed.
+    # `held` counts the blocks of each size. If the count never falls below its value just after an allocation, the allocated
+    # block was never freed.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]
@@ -81,7 +82,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """A replay records memory events without a thread, so all threads of the rank are searched."""
+    """Return the name of the op that caused each memory event. Memory events of a replay name no thread, so the op may be on
+    any thread of the rank."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

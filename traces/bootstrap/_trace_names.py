@@ -84,7 +84,7 @@ def _make_private(name: str, prefix: str) -> None:
     private = prefix + name
     sys.modules[private] = module
     for thing in vars(module).values():
-        # When a worker sends an exception through a queue, pickle stores the name of the exception's module.
+        # pickle finds a class by `__module__`, for example the class of an exception that a worker process sends.
         if isinstance(thing, (type, type(_make_private))) and thing.__module__ == name:
             thing.__module__ = private
     module.__name__ = private

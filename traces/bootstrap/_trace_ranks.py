@@ -123,7 +123,8 @@ def _skip_static_destructors() -> None:
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # The C library calls exit functions in reverse order of registration, so fflush runs before _exit.
+    # Exit functions run in reverse order of registration. fflush first writes buffered output, and then _exit ends the process
+    # without running destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

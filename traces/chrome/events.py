@@ -61,8 +61,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Times count from the start of a second instead of 1970, because floats represent small numbers exactly. Readers reject
-        # stamps below 1 us.
+        # Times count from the last full second before the first event, because floats cannot represent nanoseconds since 1970
+        # exactly. Readers reject stamps below 1 us.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()
@@ -124,8 +124,8 @@ class RankEvents:
     def _correlate(self) -> None:
         """Correlation ids are larger than all op ids, so the two cannot be confused.
 
-        Holistic Trace Analysis uses the smallest integer type that holds all correlation ids for row numbers too, so the ids
-        begin above 2**16.
+        Holistic Trace Analysis chooses the smallest integer type for correlation ids, and stores row numbers in the same type.
+        Correlation ids above 2**16 require a 32-bit type, so row numbers fit too.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)

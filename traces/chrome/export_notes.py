@@ -3,7 +3,7 @@
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-Viewers ignore the notes. The notes are stored as text, because many JSON readers corrupt integers beyond 64 bits.
+Viewers ignore the notes. The notes are one JSON string, because many JSON readers would corrupt large integers in the notes.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the original start and duration of all events of a category."""
+        """Return the start and duration that each event had before the export moved or clipped events. The returned slice
+        excludes events that the export added."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

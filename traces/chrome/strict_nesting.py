@@ -16,7 +16,8 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the starts of all spans. `ranges` is a boolean mask of events that must start after all earlier kernels."""
+    """Return the start of each span. An annotation that begins during a kernel is moved to begin when the kernel ends. `ranges`
+    is True for annotations."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])

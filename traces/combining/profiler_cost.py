@@ -96,7 +96,7 @@ class HostEvents(NamedTuple):
 class _WithoutCost:
     # see Note [The profiler's cost per event]
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """Just before each time in `times_ns`, the profiler needed the CPU time in `cost_ns`."""
+        """The profiler used `cost_ns[i]` nanoseconds of CPU time just before the event at `times_ns[i]`."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
@@ -105,8 +105,8 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # `balance` is the sum of the profiler's overhead up to each event, minus the sum of the idle gaps, in which the
-            # overhead costs nothing.
+            # No gap between two events may become shorter than `LEAST_GAP_NS`. `backlog` is the overhead that the gaps before
+            # each event could not absorb. Later gaps are shortened by the backlog.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))
@@ -208,7 +208,8 @@ class _Phase:
 class CleanPace:
     """Converts CPU times of profiled steps to the times without the profiler.
 
-    `scale` contains one factor per phase, which is 1.0 for steps without the profiler.
+    After the profiler's overhead is subtracted, the CPU time of each phase is multiplied by the phase's factor in `scale`. In
+    steps without the profiler, the factor is 1.0.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
@@ -239,7 +240,7 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Convert times to the times at which the events would have happened without the profiler and without waits for the
+        """Return when CPU events at the times `times_ns` would have happened without the profiler and without waits for the
         GPU."""
         active_ns = _active_ns(times_ns, self._waits)
         if self._without_cost is None or self._by_stage is None:
@@ -248,7 +249,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return `run` with the measured cost of the profiler, if some steps ran without the profiler."""
+    """Return a copy of `run` with the fields `profiler_cost` and `host_scale` set. If no step ran without the profiler, return
+    `run` itself."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)

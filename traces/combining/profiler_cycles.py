@@ -1,4 +1,4 @@
-"""Joins the files that torch.profiler wrote for the cycles of one process.
+"""Joins the trace files of one process, because torch.profiler writes one file for each cycle of its schedule.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])

@@ -6,8 +6,8 @@
     comparison.to_json()              # the keys that scripts rely on
 
 The step time is the time on the host or on the slowest GPU, whichever is longer. GPU time does not include the time in which
-collectives wait for other ranks. A replay is compared only with the recorded steps that it replayed. Times come from the steps
-without a profiler, if a recording has such steps.
+collectives wait for other ranks. A replay repeats some of the recorded steps, and the rest of the recording is not compared.
+Times come from the steps without a profiler, if a recording has such steps.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class MemoryComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigures:
-    """Contains the result of a comparison. `judged` names the measured value that decides the verdict.
+    """Contains the result of comparing two traces. `within_tolerance` describes the time that `judged` names, such as "steps".
 
     `within_tolerance` is False if the traces are of different programs. `within_tolerance` is None if the programs cannot be
     compared.
@@ -279,7 +279,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return the comparison for a script that failed."""
+        """Replace each `fits=True` by None, because a script that failed may have needed more memory."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -459,7 +459,8 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # Evaluation steps are compared only with evaluation steps, even if their times come from a training step.
+    # If no evaluation step was recorded, a replay gives its evaluation steps the times of training steps. Such an evaluation
+    # step is not compared with the training step.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows

@@ -198,8 +198,9 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# The k-th row with a key in one trace is paired with the k-th row with the same key in the other trace. The keys with the most
-# columns come first. Each key is tried only for rows that have found no pair with the keys before it.
+# GPU events of two traces are paired in several rounds, and each tuple in `_LEVELS` lists the columns that must be equal in one
+# round. The k-th event with given values in one trace is paired with the k-th event with equal values in the other trace. Later
+# rounds compare fewer columns, and use only events that are still unpaired.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -256,7 +257,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # The steps of the first rank were paired, and the steps of the other ranks are paired in the same way.
+    # `steps` lists steps of one rank. The k-th steps of all ranks are treated as one step.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

@@ -164,7 +164,8 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """If shapes were not recorded, the sizes of copies to the GPU show the batch size."""
+    """Compare two traces without recorded shapes. A larger batch makes copies to the GPU larger, so the sizes of the copies are
+    compared."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:

@@ -1,10 +1,9 @@
-"""Finds what limits the speed of a recording, and how much shorter a step could be.
+"""Finds what limits the training speed, and how much shorter a step could become.
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-A GPU waits for data, for the host, for other ranks, or for an unknown reason. Otherwise, whatever the GPU waits for longest
-limits the training speed. The GPU limits the training speed if it computes longer than it waits for the host, for data or for
-other ranks.
+A GPU waits for data, for the host, for other ranks, or for an unknown reason. The training speed is limited by whatever the GPU
+waits for longest. If the GPU computes longer than its longest wait, the GPU itself limits the training speed.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls

@@ -117,8 +117,8 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only steps with the same numbers of backward passes and optimizer steps. The most frequent numbers in the first list
-    decide."""
+    """Keep only one kind of step in each list: the most frequent kind in the first list that all lists contain. Steps of one
+    kind have equally many backward passes and equally many optimizer steps."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -353,8 +353,8 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     known = allocated_bytes != NONE
     if known.any():
         return MemoryCurve(time_ns[known], allocated_bytes[known], 0, "recorded")
-    # If the script frees memory that was allocated before the recording, the sum of allocated bytes becomes negative. The
-    # lowest value of the sum shows how much memory was allocated before the recording.
+    # If the script frees memory that was allocated before the recording, the running sum of allocated bytes becomes negative.
+    # The lowest value of the running sum shows how much memory was allocated before the recording.
     total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")

@@ -104,7 +104,7 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """Return, for each device, the steps of its rank among the given steps. Devices without such steps are left out."""
+        """Map each device to those of the steps `rows` that belong to the device's rank. Devices without steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
@@ -245,7 +245,7 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
     """Return the median step time of the given steps, or None if there are no steps.
 
-    The GPU time comes from the steps `with_kernels`.
+    `with_kernels` lists the steps with recorded kernels, which are used for the GPU time.
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
@@ -414,7 +414,8 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[of], end_ns[of])
         mine = steps.rank[phases.step[loads]] == ranks[of[0]]
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # If a phase was timed by CUDA events, the device is assumed to be busy until all earlier work has completed.
+    # CUDA events show when work has completed, but not when each kernel ran. While the script waits for data, the GPU therefore
+    # counts as busy until all earlier work has completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])

@@ -1,11 +1,11 @@
-"""Describes problems of a recording in sentences, such as lost kernels.
+"""Describes problems of a recording, such as lost kernels, in full sentences.
 
     problems = problems_of({"lost-kernel": 4}, kernels=2)
     problems[0].text        # "4 of 6 kernels are missing: idle time is not reliable."
     problems[0].severity    # Severity.SERIOUS
 
-An import counts each kind of problem in `Trace.problems`. A problem of severity INFORMATION affects no other output. A problem
-of severity SERIOUS makes the main output of `trace info` unreliable.
+`Trace.problems` counts the problems that were found while a recording was read. If a problem has the severity INFORMATION, all
+results remain reliable. A problem of severity SERIOUS makes the main output of `trace info` unreliable.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare two columns of times. The noise floor is computed from `all_ours`, the recorded steps including those without a
-    counterpart."""
+    """Compare the recorded times `our_ns[ours]` with the other trace's times `their_ns[theirs]`. The noise floor is computed
+    from all recorded steps, which `all_ours` lists."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None

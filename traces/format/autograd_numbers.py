@@ -2,7 +2,7 @@
 
     trace = with_node_numbers(trace)
 
-A replay records autograd numbers only in its first training steps.
+A replay records the sequence numbers of autograd nodes only in its first training steps.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Return the trace with autograd numbers filled in for repeated steps.
+    """Return the trace with sequence numbers in each step that repeats the ops of an earlier step.
 
     The trace must be sorted and have a single rank.
     """

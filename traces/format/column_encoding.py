@@ -26,7 +26,8 @@ SIGNED = 4  # added for signed differences, stored as zigzag numbers
 # rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
-# In 29 recordings, the values of these columns grow from row to row, so storing differences takes less space.
+# Columns with values that grow from row to row. A file stores the differences between rows, because small numbers take less
+# space.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )

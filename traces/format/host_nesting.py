@@ -1,15 +1,15 @@
 """Stores the call tree of ops as depths and gaps, which compress better than start times.
 
 Each op is treated as a pair of brackets: `(` at the start and `)` at the end. A span begins with an opening bracket and ends
-with a closing bracket. The time between two consecutive brackets is called a gap:
+with a closing bracket. A gap is the time from one start or end of an op to the next start or end:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-Depths repeat from step to step, so they compress very well. Sorted gaps compress 15 % better than start times with nanosecond
-resolution.
+Depths repeat from step to step, so they compress very well. The sorted times between brackets compress 15 % better than the
+start times of the ops in nanoseconds.
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Name indices are taken modulo 2**15, because numpy sorts 16-bit numbers ten times faster."""
+    """Return the order of the brackets by the name of their op, and then by the name of the preceding bracket's op. A bracket's
+    16-bit sort key contains 15 bits of the name's index, because numpy sorts 16-bit numbers ten times faster than longer
+    ones."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

@@ -102,7 +102,7 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Return the size in bytes that a reader of the trace checks against its memory limit."""
+    """Return how many bytes of memory `load` counts for the trace. `load` rejects a file if the count exceeds a limit."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)

@@ -58,7 +58,8 @@ _WORKERS = 4
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged.
 
-    If many ranks are equal, the file is padded with blanks, because readers reject small files that unpack to much data.
+    `load` rejects a small file that unpacks to very much data. If the trace compresses too well, for example because of many
+    identical ranks, `save` pads the file with blanks.
     """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")

@@ -5,8 +5,8 @@
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
 In 30 real recordings, the data in memory is 6 to 68 times as large as the file. A compressed file of zeros grows to 1000 times
-its size with DEFLATE, and to 7000 times with LZMA. Users can set another limit with the environment variable
-TRACE_UNPACK_LIMIT_MB.
+its size with DEFLATE, and to 7000 times with LZMA. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit in
+megabytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class UnpackLimit:
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:
-        """Return the memory limit for a file. Raises TooLarge if TRACE_UNPACK_LIMIT_MB is not a number."""
+        """Return the memory limit for a file. Raises TooLarge for an invalid value of the environment variable
+        TRACE_UNPACK_LIMIT_MB."""
         told = os.environ.get(VARIABLE)
         if told is None:
             return cls(file_bytes, _BASE_BYTES + _TIMES_THE_FILE * file_bytes)

@@ -22,7 +22,7 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Stores the measured memory limit of a library entry."""
+    """Stores the largest batch size that fitted into a GPU's memory, and the smallest batch size that did not fit."""
 
     cell: LibraryCell
     fitted: int  # largest measured batch size that fitted into memory
@@ -44,8 +44,7 @@ class MeasuredLimit:
     def largest(self, estimated: int | None) -> int | None:
         """Return the largest batch size that fits into the GPU's memory, or None if it is unknown.
 
-        `estimated` is an estimate of the batch size. A measured batch size that fits, or that does not fit, corrects the
-        estimate.
+        `estimated` is an estimate of the batch size. The result is at least `fitted`, and less than `full`.
         """
         if self.is_exact:
             return self.fitted

@@ -24,8 +24,9 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Each key consists of a function, the id of a trace, and the other arguments. Each value contains the result and the trace. As
-# long as the trace exists, no other object can get its id.
+# `_KEPT` is the cache. A cache key consists of a decorated function, the id of a trace, and the remaining arguments of the
+# function. A cached value contains the function's result and the trace. As long as the trace exists, no other object can get
+# its id.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 
@@ -33,7 +34,8 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 def each_once(*, anew: bool = False) -> Iterator[None]:
     """Cache the results of functions decorated with `once` until the `with` block or the decorated function ends.
 
-    A nested `with each_once()` uses the outer cache. Set `anew` to True to begin with an empty cache.
+    If `with each_once()` blocks are nested, the inner block uses the cache of the outer block. Set `anew` to True to begin with
+    an empty cache.
     """
     if _KEPT.get() is not None and not anew:
         yield
@@ -46,7 +48,7 @@ def each_once(*, anew: bool = False) -> Iterator[None]:
 
 
 def once(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Decorator for a function that takes a trace. Inside `with each_once()`, the function's results are cached."""
+    """Decorate a function to cache its results inside `with each_once()`. The function's first argument is a trace."""
 
     @wraps(compute)
     def kept(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -34,8 +34,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # Let t be a time, and let k be the index of the last interval that starts at or before t. The intervals cover `min(t,
-        # _ends_ns[k]) + _shift_ns[k]` ns of the time before t.
+        # If k intervals start at or before a time t, the intervals cover `min(t, _ends_ns[k]) + _shift_ns[k]` ns before t.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -62,7 +61,8 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. Time windows with the same `owner` must not overlap."""
+    """Finds the time window [start, end) that contains a given time. `owner` is the number of a rank, for example. The time
+    windows of one owner must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
@@ -91,8 +91,8 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     """Return how many nanoseconds the union of each group of intervals covers."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # Compute, for each interval, the latest end of all earlier intervals of the same group. All positions of a group are larger
-    # than those of the previous group, so the running maximum restarts in each group.
+    # Compute, for each interval, the latest end of all intervals of the group so far. Adding `first_of_group` makes the numbers
+    # of a group larger than all numbers of earlier groups. The running maximum therefore ignores earlier groups.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -18,7 +18,8 @@ _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for colum
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
 KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, type)}
 
-# Times must be below 2**62 ns (the year 2116). Durations and sizes must be below 2**56 (2**56 ns are two years).
+# Sums and differences of times and sizes must fit in 64 bits. The largest time, 2**62 ns, is in the year 2116, and the largest
+# duration, 2**56 ns, is two years.
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
@@ -117,7 +118,8 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Each iteration doubles the distance to the ancestor, so log2(n) iterations find every cycle."""
+    """Return True if an event is its own ancestor. Each iteration doubles the number of levels between an event and the
+    ancestor in `above`, so log2(n) iterations suffice."""
     if (parent < np.arange(len(parent))).all():
         return False
     above = np.append(parent, NONE)

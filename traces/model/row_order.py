@@ -2,7 +2,7 @@
 
     trace = in_order(load("replay-4711.msgpack"))
 
-A recorder with several threads writes events out of order.
+If several threads of a script record events, the events in the trace file are not sorted by time.
 
 Note [Calls that take no time]
     In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op with zero duration and a

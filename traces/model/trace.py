@@ -249,8 +249,8 @@ class Phases(_Spans):
 class Parts(_Spans):
     """Stores the stages of nn.DataParallel. Stages may run concurrently.
 
-    The stages of a forward pass are "scatter", "replicate", "parallel_apply" and "gather". The stages of a backward pass are
-    "gather_backward" and "broadcast_backward".
+    In a forward pass, nn.DataParallel performs the stages "scatter", "replicate", "parallel_apply" and "gather". In a backward
+    pass, nn.DataParallel performs the stages "gather_backward" and "broadcast_backward".
     """
 
     phase: PHASE_OR_NONE
@@ -284,8 +284,8 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """In a damaged file, a parent may come after its child. The reference then becomes NONE, so that no event is its own
-        ancestor."""
+        """Return the row of the event that encloses each event, or NONE. References to later rows become NONE, because a
+        damaged file may contain cyclic references."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
@@ -527,16 +527,16 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the `Machine` of a rank, or the first known one."""
+        """Return the machine of a rank. If the machine is unknown, return the machine of another rank."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the `Run` of a rank, or the first known one."""
+        """Return the run of a rank. If the run is unknown, return the run of another rank."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property
     def is_replay(self) -> bool:
-        """A trace is also a replay if its steps refer to recorded steps."""
+        """Return True if a run or a step of the trace refers to a recording that was replayed."""
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
 

@@ -131,12 +131,12 @@ class _Sum:
 
 
 def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
-    """Return the achieved rates of all ops, sorted by decreasing GPU time."""
+    """Return the FLOP/s and bytes/s of all ops, sorted by decreasing GPU time."""
     return achieved_tables(trace)[1 if by_shape else 0]
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two tables of achieved rates: one by op, and one by op, shapes and dtype."""
+    """Return the FLOP/s and bytes/s twice: summed up by op name, and summed up by op name, shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -410,8 +410,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
         # The order of the inputs of convolution_backward differs between releases of PyTorch. The gradient of a convolution's
-        # output has one channel for each output channel of the weight. If the input has the same number of channels, the tensor
-        # with fewer elements is assumed to be the gradient.
+        # output has one channel for each output channel of the weight. If several tensors have this number of channels, the
+        # smallest tensor is assumed to be the gradient.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

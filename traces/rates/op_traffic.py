@@ -116,7 +116,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return True for an op that resizes images. The size of its output is not recorded."""
+    """Return True for an op that resizes images. The size of the resized image is not recorded."""
     return _RESIZES.match(op) is not None
 
 
@@ -129,7 +129,8 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """If one operand is a Python number or an 8-byte integer, the other operand determines the element size of the output."""
+    """Return the bytes per element of the output. Python numbers and 8-byte integers do not widen tensors of smaller
+    elements."""
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 

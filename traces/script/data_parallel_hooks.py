@@ -17,7 +17,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. The callback `part` receives the name and the GPU index of a stage."""
+    """Wraps the functions of nn.DataParallel. The callback `part` receives the name of the called function, such as "scatter",
+    and a GPU index."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part
@@ -49,7 +50,7 @@ class DataParallelHooks:
         return as_part
 
     def index(self, devices: Any) -> int | None:
-        """Return the index of the first GPU in `devices`, or None if the first device is the CPU."""
+        """Return the GPU index of a device, or of the first device in a list. Return None for the CPU."""
         device = devices[0] if isinstance(devices, list | tuple) and devices else devices
         if isinstance(device, str):
             device = self._torch.device(device)

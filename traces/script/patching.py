@@ -245,7 +245,8 @@ class _EntriesOfThread(threading.local):
 
 
 class PhaseScope:
-    """Reports the start and end of a training phase. Only the outermost of nested `with` blocks reports."""
+    """Reports the start and end of a training phase. If `with` blocks are nested, only the start and end of the outermost block
+    are reported."""
 
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
         self.phase = phase
@@ -269,7 +270,8 @@ class PhaseScope:
     ) -> Callable[..., Any]:
         """Return a wrapper of `call` that reports the start and end of the phase.
 
-        `completed(listener, args)` is called after the phase, unless `call` raised an exception.
+        If the wrapped function `call` returns without an exception, the callback `completed` receives the listener and the
+        positional arguments.
         """
         local, hearing, phase = self._local, self._listener, self.phase
 

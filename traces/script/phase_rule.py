@@ -8,7 +8,8 @@
     cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
 The phases "forward", "loss" and "other" begin with an op, and end when the next phase begins. Other phases are reported by the
-caller. The time between two phases belongs to the second phase, unless `open_ended` was set.
+caller. The time between two phases belongs to the second phase. If a caller ends a phase with `open_ended=True`, the phase
+lasts until the next phase begins.
 
 Note [Before the first phase]
     If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and
@@ -33,8 +34,9 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that never begin a forward pass. ASIDE_OPS contains ops that read a value from the GPU, and ops that create tensors. Op
-# names with a prefix in `_ASIDE_BEGINNINGS` belong to optimizers, gradient scalers and weight averaging.
+# Ops that never begin a forward pass, because scripts also call them between passes. ASIDE_OPS contains ops that read a value
+# from the GPU, such as `item`, and ops that create tensors. Op names with a prefix in `_ASIDE_BEGINNINGS` belong to optimizers,
+# gradient scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

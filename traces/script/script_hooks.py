@@ -31,8 +31,11 @@ from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
 Call = Callable[..., Any]
-# What a thread needs to record module calls: store a number, the stored numbers, look up a module's number, number a new
-# module.
+# Four objects with which a hook records the module calls of one thread:
+# 1. a function that stores one number per start or end of a call
+# 2. the GPU launches so far, because the stored number includes their count
+# 3. a function that returns the number of the module with a given `id()`, or None for a new module
+# 4. a function that assigns a number to a new module
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
 
@@ -114,8 +117,8 @@ class ScriptHooks:
     ) -> None:
         """Wrap the methods `step` and `zero_grad` of all optimizer classes.
 
-        The wrappers `step` and `zero` are applied inside PyTorch's own wrappers. The wrapper `whole_step` is applied around
-        PyTorch's wrapper of `step`.
+        PyTorch itself replaces both methods by wrappers. The arguments `step` and `zero` wrap the original methods, and
+        `whole_step` wraps PyTorch's wrapper of `step`.
         """
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer

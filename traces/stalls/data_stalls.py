@@ -125,8 +125,9 @@ def stalls_of(
 ) -> Stalls:  # fmt: skip
     """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data.
 
-    `told` contains the measured cost of loading each batch, and `told_cold` the cost with a cold page cache. `cores` is the
-    number of CPU cores of the machine that ran the script. Raises TraceError without a DataLoader.
+    The list `told` contains the measured cost of loading each batch of cached data. The list `told_cold` contains the measured
+    cost for uncached data. `cores` is the number of CPU cores of the machine that ran the script. Raises TraceError without a
+    DataLoader.
     """
     if not any(one.batches for one in told):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
@@ -141,8 +142,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
-    # A DataLoader returns batches in order, so one slow batch delays all later batches. The model of the DataLoader therefore
-    # uses each batch's measured time instead of the mean time.
+    # A DataLoader returns batches in order, so one slow batch delays all later batches. A mean time would hide slow batches, so
+    # the model of the DataLoader uses the measured time of each batch.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in told if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)

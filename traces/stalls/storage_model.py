@@ -30,7 +30,8 @@ class CachePolicy(StrEnum):
 
 @dataclass
 class Disk:
-    """Models one disk that all processes share. A read takes `latency_ns` per seek plus the transfer time."""
+    """Models one disk that all processes share. Reading a file takes `latency_ns` for each seek, plus the size of the file
+    divided by `bytes_per_s`."""
 
     bytes_per_s: float
     latency_ns: int = 0

@@ -123,7 +123,8 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the JSON text with all `ts` values as integer nanoseconds, or None if float64 is exact enough.
+    """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 can represent the `ts`
+    values to the nanosecond.
 
     Before April 2024, PyTorch nightlies left out leading zeros of the fraction: 5 ns were written as ".5" µs instead of ".005"
     µs.

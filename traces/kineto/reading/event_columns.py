@@ -122,7 +122,7 @@ class EventColumns:
 
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """Convert events of the type "X" (complete) to columns. The list `rows` is emptied on the way, to save memory.
+    """Convert events of the type "X" (complete) to columns. The converted events are removed from `rows`, to save memory.
 
     Events without a readable start time are dropped and counted.
     """

@@ -54,7 +54,7 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a boolean mask of the events that are longer than the recording."""
+    """Return a boolean mask of the events with an impossible duration: longer than the whole recording."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

@@ -48,7 +48,7 @@ class HostColumns:
 
 @dataclass
 class DeviceColumns:
-    """Stores the GPU events of a rank with their correlation ids and External ids. A missing id is stored as 0 or less."""
+    """Stores the GPU events of a rank with their correlation ids and External ids. All valid ids are positive."""
 
     spans: DeviceSpans
     named: Column

@@ -49,14 +49,14 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Stores the numbers and start times of training steps that are marked only among GPU events."""
+    """Stores training steps that the profiler marked only on the GPU timeline: their numbers and start times."""
 
     numbers: list[int]
     starts_ns: list[int]
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Return training steps from step marks on the GPU timeline. Return None if there are no such marks."""
+    """Return training steps from step marks on the GPU timeline, or None if the GPU timeline contains no step marks."""
     # see Note [Step marks on the GPU]
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
@@ -146,7 +146,8 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """The period is found with the failure function of the Knuth-Morris-Pratt algorithm."""
+    """Return the length of the shortest sequence that `symbols` repeats at least twice, or 0. The length follows from the
+    failure function of the Knuth-Morris-Pratt algorithm."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

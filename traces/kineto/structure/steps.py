@@ -97,7 +97,7 @@ class _StepEvent(NamedTuple):
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
     """Return the training steps, the phases, and the name of the method that found them.
 
-    Set `marks_are_steps` to True if each step mark of the profiler contains exactly one batch.
+    Set `marks_are_steps` to True if the script called `profiler.step()` exactly once per batch.
     """
     # see Note [Whose steps]
     events = _top_events(tables, strings)
