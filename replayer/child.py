@@ -44,7 +44,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# If a script only evaluates, `--steps N` stops it after N times this number of evaluation steps.
+# `--steps N` also stops a script after N * _EVALUATIONS_PER_STEP training and evaluation steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds

@@ -41,7 +41,7 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the all-reduce durations for a GPU model. A nonzero `bus_gbps` replaces the model's usual bus bandwidth."""
+        """Return the all-reduce durations for a GPU model. A nonzero `bus_gbps` replaces the bus bandwidth of the GPU model."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:
@@ -74,7 +74,7 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
     # A ring with more ranks than the measured ring needs more steps, so the latency of the additional steps is added.
-    # Note [Links without measurements] describes how the message sizes of the measured curve are scaled.
+    # The measured message sizes are scaled to this link's bandwidth; see Note [Links without measurements].
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

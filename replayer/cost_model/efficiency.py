@@ -3,7 +3,7 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The script benchmarks/cost_tables.py trains the networks on NeuSight's measurements of five GPUs.
+The script benchmarks/cost_tables.py trains these neural networks on NeuSight's measurements of five GPUs.
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
@@ -50,7 +50,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of a neural network as an array with one row per operator.
+    """Return the input values of the neural network `net`. Each row of the returned array describes one operator.
 
     Args:
         net: "matmul", "conv3" or "rows".
@@ -145,7 +145,7 @@ def _net(file: Any, name: str) -> _Net:
 
 
 class EfficiencyCurves:
-    """Averages the outputs of several neural networks for each kind of operator."""
+    """Predicts how slow operators run. The prediction is the mean of several neural networks for each kind of operator."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:

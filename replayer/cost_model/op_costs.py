@@ -84,7 +84,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Learn corrections from recorded ops, except for very short ops and autograd nodes."""
+        """Learn how much longer recorded ops took than estimated. Very short ops and autograd nodes are left out."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -106,7 +106,7 @@ class OpCosts:
         return Estimate(max(ns * exp(log_slower), self.floor_ns), Origin.SCALED if same else origin)
 
     def plain(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate an op's duration without corrections from recorded ops."""
+        """Estimate an op's duration without using the durations of recorded ops."""
         ns, origin = self._ns(op_work(op, shapes, dtype, outputs, self.settings))
         return Estimate(max(ns, self.floor_ns), origin)
 
@@ -121,7 +121,7 @@ class OpCosts:
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
         # A recorded op may take longer than its estimate, because of its launch, idle multiprocessors or its implementation.
-        # The time that is due to the implementation is assumed to grow with the amount of work.
+        # If an op takes more than MOST_SLOWER times its estimate, the excess is assumed to grow in proportion to the op's work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
@@ -136,7 +136,8 @@ class OpCosts:
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
     def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
-        """Return the mean of log(recorded duration / estimated duration). See Note [The nearest recorded ops]."""
+        """Return the weighted mean of log(recorded duration / estimated duration) over similar recorded ops. See
+        Note [The nearest recorded ops]."""
         coordinates = _coordinates(works)
         total = weights = 0.0
         nearest = inf

@@ -139,7 +139,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """Do nothing, because operations are numbered without PyTorch's sequence numbers."""
+        """Do nothing. The class GroupOperations numbers the collectives without PyTorch's sequence numbers."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())
@@ -162,7 +162,7 @@ class VirtualNccl(_NcclGroup):
     def __init__(
         self, store: TorchAny, rank: int, size: int, options: TorchAny = None, device: torch.device | None = None
     ) -> None:
-        """Since 2.15, PyTorch passes the argument `device`, which has no effect."""
+        """The argument `device` is ignored. PyTorch passes `device` since release 2.15."""
         super().__init__(store, rank, size, options if options is not None else Options())
         self._splits = 0
 
@@ -211,7 +211,7 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing, because registered memory does not change the time of a collective in a replay."""
+        """Do nothing. A replayed collective takes equally long with and without registered memory."""
 
     deregister_mem_pool = register_mem_pool
 

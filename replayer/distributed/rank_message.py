@@ -64,7 +64,7 @@ def pack(messages: Sequence[RankMessage]) -> list[bytes]:
 
 
 def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
-    """Parse messages. `first` is the beginning of the message, and `piece(n)` returns its n-th further part."""
+    """Parse the parts that `pack` returned. `first` is the first part, and `piece(n)` returns the n-th part after the first."""
     head, _, payload = first.partition(b"\n")
     more, heads = json.loads(head)
     payload = b"".join([payload, *map(piece, range(1, more + 1))])
@@ -77,7 +77,7 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 
 
 def for_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
-    """Convert messages, and convert a message only once if several ranks share it."""
+    """Call `convert` for each message. If several ranks share a message, call `convert` only once for the message."""
     converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
     return [converted[id(message)] for message in messages]
 

@@ -39,7 +39,8 @@ from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
-# The longer a rank has waited, the longer it sleeps between two checks: 1/64 of its wait for messages, 1/16 for missing ranks.
+# A waiting rank sleeps between two checks for messages, for at most 1/64 of the time waited so far. When the time waited has
+# grown by 1/16, the rank looks for missing ranks again.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
@@ -334,7 +335,8 @@ class StoreExchange:
 
 
 def _of_this_attempt(store: TorchAny) -> TorchAny:
-    """Separate the keys of restarted workers, because torchrun restarts failed workers with the same key-value store."""
+    """Return a store with a key prefix for this start of the workers. After a failure, torchrun starts the workers again with
+    the old key-value store."""
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

@@ -5,7 +5,8 @@
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`then` calls the callback at once, on a stream from the device's pool (`ivalue::Future::invokeCallback` in PyTorch).
+`future.then(callback)` calls the callback at once, on a stream from the device's pool (`ivalue::Future::invokeCallback` in
+PyTorch).
 
 Note [Futures in the backward pass]
     DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd

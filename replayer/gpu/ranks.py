@@ -39,12 +39,13 @@ class RankOperations:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute end times. `wait=False` skips collectives that some rank has not called yet."""
+        """Compute the end times of collectives. If `wait` is False, leave out collectives that some ranks have not called
+        yet."""
         for group in self._groups:
             group.finish(wait)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
-        """Return the index of the launch in the timeline, and the earliest time at which the collective can start."""
+        """Launch a collective. Return the launch call's row in the trace, and the earliest start time of the collective."""
         launches = self._launches
         simulator = launches.simulator
         with launches.looking as thread:

@@ -59,8 +59,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # A repeating training step frees some memory that the previous step allocated. The stored handle may be from an earlier
-        # step, so the current handle at the same address is used.
+        # A repeating training step frees some memory that the previous step allocated. The stored event may contain an outdated
+        # handle for this memory, so the latest handle with the freed address is used.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:
@@ -83,7 +83,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return how many events of the repeating step are done. Return None if this step frees different memory than earlier
+        """Return how many memory events this step has made so far. Return None if this step frees different memory than earlier
         steps."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
@@ -101,7 +101,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Start the next repetition of the step. Return False if memory events of the current repetition are still missing."""
+        """Begin the next training step. Return False if the current step has not made all its memory events yet."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1
@@ -136,7 +136,8 @@ class CycleDetector:
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """Return the allocation cycle that ends with this training step, or None if memory requests do not repeat.
+        """Return a cycle if this training step has repeated the memory requests of earlier steps. Return None for all other
+        steps.
 
         `events` is None if some allocations or frees of the training step are missing.
         """

@@ -4,7 +4,7 @@
     workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
-The rules come from PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
+The emulation follows PyTorch's files aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
     PyTorch 2.0 to 2.14 keeps one cuBLAS workspace per handle and stream. In PyTorch 2.11, cuBLASLt keeps an additional

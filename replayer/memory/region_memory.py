@@ -1,6 +1,7 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs a compiled function op by op, but executes the memory requests of the recorded fused kernels.
+A replay runs the uncompiled ops of a compiled function. The memory requests of these ops are replaced by the recorded requests
+of the fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -29,8 +30,8 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 class BlockRequest(NamedTuple):
     """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block.
 
-    If the recorded block was allocated before the call, `block` is None. `outlives` is True if the call does not free the
-    block. `op` is the number of ops that the call launched before the request.
+    `block` is the number of the block. The number is None if the block was allocated before the compiled function was called.
+    `outlives` is True if the call does not free the block. `op` says how many ops of the call came before the request.
     """
 
     size_bytes: int
@@ -54,7 +55,7 @@ class _RegionHandle(AllocationHandle):
 class RegionMemory:
     """Emulates the memory of one call of a compiled function on one stream.
 
-    `kept` lists blocks of the forward pass that the backward pass may free.
+    `kept` lists memory blocks that the forward pass kept for the backward pass. The backward pass may free these blocks.
     """
 
     _next: ClassVar[int] = _FIRST_ADDRESS
@@ -126,8 +127,8 @@ class RegionMemory:
     def end(self) -> list[AllocationHandle]:
         """Return the recorded memory blocks that belong to no tensor of the replay.
 
-        If a tensor has no recorded block, a fused kernel probably wrote the tensor in place, so the tensor gets a freed block
-        of the same size.
+        A tensor without a recorded block was probably written in place by a fused kernel. Such a tensor gets the block of a
+        freed tensor with an equal size.
         """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)

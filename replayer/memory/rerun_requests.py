@@ -95,7 +95,7 @@ class ScaledRequests:
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
         """Combine the logs of two runs with different batch sizes.
 
-        Returns None if the order of the requests differs between the runs.
+        Returns None if the two runs did not make the same sequence of memory requests.
         """
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):

@@ -35,8 +35,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that an op needs after one output and before the next output. Raises OutOfMemory,
-        except for convolutions."""
+        """Allocate and free an op's workspaces after the allocation of one of the op's outputs. Raises OutOfMemory, except for
+        convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

@@ -5,8 +5,8 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-Each output size is computed on the host, taken from the recording, or assumed. As on CUDA, the host waits until the device has
-computed the size.
+Each output size is computed on the host, taken from the recording, or assumed. As on CUDA, the host waits for the device before
+the output size is known.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `repeat_interleave`. If `output_size` is given, the host does not wait."""
+        """Run `repeat_interleave`. The host waits for the device, unless the caller gives `output_size`."""
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)
@@ -228,7 +228,7 @@ class DataDependentOps:
 
 
 def _even_counts(total: int, size: int) -> torch.Tensor:
-    """Return how often each of `size` distinct values is assumed to occur among `total` values."""
+    """Return `size` integers that differ by at most 1 and add up to `total`."""
     if not 0 < size <= KNOWN_LIMIT:
         return torch.zeros(size, dtype=torch.int64, device="cpu")
     share, left = divmod(total, size)

@@ -73,8 +73,8 @@ class Factories:
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
-        """Create a window function (such as Hann) on the CPU and copy it to the device, because PyTorch has C++ kernels only
-        for CPU and CUDA."""
+        """Create a Kaiser window on the CPU and copy the window to the virtual GPU. PyTorch has no kernel for the device type
+        of virtual tensors."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
@@ -93,7 +93,8 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Return a host tensor for the Reducer of DistributedDataParallel (Note [The map of used parameters] in process_group.py).
+    """Create the CPU tensor in which DistributedDataParallel's Reducer marks used parameters. See
+    Note [The map of used parameters] in process_group.py.
     """
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index

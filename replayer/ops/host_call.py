@@ -70,7 +70,7 @@ class HostCall(CallArguments):
         return result
 
     def holding(self, storage: torch.UntypedStorage, index: int) -> Allocation:
-        """Allocate memory on device `index`. With `--values compute`, the values of the new memory are in `storage`."""
+        """Allocate memory on device `index` for the values in `storage`. The values are kept only with `--values compute`."""
         made = allocate(gpu(), index, storage.nbytes())
         if computing():
             made.known = bytes_of(storage)

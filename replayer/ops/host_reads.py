@@ -48,7 +48,8 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # Each recorded value belongs to a read by the script. A read by PyTorch itself therefore uses no recorded value.
+            # Here PyTorch itself reads a value, not the script. Values were recorded only for the script's reads, so no
+            # recorded value is used.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 

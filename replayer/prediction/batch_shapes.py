@@ -4,7 +4,7 @@
     shapes.at(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
 A recording does not show which dimension of a tensor is the batch. By default, the first dimension that equals the batch size
-is scaled. Parameters and the optimizer's tensors are not scaled.
+is scaled. The shapes of parameters and of optimizer states do not change with the batch size.
 """
 
 from __future__ import annotations

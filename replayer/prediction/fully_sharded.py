@@ -47,8 +47,8 @@ class ShardedStep:
     ) -> ShardedStep:
         """Simulate one training step.
 
-        `units` lists the name and forward duration of each FSDP unit. `gather` and `scatter` return the durations of a unit's
-        all-gather and reduce-scatter.
+        `units` lists the name and forward duration of each FSDP unit. For the name of an FSDP unit, `gather` returns the
+        duration of the all-gather, and `scatter` the duration of the reduce-scatter.
         """
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
@@ -97,7 +97,8 @@ def _passed(
 
 
 def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
-    """Divide the durations of the optimizer's kernels by the number of ranks."""
+    """Divide the durations of the optimizer's kernels by `ranks`, because each rank updates only its own part of the
+    parameters."""
     rows = recorded.device.is_work & np.isin(launch_phase_names(recorded), ("optimizer", "zero_grad"))
     shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))
     return np.where(rows, shard_ns, durations_ns)

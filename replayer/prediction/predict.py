@@ -65,7 +65,7 @@ class PredictedTime:
 class PredictedFigures:
     """Stores the predicted times and the expected error. An `expected_error` of 0.08 means 8 % of the step time.
 
-    `expected_error` is None if the shapes of too many ops were not recorded.
+    `expected_error` is None if the error is unknown, because many ops were recorded without shapes.
     """
 
     device: str
@@ -295,8 +295,9 @@ def step_ns(trace: Trace) -> float:
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     """Return the step time of a predicted trace.
 
-    Steps recorded without a profiler have no kernels, so the change in GPU time is added to their step time. If the CPU is the
-    bottleneck, the step time changes only when the GPU time exceeds the CPU time.
+    Steps that were recorded without a profiler have no kernels. The predicted time of these steps is the recorded step time
+    plus the predicted change of the GPU time. If the CPU is the bottleneck, the step time changes only when the GPU time
+    exceeds the CPU time.
     """
     before, after = pace(recorded), pace(predicted)
     if before is None or after is None or before.busy_share is None or after.busy_share is None:

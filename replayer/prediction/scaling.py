@@ -94,7 +94,8 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return the host-table row of the op that launched each kernel, or NONE for ops without recorded shapes."""
+    """Return, for each kernel, the row of the op that launched the kernel. The row is NONE if the op's shapes were not
+    recorded."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, told = host.parent.tolist(), has_shapes.tolist()
@@ -225,7 +226,8 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # The time on another GPU is not marked as measured, because its bus is only assumed to be of the same kind.
+        # For another GPU, the recorded time of a copy is an estimate even if the ratio is 1, because the bus of that GPU may be
+        # another one.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

@@ -3,7 +3,8 @@
     split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError if the recording has no pairs
     split.durations_ns(durations_ns, trace.device.is_work, costs)
 
-The rules are those of Megatron-LM (Shoeybi et al., 2019, section 3) and of PyTorch's ColwiseParallel and RowwiseParallel:
+The work is divided among the GPUs as in Megatron-LM (Shoeybi et al., 2019, section 3) and in PyTorch's ColwiseParallel and
+RowwiseParallel:
 
 * The weights of the first matrix products, such as query, key and value, are split by columns.
 * The weight of the last matrix product, such as attention's output projection, is split by rows.
@@ -114,7 +115,7 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """Stores the kernels whose work is divided among ranks, and the necessary all-reduces."""
+    """Stores which kernels are divided among the ranks, and which all-reduces combine the partial results."""
 
     ranks: int
     pairs: int
@@ -130,7 +131,7 @@ class TensorSplit:
         """Find the kernels whose work is divided among `ranks` ranks.
 
         `calls` lists the op that launched each kernel, or None. Raises TraceError if the recording has no matrix products that
-        can be split.
+        fit Note [Pairs of matrix products].
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
@@ -275,9 +276,9 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of one rank's part of an op.
+    """Return the input shapes that an op has on one rank if the op's work is divided among `ranks` ranks.
 
-    A matrix product is divided along the dimension with `size` elements.
+    In a matrix product, the dimension with `size` elements is divided by `ranks`.
     """
     product = Product.of(op, shapes) if size else None
     if product is None:
@@ -313,7 +314,7 @@ def tensor_parallel(
 ) -> Parallel:
     """Predict the training step of each rank.
 
-    `step_ns` includes the all-reduces. `reduced_ns` lists the duration of the all-reduces after each kernel.
+    `step_ns` includes the all-reduces. `reduced_ns` lists, for each kernel, how long the all-reduces after the kernel take.
     """
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)

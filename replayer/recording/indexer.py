@@ -73,7 +73,8 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # If most GPU work has a recorded launch, work without one was launched before the recording began.
+        # A kernel without a recorded launch was launched before the recording began, unless most kernels have no recorded
+        # launch.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -82,7 +83,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # Recordings without steps need no correction for the overhead of a profiler, so the factor is 1.0.
+        # A recording without steps does not show the overhead of the profiler, so the times are not corrected (factor 1.0).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()

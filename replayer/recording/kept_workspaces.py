@@ -16,7 +16,8 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return True if cuBLAS kept its workspaces, or None if the recording does not show it.
+    """Return True if cuBLAS kept its workspaces allocated after matrix products. Return None if the recording does not show
+    whether cuBLAS did so.
 
     `sizes_bytes` has the possible sizes of a cuBLAS workspace on the recorded GPU.
     """

@@ -119,7 +119,7 @@ class LibraryPace:
         self._ns_per_parameter_byte = MOVES_PER_PARAMETER / bandwidth
 
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
-        """Look up the step times of a module on the GPU. Raises NotInLibrary if the library lacks the module."""
+        """Look up the published step times of a PyTorch module. Raises NotInLibrary if there are none."""
         self._call = None
         self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
         parameters = initialized_parameters(module)
@@ -146,7 +146,7 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the memory in bytes at which the script must run out of memory, or None if its batch fits on the real GPU. See
+        """Return a memory limit in bytes if the script's batch does not fit on the real GPU, or None for other batches. See
         Note [Batches that did not fit].
 
         `peak_bytes` is the script's memory peak so far.
@@ -188,9 +188,9 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return the index of its entry in `notes()`.
+        """End the training step. `notes()` counts the steps of each kind. Return the index of this step's kind in `notes()`.
 
-        Raises NotInLibrary if several steps in a row need more memory than the real GPU has.
+        Raises NotInLibrary if the script trains several steps with a batch that did not fit on the real GPU.
         """
         if self._full is not None and trained:
             self._full_steps += 1

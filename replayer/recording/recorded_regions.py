@@ -40,7 +40,8 @@ class RecordedCall:
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """The step with the most calls is used, because the first steps may include autotuning."""
+    """Stores the calls of one compiled function by input shapes. The calls come from the last of the steps with the most calls,
+    because early steps may include autotuning."""
 
     forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
     backward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)

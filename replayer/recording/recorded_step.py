@@ -16,7 +16,8 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Stores three keys for finding a recorded call of an op. The keys differ in how similar the recorded call must be."""
+    """Stores three keys for finding a recorded call of an op. `exact` contains the op, shapes and dtype. `equivalent` replaces
+    the op by a common name for equal computations. `named` has no shapes."""
 
     exact: str
     equivalent: str
@@ -142,7 +143,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step with host times that are at least as long as in `slow`."""
+        """Return a copy of this step in which each phase takes at least as long on the host as in the step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

@@ -34,7 +34,8 @@ class SmiDevice(TypedDict):
 
 
 class SmiFacts(TypedDict):
-    """Describes the JSON file that the `nvidia-smi` command reads. `driver` and `cuda` are version numbers."""
+    """Describes the JSON file from which the emulated `nvidia-smi` command gets its output. `driver` and `cuda` are version
+    numbers."""
 
     driver: str
     cuda: str

@@ -26,15 +26,15 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make functions raise NotEmulated. `advice` maps the names of the functions to the text of the error."""
+    """Make functions raise NotEmulated. `advice` maps the name of each function to the function's error message."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make constructors raise NotEmulated, but keep `isinstance` checks working. `advice` maps each class to the text of the
-    error."""
+    """Make constructors raise NotEmulated, but keep `isinstance` checks working. `advice` maps the name of each class to the
+    class's error message."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))

@@ -51,8 +51,8 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # `torch.backends.cudnn` is a wrapper around a module. The attributes are also set in the wrapped module, because its
-    # functions do not see attributes of the wrapper.
+    # `torch.backends.cudnn` is a wrapper around the module `m`. Functions of `m` do not see attributes of the wrapper, so the
+    # attributes of `m` are replaced.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}

@@ -15,7 +15,7 @@ from traces.script.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is a wrapper around a module. The attribute is set in the wrapped module,
-    # because its functions do not see attributes of the wrapper.
+    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is a wrapper around the module `m`. Functions of `m` do not see attributes
+    # of the wrapper, so `_cudnn` is set in `m`.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

@@ -1,4 +1,5 @@
-"""Makes autograd save the same tensors for backward as PyTorch 1.10, because saved tensors use GPU memory.
+"""Makes autograd save the tensors that PyTorch 1.10 saved for backward. Other saved tensors would need another amount of GPU
+memory.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 

@@ -19,9 +19,8 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, patch_around, when_imported
 
-# These functions exist only in CUDA builds. If a GPU is available, `torch.compiler.reset()` imports
-# torch._inductor.cudagraph_trees. Importing torch._inductor.cudagraph_trees fails in a CPU build of PyTorch, because some C
-# functions do not exist there.
+# The module torch._inductor.cudagraph_trees imports these C functions, which CPU builds of PyTorch lack.
+# `torch.compiler.reset()` imports the module if a GPU is available.
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _COMPILATIONS_KEPT = 1 << 20
@@ -34,7 +33,7 @@ def install(torch_module: ModuleType) -> None:
         return compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
 
     def get_compiler_config(self: TorchAny) -> TorchAny:
-        """Return the same value as PyTorch's function, but do not import Inductor, because the import takes half a second."""
+        """Return Inductor's settings without importing the rest of Inductor, because the import takes half a second."""
         config: TorchAny = import_module("torch._inductor.config")
         with config.patch(self.config):
             return config.get_config_copy()

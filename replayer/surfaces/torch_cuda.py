@@ -170,7 +170,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # The module torch.cuda has its own references to these C functions, so the attributes of torch.cuda are patched too.
+    # torch.cuda imports some C functions of torch._C under its own names, so these attributes of torch.cuda are replaced, too.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

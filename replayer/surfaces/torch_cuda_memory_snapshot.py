@@ -82,7 +82,8 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
     """Return a memory snapshot.
 
-    `wanted` selects a memory pool, and says if the snapshot includes past allocations.
+    The first two values in the tuple `wanted` identify a memory pool. The last value says whether past allocations are
+    included.
     """
     devices = gpu().devices
     for device in devices:

@@ -74,7 +74,8 @@ class _Mapped:
         """Do nothing: the sender frees the memory."""
 
     def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
-        """Do nothing, because the sending process waits until all streams have finished with the block."""
+        """Do nothing. The process that sent the tensor keeps the memory block until all streams have finished with the
+        block."""
 
 
 def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:

@@ -57,8 +57,8 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the DataLoader's original iterator. The DataLoader must keep no reference to the iterator, because its
-        persistent workers would continue to load."""
+        """Return the DataLoader's original iterator. Remove the DataLoader's own reference to the iterator, so that persistent
+        workers stop loading."""
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None

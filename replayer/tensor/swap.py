@@ -26,7 +26,8 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap the C++ tensors. Raise NotEmulated if a PyTorch release hides the number of weak references to `tensor`."""
+    """Swap the C++ tensors, even if there are weak references to `tensor`. Raises NotEmulated if the weak references cannot be
+    hidden from PyTorch."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

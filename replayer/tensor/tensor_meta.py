@@ -79,8 +79,8 @@ class TensorMeta:
         self.device = torch.device("cuda", index)  # the device that scripts see
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
-        # The arguments of `_make_wrapper_subclass` are prepared, because a training step calls this function about a thousand
-        # times. Passing None for default strides makes `_make_wrapper_subclass` a third faster.
+        # The arguments of `_make_wrapper_subclass` are stored here, because a training step calls this function about a
+        # thousand times. Passing None for default strides makes `_make_wrapper_subclass` a third faster.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")

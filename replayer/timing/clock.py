@@ -48,7 +48,8 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time. The caller is a script that may poll the clock in a loop. See Note [The recorded clock]."""
+        """Return the current time to a script. The script may call the function in a loop until a time has passed. See
+        Note [The recorded clock]."""
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:

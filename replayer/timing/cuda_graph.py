@@ -115,7 +115,7 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return True if the first stream waits for all captured work. See Note [Joined streams]."""
+        """Return True if the stream on which the capture began waits for all captured work. See Note [Joined streams]."""
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:

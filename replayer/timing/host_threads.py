@@ -18,7 +18,8 @@ from traces.model.trace import Thread
 class HostThread:
     """Represents one CPU thread of the script. `host_ns` is the thread's virtual time.
 
-    `position_ns` is the host time in ns since the start of the recorded phase `segment`.
+    `segment` is the recorded phase in which the thread is. `position_ns` is the thread's host time since the start of this
+    phase.
     """
 
     row: int
@@ -41,7 +42,8 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in the recorded phase `segment`."""
+        """Return the thread's host time since the start of the recorded phase `segment`. If the thread enters the phase only
+        now, begin at `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns

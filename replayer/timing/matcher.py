@@ -1,4 +1,4 @@
-"""Finds the recorded call that determines the duration of each op.
+"""Finds a recorded call for each op of the script. The op gets the host time and the kernels of the recorded call.
 
 An EXACT match has the same op, shapes and dtype. An EQUIVALENT match has the same shapes and another name for the same
 computation. A SCALED match has the same op with different shapes.
@@ -96,7 +96,7 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Take over the current step from another matcher, and return the current phase."""
+        """Continue the current step of the matcher `other`. Return the current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -106,7 +106,7 @@ class StepMatcher:
         return segment
 
     def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Return the first recorded call with the key `exact` in another phase of the same name.
+        """Look for a recorded call of the same op with the same shapes in other phases with the name of `here`.
 
         See Note [Phases missing from the first step].
         """
@@ -136,8 +136,8 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # An op may have no recorded counterpart because its kernel has another name in this PyTorch release. The number of
-        # stored unmatched ops is limited, because a script that never ends a step could call any number of ops.
+        # An op may have no recorded counterpart because its kernel has another name in this PyTorch release. Only so many of
+        # these ops are stored, because a script that never ends a step could call any number of ops.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -165,7 +165,7 @@ class SegmentMatcher:
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return True if the recording has enough unused calls to repeat the script's latest calls.
+        """Return True if the recording has enough unused calls for another round of the ops since call number `calls`.
 
         Returns None if most of the latest calls were not recorded.
         """
@@ -186,7 +186,8 @@ class SegmentMatcher:
         return alike >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher of a device, or `self` if the recording has no separate calls for the device."""
+        """Return the matcher for ops on device number `ordinal`. If the recording has no separate calls for the device, return
+        `self`."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -197,7 +198,8 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread to `position_ns` in the recorded phase. The skipped host time is added to the thread's time."""
+        """Advance the thread to `position_ns` in the recorded phase, and add the recorded host time up to there to the thread's
+        clock."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 
@@ -208,7 +210,8 @@ class SegmentMatcher:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return the recorded call that provides the op's time, or None if no unused call matches.
+        """Return the recorded call that provides the op's time. Return None if there is no such call, or if earlier ops have
+        used it.
 
         See Note [Repeated training steps].
         """
@@ -247,7 +250,7 @@ class SegmentMatcher:
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
     def instead_of(self, other: SegmentMatcher) -> None:
-        """Repeat all matches of another matcher with this matcher's recorded step."""
+        """Match all calls of the matcher `other` again, now with this matcher's recorded step."""
         calls = other._call_log if other.history is None else other.history.calls[: other.followed]
         for remembered in calls:
             self.match(remembered.signature)

@@ -56,7 +56,7 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, other: bool = False
     ) -> OpBatchSchedule:
-        """Build the schedule from op calls whose kernels were recorded on one CUDA stream.
+        """Compute the times of op calls in advance. All kernels of the calls must have been recorded on one CUDA stream.
 
         If `other` is True, each op takes its median host time, because the script is not the recorded program.
         """

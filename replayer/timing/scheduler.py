@@ -228,7 +228,7 @@ class StreamScheduler:
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
         """Let the calling thread wait for the GPU until `until_ns`.
 
-        `after_ns` is the op's host time after the wait.
+        `after_ns` is how long the op runs on the host after the wait.
         """
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:

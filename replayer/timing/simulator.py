@@ -172,8 +172,8 @@ class Simulator:
                     call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # A phase without ops, such as zero_grad, launches nothing when the CUDA graph is replayed. The phase after it
-                # begins with the launch.
+                # The script launches the CUDA graph here, before the first captured op. Captured phases without ops, such as
+                # zero_grad, therefore end before the launch.
                 segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
                 if segment is None or self.tracker.turns[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

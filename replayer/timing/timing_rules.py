@@ -48,7 +48,7 @@ def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
         spans_ns: the time from the previous entry's end to the entry's own end, if the entry is queued.
         before_ns: the end of the work before the first entry.
 
-    The formula is end_ns[i] = max(alone_ns[i], end_ns[i-1] + spans_ns[i]).
+    Entry i ends at max(alone_ns[i], end of entry i-1 + spans_ns[i]).
     """
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns

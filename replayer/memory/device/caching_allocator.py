@@ -1,6 +1,6 @@
 """Reimplements PyTorch's caching allocator for one GPU without allocating real memory.
 
-The rules come from c10/cuda/CUDACachingAllocator.cpp in PyTorch 2.6 to 2.15.
+PyTorch 2.6 to 2.15 implements this allocator in c10/cuda/CUDACachingAllocator.cpp.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
@@ -320,7 +320,8 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Free the unused parts of segments, which a real driver cannot do. See Note [Batches that are known to fit]."""
+        """Free the unused parts of segments. A real driver can free only whole segments. See
+        Note [Batches that are known to fit]."""
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
                 for block in pool.blocks[:]:
@@ -434,7 +435,7 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """Return the address, size, state and age of each block.
 
-        Returns None if the next allocations also depend on running streams or on special settings.
+        Returns None if the next allocations depend on more than the layout, such as on a stream that still uses a freed block.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

@@ -103,7 +103,7 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 def fill(template: str, figures: Figures) -> str:
     """Return the error message `template` with new numbers from `figures`.
 
-    Returns a default message if `template` is not an out-of-memory message.
+    If `template` is not an out-of-memory message, DEFAULT_OOM_TEXT is used as the template.
     """
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT

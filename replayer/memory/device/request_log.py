@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RequestKind(IntEnum):
-    """Lists the kinds of entries in a request log."""
+    """Names what an entry of a RequestLog describes. The comments say what the entry's value means."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes of an optional workspace; Note [Failed convolution workspaces]
@@ -54,12 +54,12 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """Mark the last memory request as optional, because the op can run without a workspace."""
+        """Change the kind of the last logged request to OPTIONAL. The op can run without the requested workspace."""
         number = self._uses.setdefault(use, len(self._uses))
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log that a block was freed. Blocks from before the start of the log are ignored."""
+        """Log that a block was freed. Ignore blocks that were allocated before the log began."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
@@ -93,7 +93,7 @@ class RequestLog:
 
 @dataclass(frozen=True)
 class RankRequests:
-    """Stores the memory requests of one process. The command `trace fit` reads the stored requests."""
+    """Stores the memory requests of one process for the command `trace fit`."""
 
     rank: int
     ended: int  # number of training and evaluation steps

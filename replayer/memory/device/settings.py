@@ -71,7 +71,7 @@ class AllocatorSettings:
 
     @property
     def fit_depends_on_layout_only(self) -> bool:
-        """Return True if neither age rules nor size limits influence the choice of a free block."""
+        """Return True if `max_split_bytes` and `garbage_collection_threshold` have their default values."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:

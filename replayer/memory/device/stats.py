@@ -4,7 +4,7 @@
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-The rules come from `Stat` in PyTorch's c10/core/CachingDeviceAllocator.h.
+The counts are those of the struct `Stat` in PyTorch's c10/core/CachingDeviceAllocator.h.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class PoolStats:
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return statistics that do not count the free parts of split blocks as inactive.
+        """Return statistics for expandable segments. PyTorch does not count free memory in expandable segments as inactive.
 
         See free_block in PyTorch's c10/cuda/CUDACachingAllocator.cpp.
         """

@@ -34,7 +34,7 @@ class HostBlock:
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # The mapping is private, so that a forked worker of the DataLoader cannot overwrite its parent's batches.
+        # MAP_PRIVATE keeps a forked DataLoader worker from overwriting the batches of the parent process.
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes

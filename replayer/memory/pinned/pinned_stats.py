@@ -5,7 +5,8 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-As in PyTorch, the reported peak adds the peaks of all block sizes, so the true peak may be lower.
+PyTorch counts a separate peak for each block size, and reports the sum of these peaks. The true peak may be lower than this
+sum.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Durations:
 
 @dataclass(slots=True)
 class HostStats:
-    """Counts pinned memory: `owned` comes from the operating system, and `active` is used by the script."""
+    """Counts pinned memory. `owned` counts all pinned blocks, and `active` counts the blocks that the script uses."""
 
     owned: Count = field(default_factory=_count)
     owned_bytes: Count = field(default_factory=_count)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Chooses CUDA's kernels for attention, RMS norm, softmax, CTC loss and observed quantization.
+"""Chooses CUDA's kernels for attention, RMS norm, softmax, CTC loss and fake quantization.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 

@@ -186,7 +186,8 @@ class CpuCompute:
             handler = self._plans.composite(func)
         if handler is not None:
             return handler(*args, **(kwargs or {}))
-        # If an op gets a parameter and a sparse gradient, `__torch_dispatch__` of the sparse gradient's class must run the op.
+        # One argument may be a sparse gradient, a tensor class with its own `__torch_dispatch__`. NotImplemented makes PyTorch
+        # call that method.
         if len(types) > 1 and any(each.__torch_dispatch__ is not self._tensor_class.__torch_dispatch__ for each in types):
             return NotImplemented
         if func in _INDEXED and is_virtual(args[0], self._tensor_class):
@@ -251,7 +252,8 @@ class CpuCompute:
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
-        """Return the assertion that would fail in the op's CUDA kernel, and replace invalid arguments by zeros."""
+        """If an argument would violate an assertion in the op's CUDA kernel, return the assertion, and replace the argument by
+        zeros."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None

@@ -22,7 +22,8 @@ PATIENCE = 997
 
 
 class AssumedValues:
-    """Supplies assumed values. Set `improving` to False to get the same value at every read: 1.0 for floats, 0 for counts."""
+    """Supplies assumed values, such as losses that decrease during the training. If `improving` is False, all floats are 1.0
+    and all counts are 0."""
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained
@@ -32,7 +33,7 @@ class AssumedValues:
         self._made_at: Counter[Hashable] = Counter()
 
     def loss(self, call_site: Hashable = None) -> float:
-        """Return a positive number that decreases with each training step.
+        """Return an assumed loss. The loss is positive and decreases with each training step.
 
         `call_site` is the line of the script that computes the loss.
         """

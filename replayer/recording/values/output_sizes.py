@@ -23,7 +23,8 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """Sizes of ops outside of any training step have the key NONE."""
+    """Looks up the recorded output sizes of ops such as `nonzero`. For ops outside of training steps, the step number is
+    NONE."""
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
         """`noted` has sizes that the recorder stored, and `shown` has sizes that were derived from a profile."""
@@ -42,9 +43,7 @@ class RecordedOutputSizes:
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
-        """Return the output size of the next call of `op`, or None if no size was recorded.
-
-        """
+        """Return the output size of the next call of `op`, or None if no size was recorded."""
         if self._step != (step, driving, valued):
             self._step, self._asked = (step, driving, valued), {}
         key = op, searched

@@ -3,7 +3,8 @@
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
 The file cuda_dtypes.json lists the unsupported dtypes, measured on an NVIDIA H200 with PyTorch 2.11 (benchmarks/gpu_rules.py).
-For ops that PyTorch's OpInfo database lacks, PyTorch 2.14 was asked on the simulated device of tests/cuda.
+PyTorch's OpInfo database lacks some ops. These ops were called in PyTorch 2.14 on the simulated device of tests/cuda to find
+the unsupported dtypes.
 """
 
 from __future__ import annotations

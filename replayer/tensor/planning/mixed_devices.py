@@ -34,7 +34,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """Lists where an op call with tensors on different devices can run."""
+    """Says where an op runs if the op's arguments are tensors on different devices."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"

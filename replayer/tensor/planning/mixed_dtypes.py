@@ -118,7 +118,8 @@ def _histc(data: torch.Tensor, *_: object) -> None:
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
-    """PyTorch launches this kernel (ATen/native/cuda/ReduceLogicKernel.cu) only for two or more elements."""
+    """Reject dtypes that the kernels in ATen/native/cuda/ReduceLogicKernel.cu do not support. PyTorch launches these kernels
+    only for two or more elements."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 

@@ -1,6 +1,6 @@
 """Computes keys of the plan cache from all argument properties that determine the shapes and dtypes of an op's results.
 
-A key function is generated as Python code for each op and number of arguments:
+For each op and number of arguments, a Python function that computes the key is generated as source code:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
@@ -35,7 +35,7 @@ def keyer(
 ) -> Keyer:
     """Return a function that computes the cache key for calls of `func` with `count` positional arguments.
 
-    If `get` is given, the generated function returns `get(key)` instead of the key.
+    If the caller passes a function `get`, the returned function computes the key and returns `get(key)`.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):

@@ -64,7 +64,7 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """cuDNN does not document the size of its reserve memory, so the size is assumed."""
+    """The size of the memory that cuDNN reserves for the backward pass is a guess, because cuDNN does not document the size."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = data.new_empty((*data.shape[:-1], (projected or size) * directions))
@@ -106,7 +106,7 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Assume that the longest target has the maximum length, which determines the workspace size."""
+    """Assume that the longest target sequence has the maximum length. The shape of the second result depends on that length."""
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))

@@ -39,7 +39,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host storage with the values of a virtual tensor, which exists only with `--values compute`.
+    """Return the host memory that holds the values of a virtual tensor. Only `--values compute` creates such memory.
 
     Memory that the script has not written yet is treated as zeros. See Note [Payloads].
     """
@@ -93,7 +93,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the known values of `tensor`, which must cover its whole memory block. None means unknown."""
+    """Store the known values of `tensor`. The tensor must fill its whole memory block. None means unknown."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is None:

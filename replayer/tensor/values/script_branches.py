@@ -6,7 +6,7 @@
     if better:                             # None: neither branch is an error
         save()
 
-The truth value is found by analysing the bytecode of the calling function.
+The bytecode of the calling function shows which branch of the condition raises an error.
 """
 
 from __future__ import annotations

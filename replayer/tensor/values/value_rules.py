@@ -7,8 +7,8 @@ The following values are assumed if they are neither recorded nor computed:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
-  elements (`(x > 0).all()`). If the operands of a comparison are unknown, the result is the one that avoids an error in the
-  script (script_branches.py), else False.
+  elements (`(x > 0).all()`). If the operands of a comparison are unknown, script_branches.py looks for the result with which
+  the script raises no error. The default is False.
 * When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
 """
 
@@ -201,7 +201,8 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
     """Return an upper limit for the number of true elements in `one == other`.
 
-    For example, `top5 == labels.expand_as(top5)` has at most one true element per label.
+    The limit is the number of distinct elements in one of the operands. For example, `top5 == labels.expand_as(top5)` has at
+    most one true element per label.
     """
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE

@@ -5,8 +5,8 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-Stages with the same name and device are matched with recorded stages in order. All GPUs are kept busy for the time between two
-recorded stages, because the replicas do the same work.
+Stages with the same name and device are matched with recorded stages in order. Between two recorded stages, each GPU is busy
+for the recorded time, because all replicas do the same work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """Represents a running stage of nn.DataParallel. `recorded` is None if the recording has no such stage."""
+    """Represents a running stage of nn.DataParallel. `recorded` is the matching stage in the recording, or None."""
 
     name: str
     device: int

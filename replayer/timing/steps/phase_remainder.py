@@ -47,7 +47,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher and the CPU thread for an op on another GPU than the first.
+        """Return the SegmentMatcher and the CPU thread for an op on GPU number `device`.
 
         As in PyTorch's autograd, each GPU has its own CPU thread in the backward pass.
         """
@@ -61,7 +61,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add GPU work at the end of a phase: unused recorded kernels, or estimates for a different program."""
+        """Add the GPU work that is still missing at the end of a phase. If the script is the recorded program, the missing work
+        is the unused recorded kernels. For other scripts, the times of the missing kernels are estimated."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -81,8 +82,8 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Run the GPU work that is due before the host waits. The work is unmatched recorded kernels or, in a different
-        program, estimates."""
+        """Add the missing GPU work of the ops so far, before the host waits for the GPU. If the script is the recorded program,
+        the missing work is unused recorded kernels. For other scripts, the times are estimated."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -99,7 +99,7 @@ class StepTracker:
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase for a loss function that calls only ordinary ops."""
+        """Begin the loss phase when a loss function is called. The ops in the function may also occur in other phases."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -359,7 +359,8 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def charge_so_far(self, thread: HostThread) -> None:
-        """Make the GPU busy for the recorded time of the current phase, as far as the script has come."""
+        """Make the GPU busy for a part of the phase's recorded GPU time. The part is the share of the phase's ops that were
+        already called."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)

@@ -13,7 +13,8 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Collects durations (in ns) and counts since the first training step began."""
+    """Collects figures for the report of a replay, such as GPU times (in ns) and numbers of ops. The time before the first
+    training step is left out."""
 
     # device time by the origin of its duration
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})
@@ -41,7 +42,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. If `keep` is False, the counts of the step are discarded."""
+        """End a step. The step's GPU time and number of ops are stored only if `keep` is True."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)

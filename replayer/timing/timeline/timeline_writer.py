@@ -242,7 +242,8 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return one row of the trace's host table for each op, without the thread and the times. The rows are read-only."""
+        """Return one row of the trace's host table for each op. The caller fills in the thread and the times in a copy of the
+        rows."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
@@ -275,7 +276,8 @@ class TimelineWriter:
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add ops as an int64 matrix with the columns of the trace's host table, and return the first row."""
+        """Add ops as an int64 matrix with the columns of the trace's host table. Return the row number of the first added
+        op."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
@@ -321,8 +323,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace of the rows that were added since the call of `watch`. For each memory event, also return the next
-        op."""
+        """Return a trace of the rows that were added since the call of `watch`. The second result lists, for each memory event,
+        the row of the next op."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
