@@ -81,7 +81,7 @@ class Factories:
     def indices(
         self, op: TorchAny, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: TorchAny
     ) -> TorchAny:
-        values = op(row, col, offset, dtype=dtype or torch.int64, device="cpu")
+        values = op(row, col, offset, device="cpu").to(dtype or torch.int64)
         made = self.empty(values.shape, values.dtype, device=options.get("device"))
         set_known_values(made, values)
         return made

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
+from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
 from replayer.ops.host_call import HostCall
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import Allocation, allocate
@@ -109,11 +110,17 @@ class Layouts:
                 if isinstance(leaf, torch.Tensor):
                     call.note(leaf)
         else:
+            host_args, host_kwargs = list(map(call.of, args)), call.named(func, kwargs)
             try:
-                host = func(*map(call.of, args), **call.named(func, kwargs))
-            except NotImplementedError as missing:
-                advice = "PyTorch has no CPU version of it; use dense tensors"
-                raise NotEmulated(f"{func._schema.name} of a sparse tensor", advice) from missing
+                host = func(*host_args, **host_kwargs)
+            except RuntimeError as refused:
+                if may_be_wider(func, host_args, host_kwargs, refused):
+                    host = in_wider_dtypes(func, func, host_args, host_kwargs)
+                elif isinstance(refused, NotImplementedError):
+                    advice = "PyTorch has no CPU version of it; use dense tensors"
+                    raise NotEmulated(f"{func._schema.name} of a sparse tensor", advice) from refused
+                else:
+                    raise
             if self._plans.leaves_device(kwargs):
                 return _to_host(args[0], host)
             index = call.device(gpu().current.device())

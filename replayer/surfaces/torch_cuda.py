@@ -45,7 +45,6 @@ _OF_NCCL = "unique_id init_rank all_reduce reduce broadcast all_gather reduce_sc
 REFUSED_C = {
     "_cuda_getCurrentSolverHandle": ("torch.cuda.current_solver_handle", "call torch.linalg instead"),
     "_cuda_getStreamFromExternal": ("torch.cuda.get_stream_from_external", "use torch.cuda.Stream"),
-    "_cuda_jiterator_compile_and_launch_kernel": ("torch.cuda.jiterator", _KERNELS),
     "_cuda_record_untuned_enable": ("torch.cuda.tunable.record_untuned_enable", _TUNING),
     **{f"_cuda_tunableop_{name}": (f"torch.cuda.tunable.{name}", _TUNING) for name in _TUNED},
     **{f"_nccl_{name}": (f"torch.cuda.nccl.{name}", _NCCL) for name in _OF_NCCL},

@@ -73,7 +73,7 @@ def _patch(runtime: TorchAny) -> None:
             else:
                 for tensor in tensors:
                     tensor.allocation.known = None
-            gpu().launches.launch(_signature(name, tensors), tensors[0].tensor_meta.index)
+            gpu().launches.launch(kernel_signature("triton", name, tensors), tensors[0].tensor_meta.index)
         return None
 
     def run_first(tune: TorchAny, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
@@ -137,13 +137,14 @@ def _tensors(values: TorchAny) -> Iterator[TorchAny]:
                 yield tensor
 
 
-def _signature(name: str, tensors: list[TorchAny]) -> OpSignature:
+def kernel_signature(library: str, name: str, tensors: list[TorchAny]) -> OpSignature:
+    """Return the op for a kernel that a script compiles. It launches nothing if the recording has the kernel."""
     metas = tuple(tensor.tensor_meta for tensor in tensors)
 
     def made() -> OpSignature:
         recorded = any(text.startswith(name) for text in gpu().recording.trace.strings.texts)
         shapes, dtypes = tuple(meta.shape for meta in metas), tuple(meta.dtype_name for meta in metas)
-        return OpSignature(f"triton::{name}", shapes, dtypes, launches=not recorded)
+        return OpSignature(f"{library}::{name}", shapes, dtypes, launches=not recorded)
 
-    signature: OpSignature = VirtualTensor.plan_cache.signature_of(("triton", name, metas), made)
+    signature: OpSignature = VirtualTensor.plan_cache.signature_of((library, name, metas), made)
     return signature

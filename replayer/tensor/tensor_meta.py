@@ -21,7 +21,7 @@ BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
 OURS = ("cuda", BACKEND)  # device types of a virtual GPU
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(\w+)Type\b")
 # Errors for a device's missing kernel. PyTorch raises other NotImplementedErrors on every device.
-LACKS_KERNEL = re.compile(r"Could not run|not implemented for|Meta tensors|meta kernel", re.IGNORECASE)
+LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors)|Meta tensors|meta kernel", re.IGNORECASE)
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|'| and |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1

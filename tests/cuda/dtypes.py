@@ -1,11 +1,10 @@
-"""Writes replayer/tensor/planning/cuda_dtypes.json: the dtypes that PyTorch's CUDA kernels do not have.
+# mypy: allow-untyped-calls
+"""Renews "measured" in replayer/tensor/planning/cuda_dtypes.json: the dtypes that CUDA kernels of a real GPU do not have.
 
-    python benchmarks/gpu_rules.py ask gpu.json.gz     # on a machine with a GPU
-    python -m tests.cuda.dtypes gpu.json.gz            # anywhere; needs the package expecttest
+    python -m tests.cuda.dtypes benchmarks/recordings/h200/op_dtypes.json.gz      # needs the package expecttest
 
-The answers name the op that raised `"KERNEL" not implemented for 'DTYPE'`. A dtype is left out if the same operator accepted it
-in another call with elements, because then the kernel depends on other arguments. Ops of `_BY_ARGUMENTS` are left out for the
-same reason.
+An operator of the OpInfo database is used if its first sample runs one op with elements. If the op has a text argument, such as
+`reduce="amax"`, the table has an entry for each text. If two operators that run the same op disagree, the dtype is left out.
 """
 
 from __future__ import annotations
@@ -14,58 +13,92 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from benchmarks.gpu_rules import REFUSED_BY, database, load, name_of, samples_of
-from replayer.tensor.planning.cuda_dtypes import TABLE
+from benchmarks.gpu_rules import database, samples_of
+from benchmarks.op_dtypes import NO_SAMPLE, load
+from replayer.tensor.planning.cuda_dtypes import TABLE, op_name
 from traces.names.collectives import SCALAR_TYPES
 
 _REFUSED = re.compile(r"^NotImplementedError: \"([^\"]+)\" not implemented for '(\w+)'")
-_BY_ARGUMENTS = ("convolution.default", "scatter_reduce.two", "scatter.reduce", "index_reduce.default")
-_ACCEPTED = re.compile(r"^forward (\w+) (\d+)$")
+_HELPERS = re.compile(r"detach|clone|_to_copy|lift_fresh|alias|contiguous|empty|zeros|ones|arange|scalar_tensor")
+_SCALARS = {dtype: scalar for scalar, dtype in SCALAR_TYPES.items()}
 
 
-def refusals(answers: dict[str, dict[str, str]], full: set[int]) -> Iterator[tuple[str, str, str]]:
-    """Yield (op, kernel, scalar type) for one operator of the database. `full` lists its samples in which all tensors have
-    elements."""
-    calls = {call: answer for step in answers.values() for call, answer in step.items()}
-    accepted = {
-        found[1]
-        for call, answer in calls.items()
-        if answer.startswith("ok") and (found := _ACCEPTED.match(call)) and int(found[2]) in full
-    }
-    for call, answer in calls.items():
-        op, _, dtype = calls.get(call + REFUSED_BY, "").partition(" ")
-        refused = _REFUSED.match(answer)
-        if refused and SCALAR_TYPES.get(refused[2]) == dtype and dtype not in accepted:
-            name, _, overload = op.rpartition(".")
-            yield f"{name.removesuffix('_')}.{overload}", refused[1], refused[2]
+class _Ops(TorchDispatchMode):
+    """Lists (op, dtype of its first tensor, all tensors have elements) of the ops that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, torch.dtype | None, bool]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        values = [*args, *(kwargs or {}).values()]
+        tensors = [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        if not func.is_view and not _HELPERS.match(func._schema.name.removeprefix("aten::")):
+            text = next((f" {value}" for value in values if isinstance(value, str)), "")
+            dtype = tensors[0].dtype if tensors else (kwargs or {}).get("dtype")
+            self.seen.append((op_name(func) + text, dtype, all(tensor.numel() for tensor in tensors)))
+        return func(*args, **(kwargs or {}))
 
 
-def table(found: Iterator[tuple[str, str, str]]) -> dict[str, dict[str, list[str]]]:
-    by_op: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for op, kernel, scalar in found:
-        if op not in _BY_ARGUMENTS and not any(scalar in scalars for scalars in by_op[op].values()):
-            by_op[op][kernel].add(scalar)
-    return {op: {kernel: sorted(names) for kernel, names in sorted(kernels.items())} for op, kernels in sorted(by_op.items())}
+def single_op(op: Any) -> str:
+    """Return the one op that an operator's first sample runs in its own dtype, or ""."""
+    try:
+        sample = samples_of(op)[0]
+        leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in sample.leaves]
+        with _Ops() as ops:
+            sample.call(op.op or op.inplace_variant, leaves)
+    except Exception:  # The database has operators and samples that the CPU does not run.
+        return ""
+    return ops.seen[0][0] if len(ops.seen) == 1 and ops.seen[0][1:] == (sample.made_in, True) else ""
 
 
-def _full_samples(op: Any) -> set[int]:
-    tensors = [[leaf for leaf in sample.leaves if isinstance(leaf, torch.Tensor)] for sample in samples_of(op)]
-    return {k for k, leaves in enumerate(tensors) if all(leaf.numel() for leaf in leaves)}
+def measured(answers: dict[str, str], single: dict[str, str]) -> dict[str, dict[str, list[str]]]:
+    """Return the dtypes that each op's kernels lack. `single` has the op that each operator runs. The kernel "" has the
+    dtypes that another error rejects."""
+    refused: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    accepted: dict[str, set[str]] = defaultdict(set)
+    for call, answer in answers.items():
+        operator, _, dtype = call.partition("|")
+        name, found = single.get(operator, ""), _REFUSED.match(answer)
+        if name and answer == "ok":
+            accepted[name].add(_SCALARS[dtype])
+        elif name and not answer.startswith(NO_SAMPLE):
+            by_kernel = found is not None and SCALAR_TYPES.get(found[2]) == dtype
+            refused[name][_SCALARS[dtype]].add(found[1] if found and by_kernel else "")
+    table: dict[str, dict[str, list[str]]] = {}
+    for name in sorted(accepted):
+        kernels: dict[str, list[str]] = defaultdict(list)
+        for scalar, names in sorted(refused[name].items()):
+            if scalar not in accepted[name]:
+                kernels[min(names)].append(scalar)
+        table[name] = dict(sorted(kernels.items()))
+    return table
 
 
 def main(file: Path) -> None:
-    answers = load(file)["answers"]
-    ops = {name_of(op): op for op in database()}
-    asked = {name: steps for name, steps in answers.items() if any(" not implemented" in str(step) for step in steps.values())}
-    found = table(row for name, steps in asked.items() for row in refusals(steps, _full_samples(ops[name])))
-    lines = [f" {json.dumps(op)}: {json.dumps(kernels)}" for op, kernels in found.items()]
-    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    found = measured(load(file), {f"{op.name}.{op.variant_test_name}": single_op(op) for op in database()})
+    table = {**json.loads(TABLE.read_text(encoding="utf-8")), "measured": found}
+    table["simulated"] = {op: kernels for op, kernels in table["simulated"].items() if op not in found}
+    TABLE.write_text(text_of(table), encoding="utf-8")
+
+
+def text_of(table: dict[str, Any]) -> str:
+    """Return the table as JSON with one op a line."""
+    parts = []
+    for name, ops in table.items():
+        if isinstance(ops, dict):
+            lines = ",\n".join(f"  {json.dumps(op)}: {json.dumps(kernels)}" for op, kernels in sorted(ops.items()))
+            parts.append(f' "{name}": {{\n{lines}\n }}')
+        else:
+            parts.append(f' "{name}": {json.dumps(ops)}')
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from functools import partial
 import torch
 
 from replayer import state
+from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_two
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import in_words_of_cuda
@@ -264,7 +265,10 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
     if data.dtype not in _WIDE:
         made: torch.Tensor = _in_words_of_cuda(op, data, n, *where, **options)
         return made
-    out = _in_words_of_cuda(op, data.to(_WIDE[data.dtype]), n, *where, **options)
+    try:
+        out = _in_words_of_cuda(op, data.to(_WIDE[data.dtype]), n, *where, **options)
+    except RuntimeError as error:
+        raise RuntimeError(str(error).replace(scalar_type(_WIDE[data.dtype]), scalar_type(data.dtype))) from None
     dim = where[0] if where else options.get("dim", [-2, -1] if op._schema.name.endswith("2") else -1)
     given = [n] if isinstance(n, int) else n
     if dim is None:

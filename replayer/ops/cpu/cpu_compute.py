@@ -17,7 +17,6 @@ Note [Payloads]
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -29,6 +28,7 @@ from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.ops.copies import Copies
 from replayer.ops.cpu.cpu_kernels import FORMS
+from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
 from replayer.ops.host_reads import MASKS, HostReads, equal_without_kernel, reads_an_argument, wait_for_device
@@ -131,40 +131,6 @@ def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAn
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return True
     return reads_an_argument(func, args)
-
-
-_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
-_NARROWER = {torch.float32: torch.float16, torch.complex64: torch.complex32}
-_NO_LOW_PRECISION = re.compile(
-    r"(?:type:?|dtype|implemented for) '?(?:torch\.)?(?:Complex)?(?:Half|BFloat16|float16|bfloat16)|low precision"
-)
-
-
-def _is_low_precision(values: list[TorchAny]) -> bool:
-    return any(isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER for leaf in tree_leaves(values))
-
-
-def _in_float32(run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
-    widened: list[tuple[torch.Tensor, torch.Tensor]] = []
-    low = next(leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dtype in _WIDER)
-
-    def widen(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype not in _WIDER:
-            return tensor
-        widened.append((tensor, tensor.to(_WIDER[tensor.dtype])))
-        return widened[-1][1]
-
-    def narrow(tensor: torch.Tensor) -> torch.Tensor:
-        given = next((before for before, wide in widened if wide is tensor), None)
-        if given is not None or tensor.dtype not in _NARROWER:
-            return tensor if given is None else given
-        return tensor.to(torch.bfloat16 if low is torch.bfloat16 and tensor.dtype is torch.float32 else _NARROWER[tensor.dtype])
-
-    result = run(*tree_map_only(torch.Tensor, widen, args), **tree_map_only(torch.Tensor, widen, kwargs))
-    for tensor, wide in widened:
-        if wide._version:
-            tensor.copy_(wide)
-    return tree_map_only(torch.Tensor, narrow, result)
 
 
 class CpuCompute:
@@ -276,19 +242,19 @@ class CpuCompute:
         try:
             return run(*args, **kwargs)
         except NotImplementedError as missing:
-            if _is_low_precision([*args, *kwargs.values()]):
+            if may_be_wider(func, args, kwargs, missing):
                 with suppress(NotImplementedError):
-                    return _in_float32(run, args, kwargs)
+                    return in_wider_dtypes(func, run, args, kwargs)
             if not LACKS_KERNEL.search(str(missing)):
                 raise  # PyTorch refuses the call on every device.
-            refusal = refusal_like(func, missing)
+            refusal = refusal_like(func, args, kwargs, missing)
             if refusal is not None:
                 raise refusal from None
             name = func._schema.name
             raise NotEmulated(f"{name} under --values compute", "it has no CPU version; use --values recorded") from missing
         except RuntimeError as error:
-            if _NO_LOW_PRECISION.search(str(error)) and _is_low_precision([*args, *kwargs.values()]):
-                return _in_float32(run, args, kwargs)
+            if may_be_wider(func, args, kwargs, error):
+                return in_wider_dtypes(func, run, args, kwargs)
             if "DefaultCPUAllocator" not in str(error):
                 raise
             _request(func, args, kwargs)

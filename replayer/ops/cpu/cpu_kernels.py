@@ -318,6 +318,12 @@ def _histc(data: TorchAny, *bins: TorchAny) -> TorchAny:
     return aten.histc(data, *bins) if data.is_floating_point() else aten.histc(data.double(), *bins).to(data.dtype)
 
 
+def _nansum(data: torch.Tensor, *reduction: TorchAny, **dtype: TorchAny) -> TorchAny:
+    if data.is_complex():
+        return torch.where(data.isnan(), 0, data).sum(*reduction, **dtype)
+    return aten.nansum(data, *reduction, **dtype)
+
+
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
     """Replace a divisor of 0 by 1 in integer divisions, which raise no error on a GPU."""
     if torch.result_type(one, other) in _INTEGERS:
@@ -353,6 +359,7 @@ _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) 
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.histc.default: _histc,
+    aten.nansum.default: _nansum,
     **{division: partial(_divide, division) for division in _DIVISIONS},
     aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),
     **{form: _product(packet.default) for packet in _PRODUCTS for form in (packet.dtype, packet.dtype_out)},

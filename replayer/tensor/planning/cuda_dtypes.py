@@ -2,9 +2,9 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes, measured on an NVIDIA H200 with PyTorch 2.11 (benchmarks/gpu_rules.py).
-PyTorch's OpInfo database lacks some ops. These ops were called in PyTorch 2.14 on the simulated device of tests/cuda to find
-the unsupported dtypes.
+The file cuda_dtypes.json lists the unsupported dtypes. Its part "measured" comes from an NVIDIA H200 with PyTorch 2.11 and
+covers ops of PyTorch's OpInfo database. The part "simulated" comes from PyTorch 2.14 on the simulated device of tests/cuda and
+covers other ops.
 """
 
 from __future__ import annotations
@@ -26,35 +26,57 @@ _DTYPES = {getattr(torch, dtype, None): scalar for scalar, dtype in SCALAR_TYPES
 _INDICES = (torch.int64, torch.int32, torch.bool)
 
 
-def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
-    name = op_name(func)
-    missing = _missing().get(name) or _missing().get(name.replace(".Scalar", ".Tensor"))
-    tensors = [] if missing is None else [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-    if missing is None or not tensors or tensors[0].layout is not torch.strided or not all(map(torch.Tensor.numel, tensors)):
+def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+    name = _key(func, args, kwargs)
+    missing = _kernels().get(name) or _kernels().get(name.replace(".Scalar", ".Tensor"))
+    tensors = [] if not missing else [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    if not missing or not tensors or tensors[0].layout is not torch.strided:
+        return
+    if not all(map(torch.Tensor.numel, tensors)) and name not in _table()["refused_if_empty"]:
         return
     dtype = tensors[0].dtype
-    if any(tensor.dtype not in (dtype, *_INDICES) for tensor in tensors):
+    pointwise = torch.Tag.pointwise in func.tags
+    if any(tensor.dtype not in (dtype, *((torch.bool,) if pointwise else _INDICES)) for tensor in tensors):
         return  # The kernel works in a common dtype.
-    if dtype is torch.bool and any(type(value) in (int, float) for value in args):
+    if dtype is torch.bool and _has_scalar(func, args):
         return  # The scalar's dtype is the common one.
     scalar = scalar_type(dtype)
-    if scalar in missing:
+    if missing.get(scalar):
         raise no_kernel(missing[scalar], scalar)
 
 
+def _key(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> str:
+    """Return the op's key in the table, such as "scatter_reduce.two amax". A text argument chooses the kernel."""
+    name = op_name(func)
+    texts = [value for value in (*args, *kwargs.values()) if isinstance(value, str)]
+    return f"{name} {texts[0]}" if texts and f"{name} {texts[0]}" in _kernels() else name
+
+
+def _has_scalar(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
+    pairs = zip(func._schema.arguments, args, strict=False)
+    return any(type(value) in (int, float) and isinstance(argument.type, torch._C.NumberType) for argument, value in pairs)
+
+
 _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
-# Ops for which CUDA supports more dtypes than the CPU, even without counting float16, bfloat16 and complex32.
-_WIDER_ON_CUDA = frozenset({"abs", "flip", "isin", "median", "nanmedian", "nansum", "trace"})
 
 
-def refusal_like(func: torch._ops.OpOverload, of_cpu: Exception) -> RuntimeError | None:
+def refusal_like(
+    func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], of_cpu: Exception
+) -> RuntimeError | None:
     """Convert a CPU kernel's error about a dtype to CUDA's error, or return None if CUDA supports the dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
-    name = op_name(func)
-    if refused is None or name.partition(".")[0] in _WIDER_ON_CUDA:
+    if refused is None:
         return None
-    kernel = next(iter(_missing().get(name, {}).values()), refused[1].replace("_cpu", "_cuda"))
-    return no_kernel(kernel, refused[2])
+    name, scalar = _key(func, args, kwargs), refused[2]
+    if func._schema.overload_name.endswith("out"):
+        name = _any_overload(name)
+    kernels = _kernels().get(name, {})
+    # An accumulation in a given dtype needs another kernel than the measured calls.
+    measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
+    if scalar not in kernels and (measured or _accepts_empty(name, args)):
+        return None
+    kernel = kernels.get(scalar) or next(filter(None, kernels.values()), refused[1].replace("_cpu", "_cuda"))
+    return no_kernel(kernel, scalar)
 
 
 def scalar_type(dtype: torch.dtype) -> str:
@@ -66,10 +88,28 @@ def op_name(func: torch._ops.OpOverload) -> str:
     return f"{str(func._schema.name).removeprefix('aten::').removesuffix('_')}.{func._overloadname}"
 
 
+def _any_overload(name: str) -> str:
+    """Return the table's first overload of an op. The table has no overloads that write to `out`."""
+    packet = name.partition(".")[0]
+    return next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
+
+
+def _accepts_empty(name: str, args: Sequence[TorchAny]) -> bool:
+    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    return name in _table()["accepted_if_empty"] and bool(tensors) and not all(map(torch.Tensor.numel, tensors))
+
+
 @cache
-def _missing() -> dict[str, dict[str, str]]:
-    table: dict[str, dict[str, list[str]]] = json.loads(TABLE.read_text(encoding="utf-8"))
-    return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in table.items()}
+def _table() -> dict[str, TorchAny]:
+    made: dict[str, TorchAny] = json.loads(TABLE.read_text(encoding="utf-8"))
+    return made
+
+
+@cache
+def _kernels() -> dict[str, dict[str, str]]:
+    """Return, for each op, the kernels that lack a dtype, by the dtype's name in C++."""
+    ops = {**_table()["simulated"], **_table()["measured"]}
+    return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in ops.items()}
 
 
 def no_kernel(kernel: str, scalar: str) -> RuntimeError:

@@ -69,7 +69,7 @@ def runner(
         target = next(iter(_tensors(args)), None)
         require_device(args, kwargs, "cuda" if target is None else target.device.type)
     if func.namespace == "aten":
-        _require_cuda_kernel(func)
+        _require_cuda_kernel(func, args)
     if torch.are_deterministic_algorithms_enabled():
         alert(func, args)
     tensors = _tensors([*args, *kwargs.values()])
@@ -111,14 +111,17 @@ def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Ca
     return call
 
 
-def _require_cuda_kernel(func: torch._ops.OpOverload) -> None:
+def _require_cuda_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
     entry = _entry(func._schema.name.removeprefix("aten::"), func._schema.overload_name)
-    if entry is None or "CPU" not in entry.keys or "CUDA" in entry.keys or any("Composite" in key for key in entry.keys):
+    if entry is None or "CUDA" in entry.keys or any("Composite" in key for key in entry.keys):
+        return
+    key = _dispatch_key(entry, args)
+    if key in entry.keys or key.replace("CUDA", "CPU") not in entry.keys:
         return
     raise NotImplementedError(
-        f"Could not run '{func._name}' with arguments from the 'CUDA' backend. This could be because the operator doesn't exist"
-        " for this backend, or was omitted during the selective/custom build process (if using custom build). If you are a"
-        " Facebook employee using PyTorch on mobile, please visit https://fburl.com/ptmfixes for possible resolutions."
+        f"Could not run '{func._name}' with arguments from the '{key}' backend. This could be because the operator doesn't"
+        " exist for this backend, or was omitted during the selective/custom build process (if using custom build). If you are"
+        " a Facebook employee using PyTorch on mobile, please visit https://fburl.com/ptmfixes for possible resolutions."
         f" '{func._name}' is only available for these backends: [{', '.join(sorted(entry.keys))}]."
     )
 

@@ -32,7 +32,7 @@ def require_dtypes(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
     rule = _RULES.get(func)
     if rule is not None:
         rule(*args, **kwargs)
-    require_kernel(func, args)
+    require_kernel(func, args, kwargs)
 
 
 def cpp_type(dtype: torch.dtype) -> str:
@@ -134,6 +134,15 @@ def _fourier(data: torch.Tensor, dims: Sequence[int], _normalization: int, last:
         require_powers_of_two(sizes)
 
 
+def _real_fourier(data: torch.Tensor, dims: Sequence[int], *options: TorchAny) -> None:
+    if data.is_complex():
+        raise RuntimeError(
+            "Expected self.is_floating_point() to be true, but got false.  (Could this error message be improved?  If so,"
+            " please report an enhancement request to PyTorch.)"
+        )
+    _fourier(data, dims, *options)
+
+
 def require_powers_of_two(sizes: Sequence[int]) -> None:
     if any(size & (size - 1) for size in sizes):
         raise RuntimeError(
@@ -148,7 +157,43 @@ def _view_as_complex(data: torch.Tensor) -> None:
         raise RuntimeError(text)
 
 
+def _refuse_complex_sort(data: torch.Tensor, *_: object) -> None:
+    """CUDA's medians sort the data (ATen/native/cuda/Sorting.cpp)."""
+    if data.is_complex():
+        raise RuntimeError(" Sort does not support complex dtypes on CPU")
+
+
+def _require_accumulate_type(data: torch.Tensor) -> None:
+    """See `toAccumulateType` in ATen/AccumulateType.cpp."""
+    if data.dtype in (torch.uint16, torch.uint32, torch.uint64, torch.complex32):
+        raise RuntimeError(
+            'false INTERNAL ASSERT FAILED at "/pytorch/aten/src/ATen/AccumulateType.cpp":23, please report a bug to PyTorch.'
+            f" Unrecognized ScalarType: {scalar_type(data.dtype)}"
+        )
+
+
+def _scatter_reduce(
+    target: torch.Tensor, _dim: int, _index: object, _source: object, _reduce: str, *, include_self: bool = True
+) -> None:
+    if not include_self and target.dtype in (*_UNCOMMON, torch.complex32):
+        raise no_kernel("scatter_reduce_exclude_input_init", scalar_type(target.dtype))
+
+
+def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:
+    """The CUDA kernel multiplies the pattern by a float (ATen/native/sparse/cuda/SparseBlas.cpp)."""
+    if pattern.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
+        raise no_kernel("mul_cuda", scalar_type(pattern.dtype))
+    if not pattern.is_floating_point() and not pattern.is_complex():
+        raise RuntimeError(f"result type Float can't be cast to the desired output type {scalar_type(pattern.dtype)}")
+
+
+def _attention_dtypes(accepted: Sequence[torch.dtype], text: str, query: torch.Tensor, *_: object, **_options: object) -> None:
+    if query.dtype not in accepted:
+        raise RuntimeError(text)
+
+
 def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
+    _require_accumulate_type(data)
     for tensor in (weight, bias):
         if tensor is not None and tensor.dtype != data.dtype:
             raise RuntimeError(f"expected scalar type {scalar_type(data.dtype)} but found {scalar_type(tensor.dtype)}")
@@ -231,6 +276,7 @@ def require_apart(overlaps: Sequence[Overlap], args: TorchAny, kwargs: TorchAny)
 
 
 _aten = torch.ops.aten
+_MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
 _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten.as_strided.default: _as_strided,
     _aten.mm.default: _mm,
@@ -239,11 +285,23 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     **dict.fromkeys((_aten.addmv.default, _aten.addmv_.default), _addmv),
     _aten.convolution.default: _convolution,
     _aten.native_batch_norm.default: _batch_norm,
+    _aten._native_batch_norm_legit.default: lambda data, *_: _require_accumulate_type(data),
+    _aten.sparse_sampled_addmm.default: _sampled_addmm,
     _aten.native_layer_norm.default: _layer_norm,
     **dict.fromkeys((_aten.all.default, _aten.all.dim, _aten.all.dims), partial(_logic, "and_cuda")),
     **dict.fromkeys((_aten.any.default, _aten.any.dim, _aten.any.dims), partial(_logic, "or_cuda")),
     _aten.histc.default: _histc,
-    **dict.fromkeys((_aten._fft_r2c.default, _aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),
+    **dict.fromkeys(_MEDIANS, _refuse_complex_sort),
+    _aten.scatter_reduce.two: _scatter_reduce,
+    _aten.scatter_reduce_.two: _scatter_reduce,
+    _aten._flash_attention_forward.default: partial(
+        _attention_dtypes, (torch.float16, torch.bfloat16), "FlashAttention only support fp16 and bf16 data type"
+    ),
+    _aten._efficient_attention_forward.default: partial(
+        _attention_dtypes, (torch.float32, torch.float16, torch.bfloat16), "Only fp32, half & bf16 supported at the moment"
+    ),
+    _aten._fft_r2c.default: _real_fourier,
+    **dict.fromkeys((_aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),
     _aten.view_as_complex.default: _view_as_complex,
     **dict.fromkeys((_aten.index_add.default, _aten.index_add_.default), _index_add),
     **dict.fromkeys((_aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default), _nll_loss),

@@ -263,7 +263,7 @@ def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ..
             func(*_ones_on_host(args), **_ones_on_host(kwargs))
     except (RuntimeError, TypeError) as refused:
         text = str(refused)
-        refusal = refusal_like(func, refused)
+        refusal = refusal_like(func, args, kwargs, refused)
         if refusal is not None and not _LOW_PRECISION.search(text):
             raise refusal from None
         if _NAMES_DTYPE.search(text) and not LACKS_KERNEL.search(text):

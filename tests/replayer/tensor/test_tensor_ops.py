@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -270,6 +272,64 @@ def _reduce(shape: list[int], dims: set[int], keep: bool, flipped: bool, op: Op)
 def test_reductions() -> None:
     use()
     _reduce()
+
+
+# name: (call on a GPU tensor, error); an NVIDIA H200 with PyTorch 2.11 raised these errors.
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a text chooses the kernel": (
+        lambda x: x.cfloat().scatter_reduce(0, torch.zeros(3, dtype=torch.int64, device="cuda"), x.cfloat(), "mean"),
+        "\"cuda_scatter_gather_base_kernel_func\" not implemented for 'ComplexFloat'",
+    ),
+    "without the target": (
+        lambda x: x.to(torch.uint16).scatter_reduce(
+            0, torch.zeros(3, dtype=torch.int64, device="cuda"), x.to(torch.uint16), "sum", include_self=False
+        ),
+        "\"scatter_reduce_exclude_input_init\" not implemented for 'UInt16'",
+    ),
+    "an empty tensor": (
+        lambda x: torch.vdot(x[:0].byte(), x[:0].byte()),
+        "\"dot\" not implemented for 'Byte'",
+    ),
+    "a float argument is no operand": (
+        lambda x: torch.ops.aten.native_dropout_backward(x > 0, x > 0, 2.0),
+        "\"masked_scale\" not implemented for 'Bool'",
+    ),
+    "no sparse kernel": (
+        lambda x: torch.sparse.mm(_csr(x.diag()), x.diag(), "amax"),
+        "Could not run 'aten::_sparse_mm_reduce_impl' with arguments from the 'SparseCsrCUDA' backend",
+    ),
+    "a sort of complex numbers": (lambda x: x.cfloat().median(), "Sort does not support complex dtypes"),
+    "no type to accumulate in": (
+        lambda x: torch.native_layer_norm(x.to(torch.uint16), (3,), None, None, 1e-5),
+        "Unrecognized ScalarType: UInt16",
+    ),
+}
+
+
+def _csr(matrix: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says that the layout is in beta state.
+        return matrix.to_sparse_csr()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_dtypes_that_an_h200_rejects(name: str) -> None:
+    use()
+    call, error = REFUSED[name]
+    with pytest.raises(RuntimeError, match=re.escape(error)):
+        call(torch.ones(3, device="cuda"))
+
+
+def test_dtypes_that_an_h200_accepts() -> None:
+    """GIVEN dtypes that only CPU kernels lack WHEN ops run on the virtual GPU THEN they return the dtypes of a GPU."""
+    use()
+    words = torch.ones(2, 2, device="cuda").to(torch.uint16)
+    index = torch.zeros(2, 2, dtype=torch.int64, device="cuda")
+    assert words.gather(0, index).dtype == words.flip(0).dtype == torch.uint16
+    assert (torch.count_nonzero(words).dtype, torch.tril_indices(2, 2, dtype=torch.float16, device="cuda").dtype) == (
+        torch.int64,
+        torch.float16,
+    )
 
 
 def test_errors_are_those_of_cuda() -> None:

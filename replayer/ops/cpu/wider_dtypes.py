@@ -1,0 +1,116 @@
+# mypy: allow-untyped-calls
+"""Computes ops whose CPU kernels lack a dtype in a wider dtype.
+
+    in_wider_dtypes(torch.ops.aten.flip.default, torch.ops.aten.flip.default, [x, [0]], {})     # x: uint16, computed in int32
+
+The results get the dtypes that PyTorch's meta kernels give.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from replayer.errors import NotEmulated
+from replayer.tensor.planning.cuda_dtypes import refusal_like, scalar_type
+from replayer.torch_types import TorchAny
+
+_LOW_PRECISION = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
+_WIDER = {
+    **_LOW_PRECISION,
+    **dict.fromkeys((torch.float8_e4m3fn, torch.float8_e5m2), torch.float32),
+    **dict.fromkeys((torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16), torch.int32),
+    **dict.fromkeys((torch.uint32, torch.uint64), torch.int64),
+}
+
+
+def may_be_wider(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny], refused: Exception) -> bool:
+    """Return True if a CPU kernel refused a dtype that CUDA's kernel has."""
+    text, dtypes = str(refused), _dtypes(args, kwargs)
+    if re.search("low precision", text) and dtypes & _LOW_PRECISION.keys():
+        return True
+    named = {dtype for dtype in dtypes & _WIDER.keys() if _names(dtype).search(text)}
+    if not named:
+        return False
+    return bool(named & _LOW_PRECISION.keys()) or (
+        isinstance(refused, NotImplementedError) and refusal_like(func, args, kwargs, refused) is None
+    )
+
+
+def _dtypes(args: list[TorchAny], kwargs: dict[str, TorchAny]) -> set[torch.dtype]:
+    leaves = tree_leaves((args, kwargs))
+    return {
+        leaf if isinstance(leaf, torch.dtype) else leaf.dtype
+        for leaf in leaves
+        if isinstance(leaf, (torch.Tensor, torch.dtype))
+    }
+
+
+def _names(dtype: torch.dtype) -> re.Pattern[str]:
+    names = f"{scalar_type(dtype)}|{str(dtype).removeprefix('torch.')}"
+    return re.compile(rf"(?:type:?|dtype|implemented for|input|got) '?(?:torch\.|CPU)?(?:{names})\b")
+
+
+def in_wider_dtypes(
+    func: torch._ops.OpOverload, run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]
+) -> TorchAny:
+    """Call `run`, which computes `func`, with wider arguments. Raise its error if the wider dtypes are missing too."""
+    widened: list[tuple[torch.Tensor, torch.Tensor]] = []
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+
+    def widen(tensor: torch.Tensor) -> torch.Tensor:
+        wider = _WIDER.get(tensor.dtype)
+        if wider is None or (tensor.dtype is torch.bool and _dtypes(args, kwargs) != {torch.bool}):
+            return tensor
+        wide = tensor.to(wider)
+        if tensor.dtype is torch.uint64 and bool((wide < 0).any()):
+            raise NotEmulated(f"{func._schema.name} of uint64 values from 2**63", "use smaller values")
+        widened.append((tensor, wide))
+        return wide
+
+    def widen_dtype(dtype: torch.dtype) -> torch.dtype:
+        return _WIDER.get(dtype, dtype) if tensors else torch.int64  # ops without tensors count, as tril_indices
+
+    wide_args, wide_kwargs = tree_map_only(torch.Tensor, widen, (args, kwargs))
+    wide_args, wide_kwargs = tree_map_only(torch.dtype, widen_dtype, (wide_args, wide_kwargs))
+    result = run(*wide_args, **wide_kwargs)
+    for tensor, wide in widened:
+        if wide._version:
+            tensor.copy_(wide)
+    leaves = tree_leaves(result)
+    expected = _result_dtypes(func, args, kwargs)
+    if expected is None or len(expected) != len(leaves):
+        expected = [_narrowed(leaf, widened) for leaf in leaves]
+    wanted = {id(leaf): dtype for leaf, dtype in zip(leaves, expected, strict=True)}
+
+    def narrow(tensor: torch.Tensor) -> torch.Tensor:
+        given = next((before for before, wide in widened if wide is tensor), None)
+        if given is not None:
+            return given
+        dtype = wanted[id(tensor)]
+        return tensor if dtype is None else tensor.to(dtype)
+
+    return tree_map_only(torch.Tensor, narrow, result)
+
+
+def _result_dtypes(
+    func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
+) -> list[torch.dtype | None] | None:
+    """Return the dtypes of the results according to PyTorch's meta kernel, or None if there is none."""
+    given = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
+    with suppress(Exception):
+        meta_args, meta_kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
+        made = tree_leaves(func(*meta_args, **meta_kwargs))
+        return [leaf.dtype if isinstance(leaf, torch.Tensor) else None for leaf in made]
+    return None
+
+
+def _narrowed(result: TorchAny, widened: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.dtype | None:
+    """Return the dtype of the first argument that was widened to the result's dtype."""
+    if not isinstance(result, torch.Tensor):
+        return None
+    return next((before.dtype for before, wide in widened if wide.dtype is result.dtype), result.dtype)

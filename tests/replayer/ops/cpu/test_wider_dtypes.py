@@ -1,0 +1,55 @@
+# mypy: allow-untyped-calls
+"""Ops whose CPU kernels lack a dtype are computed in a wider dtype, and their results have the dtypes of a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from replayer.errors import NotEmulated
+from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
+
+aten = torch.ops.aten
+
+
+def computed(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call an op in wider dtypes, after its CPU kernel has refused the dtype."""
+    with pytest.raises((NotImplementedError, RuntimeError)) as refused:
+        func(*args, **kwargs)
+    assert may_be_wider(func, list(args), kwargs, refused.value)
+    return in_wider_dtypes(func, func, list(args), kwargs)
+
+
+def test_unsigned_and_eight_bit_data_are_moved() -> None:
+    """GIVEN dtypes that CPU kernels lack and CUDA kernels have WHEN values are moved THEN values and dtypes are kept."""
+    flipped = computed(aten.flip.default, torch.tensor([1, 2, 65535], dtype=torch.uint16), [0])
+    assert (flipped.tolist(), flipped.dtype) == ([65535, 2, 1], torch.uint16)
+    half = torch.tensor([0.5, 448.0]).to(torch.float8_e4m3fn)
+    flipped = computed(aten.flip.default, half, [0])
+    assert (flipped.float().tolist(), flipped.dtype) == ([448.0, 0.5], torch.float8_e4m3fn)
+
+
+def test_results_have_the_dtypes_of_the_op() -> None:
+    """GIVEN uint32 values WHEN non-zero values are counted or a trace is summed THEN the result is int64, as on a GPU."""
+    count = computed(aten.count_nonzero.default, torch.tensor([0, 7, 9], dtype=torch.uint32))
+    assert (count.item(), count.dtype) == (2, torch.int64)
+    trace = computed(aten.trace.default, torch.tensor([[True, True], [True, True]]))
+    assert (trace.item(), trace.dtype) == (2, torch.int64)
+
+
+def test_large_uint64_values_are_rejected() -> None:
+    values = torch.tensor([1, 2**63 - 1], dtype=torch.uint64)
+    assert computed(aten.flip.default, values, [0]).tolist() == [2**63 - 1, 1]
+    values = torch.tensor([-1], dtype=torch.int64).view(torch.uint64)
+    with pytest.raises(NotEmulated, match=r"aten::flip of uint64 values from 2\*\*63"):
+        in_wider_dtypes(aten.flip.default, aten.flip.default, [values, [0]], {})
+
+
+def test_a_dtype_that_cuda_lacks_is_not_computed() -> None:
+    """GIVEN a product of uint16 values, which CUDA rejects WHEN the CPU rejects it THEN nothing is computed."""
+    values = torch.ones(2, 2, dtype=torch.uint16)
+    with pytest.raises(NotImplementedError) as refused:
+        aten.mm.default(values, values)
+    assert not may_be_wider(aten.mm.default, [values, values], {}, refused.value)
