@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.traces.handmade import training
+from traces.combining.merge import merge_ranks
+from traces.format.trace_file import save
+from tui.commands import export
 from tui.errors import line_for
 from tui.outputs import require_writable, write_json
 from tui.running import progress
@@ -88,3 +92,13 @@ def test_colour_is_used_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     assert look(io.StringIO()) == {"width": 100, "colour": False}
     monkeypatch.setenv("NO_COLOR", "1")
     assert look(Terminal())["colour"] is False
+
+
+def test_an_export_of_many_ranks_names_the_first_and_the_last_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for ranks, files in ((2, "x_rank0.json.gz, x_rank1.json.gz"), (9, "x_rank0.json.gz to x_rank8.json.gz (9 files)")):
+        save(merge_ranks([training()] * ranks, range(ranks)), tmp_path / "t.msgpack")
+        assert export.run("t.msgpack", None, Path("x.json.gz"), json=False) == 0
+        assert f"wrote {files}; open it" in capsys.readouterr().err

@@ -17,6 +17,8 @@ from tui.running.narration import say
 from tui.running.progress import working
 from tui.trace_names import load_trace
 
+_MOST_NAMED = 8  # files; more files are named by the first and the last
+
 
 @dataclass(frozen=True, slots=True)
 class ExportFacts:
@@ -41,5 +43,7 @@ def run(first: str, second: str | None, output: Path, json: bool) -> int:
         print(json_text(ExportFacts([str(path) for path in written])))
     else:
         files = ", ".join(map(str, written))
+        if len(written) > _MOST_NAMED:
+            files = f"{written[0]} to {written[-1]} ({len(written)} files)"
         say(f"wrote {files}; open it in ui.perfetto.dev or chrome://tracing")
     return 0
