@@ -28,14 +28,14 @@ def test_a_result_of_one_process_is_found_in_another() -> None:
 def test_a_record_with_a_wrong_checksum_is_ignored() -> None:
     results = SharedResults(1 << 12)
     _in_a_fork(results, b"key", b"value")
-    results._memory[12 + 3] ^= 1  # 12 bytes of header and 3 of the key
+    results._memory[8 + 16] ^= 1  # 8 bytes of header and 16 of the key's digest
     assert results.find(b"key") is None
-    results._memory[12 + 3] ^= 1
+    results._memory[8 + 16] ^= 1
     assert results.find(b"key") == b"value"
 
 
 def test_results_that_do_not_fit_are_not_stored() -> None:
-    """GIVEN 64 bytes THEN a record of 12 + 1 + 20 bytes and the next header fit, and a second record does not."""
+    """GIVEN 64 bytes THEN a record of 8 + 16 + 20 bytes and the next header fit, and a second record does not."""
     results = SharedResults(64)
     for key in (b"a", b"b"):
         _in_a_fork(results, key, b"x" * 20)
