@@ -14,10 +14,8 @@ import trace_replay
 
 @contextmanager
 def our_packages() -> Iterator[None]:
-    """Let `import traces`, `import replayer` and `import tui` find the packages of trace-replay inside the `with` block.
-
-    See Note [Private module names] in traces/bootstrap/_trace_names.py.
-    """
+    """Let `import traces`, `import replayer` and `import tui` find the packages of trace-replay inside the `with` block."""
+    # see Note [Private module names] in traces/bootstrap/_trace_names.py
     names = trace_replay.trace_names()
     library = trace_replay.library()
     with ExitStack() as blocks:

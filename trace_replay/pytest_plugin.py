@@ -73,7 +73,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move tests with `@pytest.mark.gpu` to the end of the session. See Note [Tests on other GPUs]."""
+    """Move tests with `@pytest.mark.gpu` to the end of the session."""
+    # see Note [Tests on other GPUs]
     items.sort(key=lambda item: repr(_of_marker(item) or ""))
 
 

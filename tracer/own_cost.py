@@ -72,10 +72,8 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the recording overhead per training step, or the total overhead before the first step.
-
-        See Note [What a step costs].
-        """
+        """Return the recording overhead per training step, or the total overhead before the first step."""
+        # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:
             return self.spent_ns

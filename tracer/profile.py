@@ -125,7 +125,8 @@ class Profiler:
             self.stop()
 
     def stop(self, at_end: bool = False) -> None:
-        """End the current profile, even within a step. See Note [When a window begins and ends]."""
+        """End the current profile, even within a step."""
+        # see Note [When a window begins and ends]
         if self._profile is None:
             return
         if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
@@ -145,7 +146,7 @@ class Profiler:
 
     @property
     def must_wait(self) -> bool:
-        """See Note [No context of the recorder's]."""
+        # see Note [No context of the recorder's]
         if not self.wanted or self._access.is_used:
             return False
         if self._has_gpu is None:
@@ -181,10 +182,11 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Return the profiler options. See Note [Memory or threads].
+        """Return the profiler options.
 
         With the option `trace_only` (since PyTorch 2.14), torch.profiler creates no Python objects for events.
         """
+        # see Note [Memory or threads]
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}
         if not self._stacks and hasattr(settings, "trace_only"):

@@ -117,7 +117,8 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Store the thread's calls during the capture of a CUDA graph. See Note [Replays of a CUDA graph]."""
+        """Store the thread's calls during the capture of a CUDA graph."""
+        # see Note [Replays of a CUDA graph]
         self.steps.capture = self._captured[graph] = CapturedReports()
         self.steps.has_captured = True
 

@@ -47,10 +47,9 @@ from traces.script.step_rule import Optimizers
 
 
 class CapturedReports:
-    """Stores the calls that one thread makes during the capture of a CUDA graph.
+    """Stores the calls that one thread makes during the capture of a CUDA graph."""
 
-    See Note [Replays of a CUDA graph] in recorder.py.
-    """
+    # see Note [Replays of a CUDA graph] in recorder.py
 
     def __init__(self) -> None:
         self.reports: list[tuple[int, Any]] = []
@@ -108,7 +107,7 @@ class StepRecorder:
     # --- reports
 
     def report(self, kind: int, argument: Any = None) -> None:
-        """See Note [Steps repeat] in repeated_steps.py."""
+        # see Note [Steps repeat] in repeated_steps.py
         cost = self.cost
         began_ns = cost.perf_ns()
         if kind == LEAVE and (error := exception()) is not None:
@@ -268,7 +267,7 @@ class StepRecorder:
         self._finish(step)
 
     def _begin(self, now_ns: int) -> None:
-        """See Note [Segments on several streams]."""
+        # see Note [Segments on several streams]
         before, begin = self._open, self._events.take(now_ns)
         self._open = begin
         if begin is None or before is None or before.of is begin.of:

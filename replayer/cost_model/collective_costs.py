@@ -69,7 +69,8 @@ class Times(NamedTuple):
 
 
 def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
-    """Return the bytes that a collective operation moves over each link. See Note [Bytes on the wire]."""
+    """Return the bytes that a collective operation moves over each link."""
+    # see Note [Bytes on the wire]
     if ranks <= 1:
         return 0.0
     parts = dict.fromkeys(("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"), (ranks - 1) / ranks)
@@ -153,7 +154,7 @@ class CollectiveCosts:
             self._origin = Origin.SCALED
 
     def _moving_ns(self, name: str, size_bytes: int, ranks: int) -> tuple[float, Origin]:
-        """See Note [Bytes on the wire]."""
+        # see Note [Bytes on the wire]
         group = 2 if name in ("send", "recv") else max(ranks, 2)
         curve = AllReduceCurve.of(self._device_name, group, self._bus_gbps)
         like_bytes = wire_bytes(name, size_bytes, ranks) / wire_share(group)
@@ -168,7 +169,8 @@ class CollectiveCosts:
                     break
 
     def position(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> PositionInStep:
-        """Return the position of the next collective operation in the step. See Note [Operations of a step]."""
+        """Return the position of the next collective operation in the step."""
+        # see Note [Operations of a step]
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))
         if of_step != step:

@@ -102,7 +102,7 @@ def peaks_of(card: Card, unit: str = "fp32") -> tuple[float, float, float]:
 
 @cache
 def _sustained(card: Card) -> float:
-    """See Note [Sustained clocks]."""
+    # see Note [Sustained clocks]
     limit = SLOT_POWERED.get(card.names[0])
     if limit is None:
         return 1.0
@@ -174,7 +174,7 @@ class EfficiencyCurves:
 
 @cache
 def _told_by(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
-    """See Note [GPUs without measurements]."""
+    # see Note [GPUs without measurements]
     cards = [card_of(name) for name in gpus]
     if card in cards:
         return (cards.index(card),), Origin.PUBLISHED

@@ -111,10 +111,8 @@ class OpCosts:
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return an op's estimated duration divided by the duration of a recorded call with other shapes.
-
-        See Note [Convolutions with another batch size].
-        """
+        """Return an op's estimated duration divided by the duration of a recorded call with other shapes."""
+        # see Note [Convolutions with another batch size]
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
@@ -136,8 +134,8 @@ class OpCosts:
         return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
 
     def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
-        """Return the weighted mean of log(recorded duration / estimated duration) over similar recorded ops. See
-        Note [The nearest recorded ops]."""
+        """Return the weighted mean of log(recorded duration / estimated duration) over similar recorded ops."""
+        # see Note [The nearest recorded ops]
         coordinates = _coordinates(works)
         total = weights = 0.0
         nearest = inf
@@ -195,7 +193,7 @@ def _amount(works: list[OpWork]) -> float:
 
 
 def _on_tensor_cores(work: OpWork, slower: float) -> float:
-    """See Note [Units that were not measured]."""
+    # see Note [Units that were not measured]
     aligned = work.unit in ("tf32", "fp64") or all(size % 8 == 0 for size in work.sizes[-2:])
     return slower / TENSOR_CORES_REACHED * (1.0 if aligned else UNALIGNED_SLOWER)
 

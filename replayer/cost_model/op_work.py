@@ -189,7 +189,9 @@ def _memory_bound_work(op: str, shapes: Shapes, item: int) -> OpWork:
 
 
 class ConvolutionOutputs:
-    """Finds the output shapes of recorded convolutions. See Note [Strides from shapes]."""
+    """Finds the output shapes of recorded convolutions."""
+
+    # see Note [Strides from shapes]
 
     def __init__(self, backward_calls: Iterable[Shapes]) -> None:
         self._outputs: dict[tuple[Shape, Shape], Shape] = {}

@@ -221,7 +221,7 @@ class StoreExchange:
                 return
 
     def _messages(self, channel: str, number: int, members: Sequence[int], own: RankMessage) -> list[RankMessage]:
-        """See Note [One rank reads for all]."""
+        # see Note [One rank reads for all]
         keys = [f"{channel}/{number}/{member}" for member in members]
         for_all = _for_all(channel, number)
         shared = len(members) > _ALL_READ_UP_TO
@@ -269,7 +269,7 @@ class StoreExchange:
         self._deleted[channel] = max(self._deleted.get(channel, 0), read_count)
 
     def _await(self, awaited: Sequence[str], keys: Sequence[str], members: Sequence[int], own: RankMessage) -> bool:
-        """See Note [Waits between ranks]."""
+        # see Note [Waits between ranks]
         began_ns, pause_s, look_s = perf_counter_ns(), self._first_pause_s, self._check_after_s
         with self._waiting(own.operation):
             while not self._store.check(awaited):

@@ -81,7 +81,7 @@ class WorkFuture(_Future):  # type: ignore[misc]
             result.set_exception(error)
 
     def _join_before_reducer_reads(self) -> None:
-        """See Note [Futures in the backward pass]."""
+        # see Note [Futures in the backward pass]
         if STATE.reducer_reads_now:
             self._join()
         elif torch._C._current_graph_task_id() >= 0:

@@ -100,7 +100,7 @@ class ScriptLaunches:
         self._peerless: set[int] = set()
 
     def launch(self, signature: OpSignature, device: int) -> None:
-        """See Note [Played in batches]."""
+        # see Note [Played in batches]
         if signature.launches:
             self.launch_by(self.current.caller(device), signature)
 
@@ -192,7 +192,7 @@ class ScriptLaunches:
     # --- copies
 
     def copying(self) -> AbstractContextManager[None]:
-        """See Note [The host's time in a library call] in steps.py."""
+        # see Note [The host's time in a library call] in steps.py
         return _NOTHING if self.simulator.recording.library_pace is None else self._paused()
 
     @contextmanager

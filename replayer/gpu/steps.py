@@ -110,7 +110,7 @@ class ScriptSteps:
     def _watch_call(
         self, module: object, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
     ) -> Callable[[], None]:
-        """See Note [The host's time in a library call]."""
+        # see Note [The host's time in a library call]
         library = self._library
         assert library is not None
         with self._launches.looking:

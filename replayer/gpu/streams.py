@@ -64,7 +64,7 @@ class Streams:
             stream.wait(other.ready_ns)
 
     def _await_nothing(self, event: VirtualEvent) -> None:
-        """See Note [Waits on unrecorded events] in stream.py."""
+        # see Note [Waits on unrecorded events] in stream.py
         if not event.awaited:
             event.awaited = True
             self._stats.events_never_recorded += 1

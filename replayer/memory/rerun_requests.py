@@ -81,7 +81,9 @@ def run_requests(
 
 
 class ScaledRequests:
-    """Computes a script's memory requests for any batch size. See Note [Requests are linear in the batch]."""
+    """Computes a script's memory requests for any batch size."""
+
+    # see Note [Requests are linear in the batch]
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
         """`per_sample` lists how many bytes each request grows with each additional sample."""

@@ -73,7 +73,7 @@ def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: in
 
 
 def _allocate(allocator: TensorAllocator, stream: int, op: str, size_bytes: int, at: int) -> AllocationHandle | None:
-    """See Note [Failed convolution workspaces]."""
+    # see Note [Failed convolution workspaces]
     if canonical_op(op).startswith("convolution"):
         return allocator.try_malloc(size_bytes, stream, (op, at, size_bytes))
     return allocator.malloc(size_bytes, stream)

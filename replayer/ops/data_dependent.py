@@ -104,7 +104,7 @@ class DataDependentOps:
         return [index]
 
     def _count_set(self, op: str, mask: torch.Tensor, shape: Shape) -> int:
-        """See Note [Unknown sizes] in tensor/planning/assumed_sizes.py."""
+        # see Note [Unknown sizes] in tensor/planning/assumed_sizes.py
         recorded = self._recorded_size(NONZERO, shape)
         known = known_values(mask) if is_virtual(mask, self._tensor_class) else mask
         if known is not None:

@@ -93,9 +93,8 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Create the CPU tensor in which DistributedDataParallel's Reducer marks used parameters. See
-    Note [The map of used parameters] in process_group.py.
-    """
+    """Create the CPU tensor in which DistributedDataParallel's Reducer marks used parameters."""
+    # see Note [The map of used parameters] in process_group.py
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index
     return made  # type: ignore[no-any-return]

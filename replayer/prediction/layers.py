@@ -58,7 +58,8 @@ def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
 
 
 def layers_of(trace: Trace) -> list[Layer]:
-    """Return the layers of one forward pass. See Note [Blocks]."""
+    """Return the layers of one forward pass."""
+    # see Note [Blocks]
     host, strings = trace.host, trace.strings
     weights: dict[int, Shapes] = {}
     for row in forward_rows(trace, one_step=True):

@@ -256,7 +256,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
-    """See Note [Predicted traces]."""
+    # see Note [Predicted traces]
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
     asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:

@@ -74,7 +74,8 @@ class Pair:
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """Return the groups of matrix products that are split by columns and then by rows. See Note [Pairs of matrix products]."""
+    """Return the groups of matrix products that are split by columns and then by rows."""
+    # see Note [Pairs of matrix products]
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
         return []
@@ -237,7 +238,7 @@ def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], d
 def _backward_parts(
     trace: Trace, backward: dict[int, _Call], ops: Sequence[_Op], sizes: dict[int, int], ranks: int
 ) -> dict[int, tuple[ScaledOp, Shapes, Shapes]]:
-    """See Note [Pairs of matrix products]."""
+    # see Note [Pairs of matrix products]
     forward, op_row = forward_ops(trace), call_rows(trace)
     of_node: dict[int, int] = {}
     of_product: dict[tuple[int, ...], int] = {}

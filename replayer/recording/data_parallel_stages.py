@@ -25,7 +25,9 @@ _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
 
 
 class Transport(Enum):
-    """Names the method with which nn.DataParallel copied parameters. See Note [Copies of parameters]."""
+    """Names the method with which nn.DataParallel copied parameters."""
+
+    # see Note [Copies of parameters]
 
     COPIES = 0
     NCCL = 1

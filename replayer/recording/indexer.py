@@ -127,7 +127,7 @@ class RecordingIndexer:
         self.phase_beside_ns = np.zeros(len(self.step_rows), dtype=np.int64)
 
     def _blocked(self) -> None:
-        """See Note [Active host time]."""
+        # see Note [Active host time]
         trace, host = self.trace, self.trace.host
         # A replay waits for the GPU in recorded synchronizing calls and copies, but not in calls that free memory.
         calls = synchronous_calls(trace, self.rank)
@@ -157,7 +157,7 @@ class RecordingIndexer:
         return np.asarray(time_ns - self.blocked.before(time_ns))
 
     def _causes(self) -> None:
-        """See Note [Start times of kernels]."""
+        # see Note [Start times of kernels]
         device = self.trace.device
         start, end = device.start_ns[self.work], device.end_ns[self.work]
         n = len(self.work)
@@ -363,7 +363,7 @@ class RecordingIndexer:
 
 
 def _beside_earlier(phases: Phases) -> Column:
-    """See Note [Phases that overlap on the device]."""
+    # see Note [Phases that overlap on the device]
     beside_ns = np.zeros(len(phases), dtype=np.int64)
     for device in np.unique(phases.device).tolist():
         rows = np.flatnonzero((phases.device == device) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))

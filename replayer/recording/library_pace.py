@@ -146,11 +146,11 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes if the script's batch does not fit on the real GPU, or None for other batches. See
-        Note [Batches that did not fit].
+        """Return a memory limit in bytes if the script's batch does not fit on the real GPU, or None for other batches.
 
         `peak_bytes` is the script's memory peak so far.
         """
+        # see Note [Batches that did not fit]
         if self._full is None:
             return None
         needed_bytes = self._full.peak_at(self._full.last_batch)
@@ -255,7 +255,7 @@ class LibraryPace:
         return self._made(cell, times, trains, Origin.SCALED if times.is_scaled else Origin.PHASE)
 
     def _of_another(self, match: Match, batch: int | None, trains: bool) -> ModelCall | None:
-        """See Note [Models missing from the library]."""
+        # see Note [Models missing from the library]
         cell = match.cell
         differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
         told = f"the library has no times of the script's model on {self.gpu.name}; the nearest is {cell.name} ({differing})"

@@ -81,7 +81,7 @@ class RecordedRun:
         return recording
 
     def _choose(self) -> None:
-        """See Note [Profiled and clean steps] in indexer.py."""
+        # see Note [Profiled and clean steps] in indexer.py
         kinds: dict[int, list[int]] = {}
         works = [step.has_kernels for step in self.steps]
         all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in self.steps)
@@ -116,7 +116,8 @@ class RecordedRun:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """Return the recorded step for training step `number` (from 0). See Note [Training steps of several kinds]."""
+        """Return the recorded step for training step `number` (from 0)."""
+        # see Note [Training steps of several kinds]
         chosen, last = self.steps[self._at(self.first[: -len(self.cycle)], number)], len(self._trained)
         if number >= last and not self._period:
             return chosen

@@ -24,7 +24,7 @@ def install(torch_module: ModuleType) -> None:
         return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
     def set_autocast_enabled(call: Callable[..., TorchAny], *args: TorchAny) -> None:
-        """See Note [Autocast's key]."""
+        # see Note [Autocast's key]
         for_cuda(call, *args)
         if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":
             c._dispatch_tls_set_dispatch_key_included(c.DispatchKey.AutocastPrivateUse1, args[-1])

@@ -38,7 +38,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _wait_at_once(funcol: TorchAny) -> None:
-    """See Note [Results wait at once]."""
+    # see Note [Results wait at once]
 
     def wait_for_one(wrap: TorchAny, tensor: torch.Tensor) -> TorchAny:
         return funcol.wait_tensor(tensor) if isinstance(tensor, VirtualTensor) else wrap(tensor)

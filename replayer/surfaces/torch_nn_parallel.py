@@ -43,7 +43,7 @@ def _on_device(name: str, device: int | None) -> Iterator[None]:
 
 
 def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """See Note [Threads of replicas]."""
+    # see Note [Threads of replicas]
     if started() is None:
         return call(modules, *args, **kwargs)
     looking, threads = gpu().launches.looking, list[HostThread]()

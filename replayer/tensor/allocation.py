@@ -135,7 +135,7 @@ def make_as(cls: type, meta: TensorMeta, allocation: Allocation) -> TorchAny:
 
 
 def make_view(meta: TensorMeta, source: TorchAny, cls: type | None = None) -> TorchAny:
-    """See Note [Views in inference mode]."""
+    # see Note [Views in inference mode]
     cls = cls or meta.wrapping[0]
     if STATE.inference_mode_used and torch.is_inference_mode_enabled() and not source.is_inference():
         with _inference_mode(False):

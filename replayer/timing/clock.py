@@ -48,8 +48,8 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to a script. The script may call the function in a loop until a time has passed. See
-        Note [The recorded clock]."""
+        """Return the current time to a script. The script may call the function in a loop until a time has passed."""
+        # see Note [The recorded clock]
         return self.now_ns()
 
     def wait_until(self, deadline_ns: int) -> None:
@@ -91,7 +91,9 @@ class WallClock(Clock):
 
 
 class VirtualClock(Clock):
-    """Skips waits, which take no real time. See Note [Virtual time]."""
+    """Skips waits, which take no real time."""
+
+    # see Note [Virtual time]
 
     def __init__(self) -> None:
         self._set(None, time_ns() - perf_counter_ns())
@@ -149,7 +151,9 @@ class VirtualClock(Clock):
 
 
 class RecordedClock(VirtualClock):
-    """Advances only by waits. See Note [The recorded clock]."""
+    """Advances only by waits."""
+
+    # see Note [The recorded clock]
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,7 +188,9 @@ class RecordedClock(VirtualClock):
 
 
 class ScaledClock(Clock):
-    """Runs `speed` times as fast as another clock. See Note [Recorded time and the script's time]."""
+    """Runs `speed` times as fast as another clock."""
+
+    # see Note [Recorded time and the script's time]
 
     def __init__(self, clock: Clock, speed: str | Fraction) -> None:
         self._clock = clock

@@ -102,7 +102,8 @@ class GraphCapture:
         return event in self._events
 
     def join(self, stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-        """Add a stream to the capture when the stream waits for captured work. See Note [Joined streams]."""
+        """Add a stream to the capture when the stream waits for captured work."""
+        # see Note [Joined streams]
         if stream not in self:
             self._add(stream)
         before = self._events[awaited] if isinstance(awaited, VirtualEvent) else self._preceding[awaited]
@@ -115,7 +116,8 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return True if the stream on which the capture began waits for all captured work. See Note [Joined streams]."""
+        """Return True if the stream on which the capture began waits for all captured work."""
+        # see Note [Joined streams]
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:

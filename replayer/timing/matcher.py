@@ -106,10 +106,8 @@ class StepMatcher:
         return segment
 
     def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Look for a recorded call of the same op with the same shapes in other phases with the name of `here`.
-
-        See Note [Phases missing from the first step].
-        """
+        """Look for a recorded call of the same op with the same shapes in other phases with the name of `here`."""
+        # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
                 return found[0]._replace(elsewhere=True)
@@ -211,10 +209,8 @@ class SegmentMatcher:
 
     def match(self, signature: OpSignature) -> Match | None:
         """Return the recorded call that provides the op's time. Return None if there is no such call, or if earlier ops have
-        used it.
-
-        See Note [Repeated training steps].
-        """
+        used it."""
+        # see Note [Repeated training steps]
         if self.history is not None:
             calls = self.history.calls
             if self.followed < len(calls) and calls[self.followed].signature is signature:
@@ -282,7 +278,7 @@ class SegmentMatcher:
         return None if instance is None else (Origin.SCALED, instance)
 
     def _without_op(self, recorded: RecordedSegment, alike: list[Instance], near_ns: float) -> Instance | None:
-        """See Note [Kernels without an op]."""
+        # see Note [Kernels without an op]
         if not self.step.of_same_program or not alike or len(recorded.below_ops) == len(recorded.kernels):
             return None
         kernels, state = self.step.step.kernels, self.step.state
@@ -355,7 +351,7 @@ class SegmentMatcher:
         return taken
 
     def _forward_sameness(self, recorded: RecordedSegment) -> Sameness:
-        """See Note [Another program]."""
+        # see Note [Another program]
         state, work_ns = self.step.state, self.step.step.work_ns
         below_ops = recorded.below_ops.difference(self._charged_early)
         least_ns = SAME_SHARE * work_ns(recorded.below_ops)
@@ -370,7 +366,7 @@ class SegmentMatcher:
         return Sameness.OTHER_SHAPES if self._has_other_counts(recorded) else Sameness.SAME_PROGRAM
 
     def _has_other_counts(self, recorded: RecordedSegment) -> bool:
-        """See Note [Another program]."""
+        # see Note [Another program]
         state, work_ns = self.step.state, self.step.step.work_ns
         alike: set[str] = set()
         more = renamed = 0

@@ -32,7 +32,9 @@ Turns = tuple[bool, bool, bool]  # for each class of op: does such an op begin a
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """Stores the op calls of a phase and their kernels as numpy arrays. See Note [Repeated training steps] in matcher.py."""
+    """Stores the op calls of a phase and their kernels as numpy arrays."""
+
+    # see Note [Repeated training steps] in matcher.py
 
     signatures: list[OpSignature]
     classes: bytes

@@ -25,9 +25,10 @@ from replayer.timing.timing_rules import kernel_end
 class VirtualStream:
     """Represents a CUDA stream. `own_number` is the stream's index on its device, and index 0 is the default stream.
 
-    During a CUDA graph capture, `number` is a temporary index. At other times, `number` equals `own_number`. See
-    Note [Stream numbers during a capture] in cuda_graph.py.
+    During a CUDA graph capture, `number` is a temporary index. At other times, `number` equals `own_number`.
     """
+
+    # see Note [Stream numbers during a capture] in cuda_graph.py
 
     __slots__ = ("depth", "device", "number", "own_number", "pending", "priority", "ready_ns")
 

@@ -36,7 +36,9 @@ _LOOK_AGAIN_NS = 500_000
 
 
 class DeviceClock:
-    """Converts the times of CUDA events to host time. See Note [Aligning the clocks of host and GPU]."""
+    """Converts the times of CUDA events to host time."""
+
+    # see Note [Aligning the clocks of host and GPU]
 
     __slots__ = ("free", "last", "offset_ns")
 
@@ -94,7 +96,8 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def _current(self) -> EventStream | None:
-        """Return the calling thread's current stream. See Note [Devices without a context]."""
+        """Return the calling thread's current stream."""
+        # see Note [Devices without a context]
         cuda = self._cuda
         device = cuda.current_device()
         if device not in self._in_use:
@@ -196,7 +199,7 @@ class BoundaryEvents:
         return True
 
     def _read(self, events: list[BoundaryEvent]) -> bool:
-        """See Note [Only the last event is queried]."""
+        # see Note [Only the last event is queried]
         now_ns = self._clock.now_ns
         last_of = events[-1:] if len(self._streams) == 1 else {id(boundary.of): boundary for boundary in events}.values()
         are_done = all(boundary.ticks_ns != NONE or boundary.event.query() for boundary in last_of)

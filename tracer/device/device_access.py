@@ -64,18 +64,18 @@ class DeviceAccess:
 
     @property
     def is_capturing(self) -> bool:
-        """See Note [Captures of CUDA graphs]."""
+        # see Note [Captures of CUDA graphs]
         return self.closed is Untimed.CAPTURE
 
     @property
     def is_profiled(self) -> bool:
-        """See Note [The script's own profiler]."""
+        # see Note [The script's own profiler]
         return bool(self.profiles)
 
     @property
     def is_after_profile(self) -> bool:
-        """Return True if this process has started a profile of the GPU. See Note [Steps after a profile] in tracer/profile.py.
-        """
+        """Return True if this process has started a profile of the GPU."""
+        # see Note [Steps after a profile] in tracer/profile.py
         return self.profiles.has_attached
 
     @property
@@ -104,7 +104,7 @@ class DeviceAccess:
             return True
 
     def lose(self, reason: str) -> None:
-        """See Note [A lost device]."""
+        # see Note [A lost device]
         self.device_lost = self.device_lost or reason.partition("\n")[0]
 
     def failed(self, error: RuntimeError) -> Untimed:

@@ -30,7 +30,7 @@ class TorchCuda:
         self._new_event: Callable[[], Any] = partial(getattr(bindings, "_CudaEventBase", _missing), enable_timing=True)
 
     def event(self) -> Any:
-        """See Note [Events are never destroyed]."""
+        # see Note [Events are never destroyed]
         event = self._new_event()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
         return event

@@ -48,7 +48,7 @@ def quiet_profiler(torch: ModuleType, said: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _without_kinetos_lines(said: list[str]) -> Iterator[None]:
-    """See Note [What Kineto says]."""
+    # see Note [What Kineto says]
     sys.stderr.flush()
     own = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -80,7 +80,7 @@ class _OfThread:
 
 @contextmanager
 def _without_warnings(torch: ModuleType) -> Iterator[None]:
-    """See Note [Warnings that PyTorch gives once]."""
+    # see Note [Warnings that PyTorch gives once]
     given: set[str] = torch.profiler.profiler._WARNINGS_SHOWN  # PyTorch 2.10 to 2.15
     before = set(given)
     was_always = torch.is_warn_always_enabled()

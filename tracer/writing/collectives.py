@@ -53,7 +53,8 @@ class PendingCollective:
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
-        """Return the duration in ns, and whether the duration is exact. See Note [Whether a stream stalled]."""
+        """Return the duration in ns, and whether the duration is exact."""
+        # see Note [Whether a stream stalled]
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
         stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)
         return max(after.time_ns - self.begin.time_ns, 0), Ending.SEEN if stalled else Ending.BY

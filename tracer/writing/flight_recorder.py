@@ -65,7 +65,7 @@ class _Ring:
         self.has_entries = False  # True once the ring had entries: gloo has entries since PyTorch 2.11
 
     def new(self, last: bool, now_ns: int) -> list[Entry]:
-        """See Note [Retired entries]."""
+        # see Note [Retired entries]
         entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
         self.has_entries |= bool(entries)
@@ -138,7 +138,7 @@ class FlightRecorder:
                     self._rings[backend] = _Ring(dump)
 
     def is_due(self) -> bool:
-        """See Note [How often to read]."""
+        # see Note [How often to read]
         if not self._rings:
             return False
         self._steps += 1
@@ -173,7 +173,7 @@ class FlightRecorder:
         return found
 
     def _wait_for_watchdog(self, ring: _Ring) -> None:
-        """See Note [Retired entries]."""
+        # see Note [Retired entries]
         until_ns = self._clock.now_ns() + _LAST_WAIT_NS
         while ring.is_waiting() and self._clock.now_ns() < until_ns:
             self._clock.sleep(_LAST_PAUSE_NS)

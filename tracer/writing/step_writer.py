@@ -65,7 +65,7 @@ class EndedStep:
 
 
 class _Alike(NamedTuple):
-    """See Note [Steps with one plan]."""
+    # see Note [Steps with one plan]
 
     plan: StepPlan
     stream: EventStream
@@ -88,8 +88,8 @@ class StepWriter:
         return self._alike is not None
 
     def write(self, step: EndedStep, rank: int) -> None:
-        """Writes a step. If some CUDA events of the step were not read, the step is written without GPU times. See
-        Note [Steps with one plan]."""
+        """Writes a step. If some CUDA events of the step were not read, the step is written without GPU times."""
+        # see Note [Steps with one plan]
         taken, plan, begin = step.taken, step.plan, step.start
         of = None if begin is None else begin.of
         passed_ns = [event.ticks_ns for event in taken if event.of is of]

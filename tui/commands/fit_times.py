@@ -133,10 +133,11 @@ class KnownTimes:
         return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
-        """Return how much collectives lengthen a step. See Note [A rank's step].
+        """Return how much collectives lengthen a step.
 
         `times` is a factor: the measured computation time divided by the estimated time.
         """
+        # see Note [A rank's step]
         from replayer.cost_model.collective_costs import CollectiveCosts
         from replayer.prediction.parallel import left_after_backward_ns
 

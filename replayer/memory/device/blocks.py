@@ -30,7 +30,9 @@ _SIZE_SHIFT = _ADDRESS_BITS + _AGE_BITS
 
 
 class TieRule(Enum):
-    """Chooses among free blocks of the same size. See Note [Free blocks of the same size]."""
+    """Chooses among free blocks of the same size."""
+
+    # see Note [Free blocks of the same size]
 
     ADDRESS = "address"
     BLOCK_AGE = "block age"

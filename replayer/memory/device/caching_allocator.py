@@ -320,8 +320,8 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Free the unused parts of segments. A real driver can free only whole segments. See
-        Note [Batches that are known to fit]."""
+        """Free the unused parts of segments. A real driver can free only whole segments."""
+        # see Note [Batches that are known to fit]
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
                 for block in pool.blocks[:]:

@@ -86,7 +86,9 @@ class _AddressRange:
 
 
 class DriverAddresses:
-    """Chooses the addresses of a GPU's memory segments. See Note [Addresses]."""
+    """Chooses the addresses of a GPU's memory segments."""
+
+    # see Note [Addresses]
 
     def __init__(self, device: int) -> None:
         self._top = _TOP - device * _SPAN

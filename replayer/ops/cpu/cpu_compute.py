@@ -96,7 +96,8 @@ def _capturing(device: int) -> GraphCapture | None:
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:
-    """Restore the values of the tensors in `written` when the capture of the CUDA graph ends. See Note [Computed twice]."""
+    """Restore the values of the tensors in `written` when the capture of the CUDA graph ends."""
+    # see Note [Computed twice]
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
     return compute()

@@ -57,7 +57,8 @@ class AssumedValues:
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """Return an assumed truth value for a tensor in a condition. See Note [Loops with assumed values]."""
+        """Return an assumed truth value for a tensor in a condition."""
+        # see Note [Loops with assumed values]
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0
 

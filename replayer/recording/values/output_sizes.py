@@ -54,7 +54,7 @@ class RecordedOutputSizes:
 
 
 def _shown_in_profile(trace: Trace, rank: int) -> dict[tuple[int, Key], list[int]]:
-    """See Note [Sizes in a profile]."""
+    # see Note [Sizes in a profile]
     shown: dict[tuple[int, Key], list[int]] = {}
     steps = np.flatnonzero(trace.steps.rank == rank)
     names = {trace.strings.find(op): (op, show) for op, show in ((NONZERO, _found_by), (REPEAT_INTERLEAVE, _repeated_by))}

@@ -41,8 +41,9 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 def payload(allocation: Allocation) -> torch.UntypedStorage:
     """Return the host memory that holds the values of a virtual tensor. Only `--values compute` creates such memory.
 
-    Memory that the script has not written yet is treated as zeros. See Note [Payloads].
+    Memory that the script has not written yet is treated as zeros.
     """
+    # see Note [Payloads]
     known = allocation.known
     if not isinstance(known, torch.Tensor):
         try:

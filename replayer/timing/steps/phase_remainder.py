@@ -39,7 +39,8 @@ class PhaseRemainder:
 
     @property
     def other(self) -> bool:
-        """Return True if the script is not the recorded program. See Note [Another program] in matcher.py."""
+        """Return True if the script is not the recorded program."""
+        # see Note [Another program] in matcher.py
         return self.sameness is Sameness.OTHER_PROGRAM
 
     def forget(self) -> None:
@@ -107,7 +108,7 @@ class PhaseRemainder:
         return self._scheduler.stream(self._scheduler.script_device(ordinal), 0)
 
     def _is_justified(self, segment: SegmentMatcher, unmatched: list[int]) -> bool:
-        """See Note [When the remainder is charged]."""
+        # see Note [When the remainder is charged]
         assert segment.recorded is not None
         below_ops = segment.recorded.below_ops.intersection(unmatched)
         of_ops_ns = segment.step.step.work_ns(below_ops)
@@ -130,7 +131,7 @@ class PhaseRemainder:
 
 
 def _within(kernels: Sequence[Kernel], unmatched: list[int], beyond_ns: int) -> list[int]:
-    """See Note [Limit for remaining kernels]."""
+    # see Note [Limit for remaining kernels]
     kept = []
     for k in unmatched:
         if kernels[k].duration_ns <= beyond_ns:

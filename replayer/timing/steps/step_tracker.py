@@ -188,7 +188,7 @@ class StepTracker:
                 self.step_evaluates(evaluates)
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """See Note [Times of evaluation steps]."""
+        # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates:
             return
         self._evaluates = is_evaluation
@@ -203,7 +203,7 @@ class StepTracker:
         self.step = step
 
     def more_recorded(self) -> bool | None:
-        """See Note [Several model calls in one step]."""
+        # see Note [Several model calls in one step]
         step, segment = self.step.step, self.segment
         if step.kind != StepKind.EVALUATION or not step.has_kernels or segment is None or segment.recorded is None:
             return None
@@ -261,7 +261,7 @@ class StepTracker:
         thread.host_ns = max(thread.host_ns, ended_ns)
 
     def _begin_before(self, thread: HostThread, name: str) -> None:
-        """See Note [Before the first phase] in phase_rule.py."""
+        # see Note [Before the first phase] in phase_rule.py
         segments = self.step.step.segments
         recorded = segments.get(("other", LEADING))
         if recorded is None:
@@ -291,7 +291,7 @@ class StepTracker:
         return self.segment
 
     def _charge_call(self, thread: HostThread, library: LibraryPhases) -> None:
-        """See Note [Phase times from the library]."""
+        # see Note [Phase times from the library]
         call = library.take_call()
         if call is None:
             return

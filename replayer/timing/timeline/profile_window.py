@@ -73,7 +73,7 @@ def with_launches(trace: Trace) -> Trace:
 
 
 def _tell_apart(trace: Trace) -> Column:
-    """See Note [Ops with the same start time]."""
+    # see Note [Ops with the same start time]
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
     takes_ns: Column = np.maximum(host.duration_ns, launches + 1)
