@@ -17,16 +17,12 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """`op` is a name with namespace but without overload ("aten::add_").
+    """`shapes` and `dtypes` describe all tensor arguments in order, including the tensors in lists."""
 
-    `shapes` and `dtypes` describe all tensor arguments in order, including the tensors in lists. `outputs` lists the shapes of
-    newly created outputs.
-    """
-
-    op: str
+    op: str  # a name with namespace but without overload ("aten::add_")
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...]
-    outputs: tuple[Shape, ...] = ()
+    outputs: tuple[Shape, ...] = ()  # the shapes of newly created outputs
     launches: bool = True  # False for views and other ops that never reach the device
     # "h2d", "d2h", "p2p", or "" for all other ops and copies within a device
     direction: str = ""

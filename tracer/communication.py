@@ -72,7 +72,11 @@ class CommunicationRecorder:
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Record an asynchronous collective. `works` is the number of torch.distributed.Work objects that the call returned."""
+        """Record an asynchronous collective.
+
+        Args:
+            works: the number of torch.distributed.Work objects that the call returned
+        """
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed

@@ -56,7 +56,11 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function `make`, which creates the recorder. `make` returns None in a process that is not recorded."""
+    """Set the function `make`, which creates the recorder.
+
+    Args:
+        make: returns None in a process that is not recorded
+    """
     _STATE.make, _STATE.recorder = make, None
 
 

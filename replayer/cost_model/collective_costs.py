@@ -34,14 +34,11 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """Stores the duration of a collective operation and the source of the duration.
-
-    `kernel` is the index of the kernel's name in `trace.strings`, or NONE.
-    """
+    """Stores the duration of a collective operation and the source of the duration."""
 
     duration_ns: int
     origin: Origin
-    kernel: int
+    kernel: int  # the index of the kernel's name in `trace.strings`, or NONE
 
 
 class PositionInStep(NamedTuple):
@@ -80,7 +77,11 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Return the duration in ns of a gloo operation. `size_bytes` is the size of one rank's input."""
+    """Return the duration in ns of a gloo operation.
+
+    Args:
+        size_bytes: the size of one rank's input
+    """
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 

@@ -215,8 +215,10 @@ class ScriptLaunches:
     ) -> None:
         """Launch a copy of the kind "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device).
 
-        The host waits for the end of a blocking copy. `moves_tensor` is True for calls of `Tensor.to`, `Tensor.cuda` and
-        `Tensor.copy_`.
+        The host waits for the end of a blocking copy.
+
+        Args:
+            moves_tensor: True for calls of `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`
         """
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         told_ns = None if library is None else library.copy_ns(size_bytes)
@@ -273,7 +275,11 @@ class ScriptLaunches:
     # --- CUDA graphs
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
-        """Start capturing a CUDA graph on the current stream. `pool` is the number of the graph's private memory pool."""
+        """Start capturing a CUDA graph on the current stream.
+
+        Args:
+            pool: the number of the graph's private memory pool
+        """
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
             self.capture = GraphCapture(stream, thread, pool, everywhere=everywhere, refuse=refuse)

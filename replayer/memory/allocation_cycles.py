@@ -139,7 +139,8 @@ class CycleDetector:
         """Return a cycle if this training step has repeated the memory requests of earlier steps. Return None for all other
         steps.
 
-        `events` is None if some allocations or frees of the training step are missing.
+        Args:
+            events: None if some allocations or frees of the training step are missing
         """
         if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()

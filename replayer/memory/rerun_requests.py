@@ -46,7 +46,8 @@ def run_requests(
 ) -> Outcome:
     """Execute memory requests on an emulated GPU until all requests are done or memory runs out.
 
-    If `has_optional` is False, memory that cuDNN can do without is not requested.
+    Args:
+        has_optional: if False, memory that cuDNN can do without is not requested
     """
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL

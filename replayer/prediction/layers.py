@@ -41,7 +41,8 @@ class Layer:
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
     """Return the rows of forward ops with recorded shapes in the trace's host table.
 
-    `one_step` selects only the last complete step.
+    Args:
+        one_step: selects only the last complete step
     """
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))

@@ -38,7 +38,9 @@ class Parallel:
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
     """Predict nn.DataParallel.
 
-    `one_ns` is the step time of one GPU with its part of the batch. `forward_ns` is the forward pass's CPU time.
+    Args:
+        one_ns: the step time of one GPU with its part of the batch
+        forward_ns: the forward pass's CPU time
     """
     _require_parameters(parameters)
     device = trace.devices[0].name
@@ -53,7 +55,11 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
 
 
 def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
-    """Predict DistributedDataParallel. `one_ns` is the step time of one rank without communication."""
+    """Predict DistributedDataParallel.
+
+    Args:
+        one_ns: the step time of one rank without communication
+    """
     _require_parameters(parameters)
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
     backward_ns = _backward_ns(trace)
@@ -75,7 +81,8 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
     """Return how long communication continues after the backward pass.
 
-    `buckets` lists the size in bytes and the duration of each gradient reduction.
+    Args:
+        buckets: the size in bytes and the duration of each gradient reduction
     """
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0

@@ -63,10 +63,7 @@ class PredictedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
-    """Stores the predicted times and the expected error. An `expected_error` of 0.08 means 8 % of the step time.
-
-    `expected_error` is None if the error is unknown, because many ops were recorded without shapes.
-    """
+    """Stores the predicted times and the expected error. An `expected_error` of 0.08 means 8 % of the step time."""
 
     device: str
     batch: int
@@ -76,7 +73,7 @@ class PredictedFigures:
     phases: dict[str, PredictedTime]
     kinds: dict[str, PredictedTime]
     origins: dict[str, float]  # share of the predicted GPU time by origin
-    expected_error: float | None
+    expected_error: float | None  # None if the error is unknown, because many ops were recorded without shapes
     unscaled_share: float  # share of the recorded GPU time in kernels without shapes
     memory_peak_bytes: int | None
     memory_bytes: int | None
@@ -97,7 +94,8 @@ class Prediction(PredictedFigures):
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
     """Return one prediction. Raises TraceError if the recording lacks necessary data.
 
-    If `strict` is True, missing optional data also raises TraceError.
+    Args:
+        strict: if True, missing optional data also raises TraceError
     """
     return Predictor(recorded).predict(conditions, strict=strict)
 

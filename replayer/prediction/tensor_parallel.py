@@ -315,7 +315,9 @@ def tensor_parallel(
 ) -> Parallel:
     """Predict the training step of each rank.
 
-    `step_ns` includes the all-reduces. `reduced_ns` lists, for each kernel, how long the all-reduces after the kernel take.
+    Args:
+        step_ns: includes the all-reduces
+        reduced_ns: lists, for each kernel, how long the all-reduces after the kernel take
     """
     layers = layers_of(trace)
     told = sum(layer.parameter_bytes for layer in layers)

@@ -66,7 +66,8 @@ def recorded_stages(
 ) -> dict[int, list[RecordedStage]]:
     """Return the nn.DataParallel stages of each phase, by the phase's row number in the trace.
 
-    `own_ns` converts recorded host times to host times of the replay.
+    Args:
+        own_ns: converts recorded host times to host times of the replay
     """
     parts, phases = trace.parts, trace.phases
     phase_ns, start_ns, end_ns = (own_ns(times_ns).tolist() for times_ns in (phases.start_ns, parts.start_ns, parts.end_ns))

@@ -19,7 +19,8 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     """Return True if cuBLAS kept its workspaces allocated after matrix products. Return None if the recording does not show
     whether cuBLAS did so.
 
-    `sizes_bytes` has the possible sizes of a cuBLAS workspace on the recorded GPU.
+    Args:
+        sizes_bytes: has the possible sizes of a cuBLAS workspace on the recorded GPU
     """
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:

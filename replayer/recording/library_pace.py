@@ -148,7 +148,8 @@ class LibraryPace:
     def memory_limit(self, peak_bytes: int) -> int | None:
         """Return a memory limit in bytes if the script's batch does not fit on the real GPU, or None for other batches.
 
-        `peak_bytes` is the script's memory peak so far.
+        Args:
+            peak_bytes: the script's memory peak so far
         """
         # see Note [Batches that did not fit]
         if self._full is None:

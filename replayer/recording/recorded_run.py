@@ -69,7 +69,8 @@ class RecordedRun:
     def of(cls, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> RecordedRun:
         """Index the steps of one rank.
 
-        `slowdown` multiplies the durations of kernels and copies, except for communication between ranks.
+        Args:
+            slowdown: multiplies the durations of kernels and copies, except for communication between ranks
         """
         recording = cls(trace, rank, slowdown)
         recording.costs.slowdown = slowdown

@@ -16,12 +16,11 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Stores three keys for finding a recorded call of an op. `exact` contains the op, shapes and dtype. `equivalent` replaces
-    the op by a common name for equal computations. `named` has no shapes."""
+    """Stores three keys for finding a recorded call of an op."""
 
-    exact: str
-    equivalent: str
-    named: str
+    exact: str  # contains the op, shapes and dtype
+    equivalent: str  # replaces the op by a common name for equal computations
+    named: str  # has no shapes
 
 
 class Instance(NamedTuple):

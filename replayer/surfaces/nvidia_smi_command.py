@@ -25,12 +25,12 @@ _OPTIONS.add_argument("--format", default="csv")
 
 
 class SmiDevice(TypedDict):
-    """Describes one virtual GPU. `capability` is the compute capability, such as "7.0"."""
+    """Describes one virtual GPU."""
 
     name: str
     total_mib: int
     used_mib: int
-    capability: str
+    capability: str  # the compute capability, such as "7.0"
 
 
 class SmiFacts(TypedDict):

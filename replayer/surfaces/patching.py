@@ -26,23 +26,33 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make functions raise NotEmulated. `advice` maps the name of each function to the function's error message."""
+    """Make functions raise NotEmulated.
+
+    Args:
+        advice: maps the name of each function to the function's error message
+    """
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make constructors raise NotEmulated, but keep `isinstance` checks working. `advice` maps the name of each class to the
-    class's error message."""
+    """Make constructors raise NotEmulated, but keep `isinstance` checks working.
+
+    Args:
+        advice: maps the name of each class to the class's error message
+    """
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions by functions that return a constant. `answers` maps the name of each function to the constant that it
-    returns, and to the reason for the constant."""
+    """Replace functions by functions that return a constant.
+
+    Args:
+        answers: maps the name of each function to the constant that it returns, and to the reason for the constant
+    """
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 

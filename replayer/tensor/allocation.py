@@ -53,11 +53,11 @@ def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
 
 
 class Uniform(NamedTuple):
-    """Represents values that all equal `value`. If `assumed` is True, the value is a guess (values/assumed_values.py)."""
+    """Represents values that all equal `value`."""
 
     value: float | int | bool
     dtype: torch.dtype
-    assumed: bool = False
+    assumed: bool = False  # if True, the value is a guess (values/assumed_values.py)
 
 
 class Content:
@@ -79,11 +79,11 @@ class Matches(NamedTuple):
 
 
 class Allocation:
-    """Represents the memory that all tensors with the same storage share. `block` is None for 0 bytes."""
+    """Represents the memory that all tensors with the same storage share."""
 
     __slots__ = ("__weakref__", "block", "known")
 
-    block: AllocationHandle | None
+    block: AllocationHandle | None  # None for 0 bytes
     known: Uniform | torch.Tensor | Content | Truth | Matches | None
 
     def __del__(self) -> None:

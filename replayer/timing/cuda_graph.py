@@ -84,7 +84,8 @@ class GraphCapture:
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
         """Save a state, such as a tensor's values, and restore the state when the capture ends.
 
-        `undo` saves the state and returns the function that restores it.
+        Args:
+            undo: saves the state and returns the function that restores it
         """
         if key not in self._as_before:
             self._as_before[key] = undo()

@@ -16,16 +16,12 @@ from traces.model.trace import Thread
 
 @dataclass(slots=True, eq=False)
 class HostThread:
-    """Represents one CPU thread of the script. `host_ns` is the thread's virtual time.
-
-    `segment` is the recorded phase in which the thread is. `position_ns` is the thread's host time since the start of this
-    phase.
-    """
+    """Represents one CPU thread of the script."""
 
     row: int
-    host_ns: int
-    segment: object = None
-    position_ns: int = 0
+    host_ns: int  # the thread's virtual time
+    segment: object = None  # the recorded phase in which the thread is
+    position_ns: int = 0  # the thread's host time since the start of this phase
     device: int = 0
     after_wait_ns: int = 0  # recorded host time in the last op after its wait for the device
     callers: dict[int, Caller] = field(default_factory=dict)

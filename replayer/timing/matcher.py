@@ -86,7 +86,8 @@ class StepMatcher:
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
         """Begin the next phase with this name.
 
-        If `same_workload` is False, the script's model or batch differs from the recording.
+        Args:
+            same_workload: if False, the script's model or batch differs from the recording
         """
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1

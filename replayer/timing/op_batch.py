@@ -60,7 +60,8 @@ class OpBatchSchedule:
     ) -> OpBatchSchedule:
         """Compute the times of op calls in advance. All kernels of the calls must have been recorded on one CUDA stream.
 
-        If `other` is True, each op takes its median host time, because the script is not the recorded program.
+        Args:
+            other: if True, each op takes its median host time, because the script is not the recorded program
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
@@ -145,7 +146,8 @@ class OpBatchSchedule:
     def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
         """Return the end (exclusive) of the range of calls from `begin` that can be executed together.
 
-        `depth` is the maximum number of kernels in CUDA's launch queue.
+        Args:
+            depth: the maximum number of kernels in CUDA's launch queue
         """
         if begin >= len(self.signatures):
             return begin
@@ -170,7 +172,8 @@ class OpBatchSchedule:
     ) -> Column:
         """Execute the calls from `begin` to `end`, and return the time at which each call returns.
 
-        `called_ns` lists the times at which the script made the calls.
+        Args:
+            called_ns: the times at which the script made the calls
         """
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         if position_ns != self.position_ns[begin]:
@@ -239,7 +242,8 @@ class PhaseGrainBatch:
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
         """Return the timeline rows of the ops.
 
-        `starts_ns` is the start time of each op, or one start time for all ops.
+        Args:
+            starts_ns: the start time of each op, or one start time for all ops
         """
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 

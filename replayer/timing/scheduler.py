@@ -82,8 +82,12 @@ class StreamScheduler:
     ) -> int:
         """Schedule the recorded kernels of an op, and return the end time of the last kernel.
 
-        Kernels from the main stream of the recording run on `stream`. `chosen` lists the kernels' indices in the recorded step.
-        `began_ns` is the virtual start time of the phase. `row` is the op's row in the timeline, or NONE.
+        Kernels from the main stream of the recording run on `stream`.
+
+        Args:
+            chosen: the kernels' indices in the recorded step
+            began_ns: the virtual start time of the phase
+            row: the op's row in the timeline, or NONE
         """
         kernels, ended_ns, work = matches.step.kernels, matches.ended_ns, self.timeline.work
         end_ns, charged_ns, floor_ns = stream.ready_ns, 0, self.recording.speed.floor_ns
@@ -228,7 +232,8 @@ class StreamScheduler:
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
         """Let the calling thread wait for the GPU until `until_ns`.
 
-        `after_ns` is how long the op runs on the host after the wait.
+        Args:
+            after_ns: how long the op runs on the host after the wait
         """
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:

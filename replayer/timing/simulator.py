@@ -71,7 +71,9 @@ class Simulator:
     ) -> int:
         """Simulate one op, and return the time at which the op's work ends on the stream.
 
-        `now_ns` is the time at which the script calls the op. `copy` is None for ops that are not copies.
+        Args:
+            now_ns: the time at which the script calls the op
+            copy: None for ops that are not copies
         """
         tracker = self.tracker
         segment = tracker.segment

@@ -43,8 +43,9 @@ class VirtualStream:
     def push(self, launched_ns: int, latency_ns: int, gap_ns: int, duration_ns: int) -> int:
         """Add a kernel or copy to the stream, and return its end time.
 
-        `latency_ns` is the time from the launch to the start on an idle stream. `gap_ns` is the idle time between two queued
-        kernels.
+        Args:
+            latency_ns: the time from the launch to the start on an idle stream
+            gap_ns: the idle time between two queued kernels
         """
         end_ns = self.ready_ns = kernel_end(launched_ns, latency_ns, self.ready_ns, gap_ns, duration_ns)
         self.pending.append(end_ns)

@@ -44,7 +44,11 @@ class Analyses:
 
 @each_once()
 def analyse(trace: Trace, *, details: bool = True) -> Analyses:
-    """Run all analyses. If `details` is False, only the analyses for the first screen of `trace info` are run."""
+    """Run all analyses.
+
+    Args:
+        details: if False, only the analyses for the first screen of `trace info` are run
+    """
     lacks_work = bool(hides_work(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path = critical_path(trace) if details and not lacks_work else None

@@ -48,14 +48,11 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """Stores when the process of one rank waited for a GPU.
-
-    `returned_ns` is when the runtime call returned.
-    """
+    """Stores when the process of one rank waited for a GPU."""
 
     start_ns: I8
     end_ns: I8
-    returned_ns: I8
+    returned_ns: I8  # when the runtime call returned
     call: HOST_SPAN_OR_NONE  # the call, or the last query in a loop of queries
     thread: I4
     work: I8

@@ -112,9 +112,12 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return `recording` with some steps replaced by the steps of `profile`. `numbers` lists the indices of the replaced steps.
+    """Return `recording` with some steps replaced by the steps of `profile`.
 
     Traces without a common clock are aligned by the starts of their steps.
+
+    Args:
+        numbers: the indices of the replaced steps
     """
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)

@@ -25,7 +25,8 @@ from traces.model.trace import NONE, StepKind, Trace
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
     """Load the trace files of a replay's processes, by process id. Raises TraceError.
 
-    If `are_complete` is False, the files may be incomplete, because processes are still running.
+    Args:
+        are_complete: if False, the files may be incomplete, because processes are still running
     """
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far
@@ -43,10 +44,13 @@ def _so_far(file: Path) -> Trace:
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Return the process id of each rank. `main` is the process id of the script.
+    """Return the process id of each rank.
 
     Several processes may have the same rank number, because child processes inherit environment variables. A process that
     trained a model is preferred over a process that only evaluated one.
+
+    Args:
+        main: the process id of the script
     """
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 

@@ -125,14 +125,11 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts tensor values that the script read in a replay and that the recording does not contain.
-
-    `sizes_assumed` counts op outputs with an assumed size, such as those of `nonzero`.
-    """
+    """Counts tensor values that the script read in a replay and that the recording does not contain."""
 
     unrecorded_reads: int | None  # values that the script read although they were not recorded
     computed: bool | None  # whether the replay computed values (`--values compute`)
-    sizes_assumed: int | None = None
+    sizes_assumed: int | None = None  # counts op outputs with an assumed size, such as those of `nonzero`
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +166,7 @@ class MemoryComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedFigures:
-    """Contains the result of comparing two traces. `within_tolerance` describes the time that `judged` names, such as "steps".
-
-    `within_tolerance` is False if the traces are of different programs. `within_tolerance` is None if the programs cannot be
-    compared.
-    """
+    """Contains the result of comparing two traces."""
 
     replay: bool  # whether the second trace is a replay instead of a recording
     steps_compared: Both[int]
@@ -201,7 +194,7 @@ class ComparedFigures:
     tolerance: float
     judged: str
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
-    within_tolerance: bool | None
+    within_tolerance: bool | None  # False if the traces are of different programs
     analyses: Both[Analyses]
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)

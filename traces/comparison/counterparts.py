@@ -88,7 +88,11 @@ def paired_steps(first: Trace, second: Trace) -> StepPairs:
 
 
 def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
-    """Return the indices of a rank's steps in time order. `rank` defaults to the first rank."""
+    """Return the indices of a rank's steps in time order.
+
+    Args:
+        rank: defaults to the first rank
+    """
     steps = trace.steps
     if not len(steps):
         return np.arange(0)

@@ -45,10 +45,10 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Describes one reason for a time difference between two traces. `delta_ns` is positive if the second trace is slower."""
+    """Describes one reason for a time difference between two traces."""
 
     what: str
-    delta_ns: int
+    delta_ns: int  # positive if the second trace is slower
     before_ns: int | None  # None if the first trace lacks the figure
     after_ns: int | None
     phase: str  # a phase or op, or ""
@@ -58,10 +58,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Explains in sentences why two traces differ. `delta_ns` is the second trace's step time minus the first trace's."""
+    """Explains in sentences why two traces differ."""
 
     headline: str
-    delta_ns: int | None
+    delta_ns: int | None  # the second trace's step time minus the first trace's
     caution: str  # a sentence to read before the reasons, or ""
     reasons: list[Reason]
 

@@ -66,12 +66,12 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """States the verdict on two traces. `not_compared` lists properties that are missing from a trace, such as "shapes"."""
+    """States the verdict on two traces."""
 
     sameness: Sameness
     evidence: Evidence
     reason: str
-    not_compared: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()  # lists properties that are missing from a trace, such as "shapes"
 
     @property
     def same(self) -> bool | None:

@@ -61,10 +61,10 @@ _SCRIPT = """
 
 @dataclass(frozen=True)
 class BarLane:
-    """Describes one line of bars. `kind` ("host" or "gpu") gives the colours."""
+    """Describes one line of bars."""
 
     label: str
-    kind: str
+    kind: str  # ("host" or "gpu") gives the colours
     names: Sequence[str]
     start_ns: npt.NDArray[Any]
     duration_ns: npt.NDArray[Any]

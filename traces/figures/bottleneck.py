@@ -32,17 +32,13 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """Says what limits the speed of a recording: "device", "host", "data", "other ranks" or "unknown".
-
-    `gain_ns` is the largest possible gain per step: the time that a step would save if the bottleneck were removed.
-    `exposed_ns` is the time per step in which the GPU communicates without computing.
-    """
+    """Says what limits the speed of a recording: "device", "host", "data", "other ranks" or "unknown"."""
 
     limit: str
-    gain_ns: int | None
+    gain_ns: int | None  # the largest possible gain per step: the time that a step would save if the bottleneck were removed
     share: float | None  # the gain divided by the step time
     reason: str = ""  # why the limit is unknown
-    exposed_ns: int = 0
+    exposed_ns: int = 0  # the time per step in which the GPU communicates without computing
     caught_up_in: str = ""  # without kernels: the phase that shows that the host is the limit
     behind_ns: int | None = None  # how much later the device finishes this phase than the host
 

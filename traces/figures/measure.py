@@ -133,14 +133,11 @@ def _first_of(trace: Trace, *kinds: StepKind) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTimes:
-    """Stores the time of one training phase in each step.
-
-    `device_ns` is measured between two CUDA events. `is_untimed` marks the steps in which CUDA events are missing.
-    """
+    """Stores the time of one training phase in each step."""
 
     host_ns: Column
-    device_ns: Column | None
-    is_untimed: Column
+    device_ns: Column | None  # measured between two CUDA events
+    is_untimed: Column  # marks the steps in which CUDA events are missing
 
 
 def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
@@ -271,7 +268,11 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the innermost CPU event at each time, or NONE. `rows` must be ordered by start."""
+    """Return the innermost CPU event at each time, or NONE.
+
+    Args:
+        rows: must be ordered by start
+    """
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)

@@ -245,7 +245,8 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
     """Return the median step time of the given steps, or None if there are no steps.
 
-    `with_kernels` lists the steps with recorded kernels, which are used for the GPU time.
+    Args:
+        with_kernels: the steps with recorded kernels, which are used for the GPU time
     """
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)

@@ -72,14 +72,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Says how busy one GPU is. `busy_ns` covers the whole trace.
-
-    `idle_share` covers only the training steps, and is None for a GPU without kernels.
-    """
+    """Says how busy one GPU is."""
 
     name: str
-    busy_ns: int
-    idle_share: float | None
+    busy_ns: int  # covers the whole trace
+    idle_share: float | None  # covers only the training steps, and is None for a GPU without kernels
     streams: dict[int, int]
 
 
@@ -171,7 +168,11 @@ def _ms(time_ns: int | None) -> str:
 
 @each_once()
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
-    """Return the statistics of a trace. `details` adds tables that take twice as long to compute as the rest."""
+    """Return the statistics of a trace.
+
+    Args:
+        details: adds tables that take twice as long to compute as the rest
+    """
     start_ns, end_ns = window_ns(trace)
     times = step_times(trace)
     pace = pace_of(times, steady_steps(trace), profiled_steps(trace))

@@ -41,7 +41,11 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """Return a table as values that msgpack can store. `compact` makes the packed table smaller."""
+    """Return a table as values that msgpack can store.
+
+    Args:
+        compact: makes the packed table smaller
+    """
     rows = len(table)
     if rows > MAX_ROWS:
         raise ValueError(f"{rows} rows in one packed table; at most {MAX_ROWS}")
@@ -99,10 +103,12 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
-    """Encode a column as a list of encoding parameters and bytes. If `divide` is True, values are divided by their greatest
-    common divisor.
+    """Encode a column as a list of encoding parameters and bytes.
 
     Note [Modular]: all arithmetic is modulo 2**64, so no value can overflow.
+
+    Args:
+        divide: if True, values are divided by their greatest common divisor
     """
     bits = column.view(_U8) if column.dtype.itemsize == 8 else column.astype(_I8).view(_U8)
     base = bits.dtype.type(0)

@@ -26,10 +26,10 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class UnpackLimit:
-    """Limits how much memory the data of one compressed file may use. `limit_bytes` is None for a trusted file."""
+    """Limits how much memory the data of one compressed file may use."""
 
     file_bytes: int
-    limit_bytes: int | None
+    limit_bytes: int | None  # None for a trusted file
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:

@@ -34,8 +34,10 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 def each_once(*, anew: bool = False) -> Iterator[None]:
     """Cache the results of functions decorated with `once` until the `with` block or the decorated function ends.
 
-    If `with each_once()` blocks are nested, the inner block uses the cache of the outer block. Set `anew` to True to begin with
-    an empty cache.
+    If `with each_once()` blocks are nested, the inner block uses the cache of the outer block.
+
+    Args:
+        anew: True to begin with an empty cache
     """
     if _KEPT.get() is not None and not anew:
         yield

@@ -82,9 +82,12 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return the trace with updated references. `places` contains the new index of each row, by table name.
+    """Return the trace with updated references.
 
     Each array ends with -1 (NONE), because numpy takes the index -1 as the last element.
+
+    Args:
+        places: contains the new index of each row, by table name
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():

@@ -217,10 +217,10 @@ class Untimed(IntEnum):
 
 @dataclass
 class Steps(_Spans):
-    """Stores the training steps of each rank. `number` is the script's own number of a step, if known."""
+    """Stores the training steps of each rank."""
 
     rank: I4
-    number: I8
+    number: I8  # the script's own number of a step, if known
     start_ns: I8
     duration_ns: I8
     kind: Annotated[Column, "u1", 0, StepKind]
@@ -407,17 +407,14 @@ class Collectives(_Spans):
 
 @dataclass(frozen=True)
 class Device:
-    """Describes one GPU of one rank.
-
-    `outside_bytes` is the GPU memory that PyTorch does not manage, such as the CUDA context.
-    """
+    """Describes one GPU of one rank."""
 
     rank: int
     index: int
     name: str
     total_memory_bytes: int = NONE
     properties: DeviceProperties = UNKNOWN_PROPERTIES
-    outside_bytes: int = 0
+    outside_bytes: int = 0  # the GPU memory that PyTorch does not manage, such as the CUDA context
 
 
 @dataclass(frozen=True)
@@ -471,9 +468,9 @@ class PhaseTiming(StrEnum):
 
 @dataclass
 class Trace:
-    """Stores one recording. `grain` is "kernel" for a trace with kernels, or "phase" for a trace with phase times only."""
+    """Stores one recording."""
 
-    grain: str = "kernel"
+    grain: str = "kernel"  # "kernel" for a trace with kernels, or "phase" for a trace with phase times only
     strings: Strings = field(default_factory=Strings)
     devices: list[Device] = field(default_factory=list)
     threads: list[Thread] = field(default_factory=list)

@@ -39,9 +39,9 @@ class InputTensor:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSignature:
-    """Describes the workload of a script. `parameters` counts the elements of all parameters, shared ones only once."""
+    """Describes the workload of a script."""
 
-    parameters: int | None = None
+    parameters: int | None = None  # counts the elements of all parameters, shared ones only once
     parameter_bytes: int | None = None
     modules: Mapping[str, int] | None = None  # per class name, containers included
     # of the outermost module, in its first call of a training step
@@ -83,8 +83,9 @@ class WorkloadSignature:
     ) -> WorkloadSignature:
         """Return the signature with a model added.
 
-        `parameters` contains the number of elements and bytes of each parameter. `shapes` contains the shapes of each module's
-        own parameters.
+        Args:
+            parameters: contains the number of elements and bytes of each parameter
+            shapes: contains the shapes of each module's own parameters
         """
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())

@@ -31,7 +31,8 @@ _WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:
     """Make Dynamo trace the original functions in place of our wrappers.
 
-    `generated` contains file names of generated source code, which Dynamo must skip.
+    Args:
+        generated: contains file names of generated source code, which Dynamo must skip
     """
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))

@@ -63,9 +63,10 @@ def run_child(
 ) -> ChildResult:
     """Run `python WORDS...` to completion, with the recorder or the replayer in the child process.
 
-    `rooms` contains the options of the recorder under the key "tracer", and those of the replayer under the key "replayer".
-    `ranks` is the number of processes to fork, or 0 to run the script without a fork. `meanwhile` is called with the child's
-    process id while the child process runs.
+    Args:
+        rooms: contains the options of the recorder under the key "tracer", and those of the replayer under the key "replayer"
+        ranks: the number of processes to fork, or 0 to run the script without a fork
+        meanwhile: is called with the child's process id while the child process runs
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)

@@ -111,7 +111,8 @@ class ScriptCut(Generic[ThreadT]):
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
         """Handle the start of a phase, such as "loader", "h2d", "zero_grad" or "backward".
 
-        `moves_tensor` is False for a copy that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`.
+        Args:
+            moves_tensor: False for a copy that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`
         """
         if self.thread != thread and self._is_other_thread(thread, shows=phase == "loader"):
             return
@@ -176,7 +177,11 @@ class ScriptCut(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. `is_first` is True if this optimizer's calls end the training steps."""
+        """Handle the return of an optimizer's `step`.
+
+        Args:
+            is_first: True if this optimizer's calls end the training steps
+        """
         if is_first:
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":

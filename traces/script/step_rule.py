@@ -163,7 +163,8 @@ class StepCut:
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
         """Handle the call of an outermost module.
 
-        `more_recorded` returns True if the recorded step contains another call of the module.
+        Args:
+            more_recorded: returns True if the recorded step contains another call of the module
         """
         # see Note [Steps of recorded inference]
         self._of_plain_tensors = False

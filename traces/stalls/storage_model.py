@@ -38,7 +38,11 @@ class Disk:
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Return the time at which a read is complete. `seeks` is 0 for a read that continues the previous one."""
+        """Return the time at which a read is complete.
+
+        Args:
+            seeks: 0 for a read that continues the previous one
+        """
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns

@@ -135,7 +135,8 @@ class KnownTimes:
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
         """Return how much collectives lengthen a step.
 
-        `times` is a factor: the measured computation time divided by the estimated time.
+        Args:
+            times: a factor: the measured computation time divided by the estimated time
         """
         # see Note [A rank's step]
         from replayer.cost_model.collective_costs import CollectiveCosts

@@ -50,9 +50,10 @@ def attention_kernel(
 ) -> str:
     """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp).
 
-    `grouped` allows several query heads to share one key and value head (grouped-query attention). `cudnn` is the cuDNN
-    version, such as 91900, or 0 to exclude cuDNN's attention. `rounds_dropout` allows cuDNN's attention to round the dropout
-    probability, as before torch 2.12.
+    Args:
+        grouped: allows several query heads to share one key and value head (grouped-query attention)
+        cudnn: the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention
+        rounds_dropout: allows cuDNN's attention to round the dropout probability, as before torch 2.12
     """
     if query.dim() != 4:
         return MATH

@@ -35,7 +35,8 @@ class AssumedValues:
     def loss(self, call_site: Hashable = None) -> float:
         """Return an assumed loss. The loss is positive and decreases with each training step.
 
-        `call_site` is the line of the script that computes the loss.
+        Args:
+            call_site: the line of the script that computes the loss
         """
         if not self.improving:
             return 1.0

@@ -124,6 +124,7 @@ def can_fail(func: torch._ops.OpOverload) -> bool:
 def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
     """Return the position of the first invalid element and the text of the failed assertion, or None.
 
-    `host` is a function that returns the values of a tensor, or None if they are unknown.
+    Args:
+        host: a function that returns the values of a tensor, or None if they are unknown
     """
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OpenStage(NamedTuple):
-    """Represents a running stage of nn.DataParallel. `recorded` is the matching stage in the recording, or None."""
+    """Represents a running stage of nn.DataParallel."""
 
     name: str
     device: int
@@ -31,7 +31,7 @@ class OpenStage(NamedTuple):
     device_start_ns: int
     ordinal: int
     ops: int
-    recorded: RecordedStage | None
+    recorded: RecordedStage | None  # the matching stage in the recording, or None
     segment: SegmentMatcher | None
 
 

@@ -88,7 +88,8 @@ class StepTracker:
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
         """Begin a new phase if necessary, and return the phase of the op.
 
-        `now_ns` is the time at which the script called the op.
+        Args:
+            now_ns: the time at which the script called the op
         """
         self.script.op(thread, phase_class, now_ns)
         self.turns = self.script.turns

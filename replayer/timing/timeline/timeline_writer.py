@@ -145,14 +145,11 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    """Describes a wait of the script for a batch.
+    """Describes a wait of the script for a batch."""
 
-    `own_start_ns` is this machine's Unix time. `start_ns` is on the time axis of the recording.
-    """
-
-    own_start_ns: int
+    own_start_ns: int  # this machine's Unix time
     own_end_ns: int
-    start_ns: int
+    start_ns: int  # on the time axis of the recording
     end_ns: int
 
 

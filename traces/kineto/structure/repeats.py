@@ -41,10 +41,10 @@ _OPTIMIZER_KERNEL = re.compile(r".*(?:multi_tensor_apply|optimizer|fused_?adam|f
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """Stores the start times of repeated steps. `has_rest` is True if the last step is incomplete."""
+    """Stores the start times of repeated steps."""
 
     starts_ns: list[int]
-    has_rest: bool
+    has_rest: bool  # True if the last step is incomplete
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,8 +101,11 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Return the position of a time on the axis, or None if the axis does not show the time. `near_ns` chooses between
-        several positions."""
+        """Return the position of a time on the axis, or None if the axis does not show the time.
+
+        Args:
+            near_ns: chooses between several positions
+        """
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 

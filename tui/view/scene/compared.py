@@ -56,7 +56,8 @@ class Sums:
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
     """For each screen column, return a sign that shows how two traces differ.
 
-    If `by_place` is True, two kernels differ if they are at different positions on the time axis.
+    Args:
+        by_place: if True, two kernels differ if they are at different positions on the time axis
     """
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
