@@ -41,6 +41,17 @@ def test_a_launch_returns_at_once_and_synchronize_waits_for_its_end() -> None:
     assert clock.now_ns() - before_ns == pytest.approx(1_008 * US, abs=US)
 
 
+@pytest.mark.parametrize(("clock_khz", "cycles", "duration_us"), [(2_000_000, 3_000_000, 1_500), (None, 2_820_000, 2_000)])
+def test_a_spinning_kernel_takes_its_cycles_at_the_gpu_s_clock(clock_khz: int | None, cycles: int, duration_us: int) -> None:
+    """Without a known clock rate, an A100's 1.41 GHz count."""
+    gpu, clock, _ = started()
+    gpu.devices[0].properties = replace(gpu.devices[0].properties, clock_rate=clock_khz)
+    begin_ns = clock.now_ns()
+    gpu.launches.spin(cycles, 0)
+    gpu.streams.synchronize_device(0)
+    assert clock.now_ns() - begin_ns == pytest.approx(duration_us * US, abs=30 * US)
+
+
 def test_ops_without_device_work_cost_no_time() -> None:
     gpu, _, log = started()
     gpu.launches.launch(VIEW, 0)

@@ -1,0 +1,70 @@
+"""Streams of a capture: their numbers, and whether they are joined again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from replayer.timing.cuda_graph import GraphCapture, pool_numbers
+from replayer.timing.stream import VirtualEvent, VirtualStream
+
+
+class Refused(Exception):
+    pass
+
+
+def capture(stream: VirtualStream, thread: Any = "main", *, everywhere: bool = False) -> GraphCapture:
+    return GraphCapture(stream, thread, 2, everywhere=everywhere, refuse=Refused)
+
+
+def test_every_memory_pool_has_64_stream_numbers_above_all_real_streams() -> None:
+    assert pool_numbers(0).start == 1 << 20
+    for pool in range(3):
+        assert len(pool_numbers(pool)) == 64
+        assert pool_numbers(pool).stop == pool_numbers(pool + 1).start
+
+
+def test_captured_streams_have_numbers_of_their_pool_until_the_capture_ends() -> None:
+    one, other = VirtualStream(0, 7), VirtualStream(0, 8)
+    graph = capture(one)
+    graph.join(other, one)
+    assert [one.number, other.number] == list(pool_numbers(2))[:2]
+    ended = graph.end()
+    assert (one.number, other.number, ended.others) == (7, 8, (other,))
+
+
+def test_a_capture_is_joined_if_its_first_stream_waits_for_the_work_of_all_others() -> None:
+    one, other, event = VirtualStream(0, 7), VirtualStream(0, 8), VirtualEvent()
+    graph = capture(one)
+    graph.join(other, one)
+    assert graph.is_joined  # no work yet
+    graph.begin_work(other)
+    assert not graph.is_joined
+    assert graph.record(event, other)
+    graph.join(one, event)
+    assert graph.is_joined
+    graph.begin_work(other)  # after the event
+    assert not graph.is_joined
+    graph.join(one, other)
+    assert graph.is_joined
+
+
+def test_an_event_of_a_stream_that_is_not_captured_is_no_captured_event() -> None:
+    one, outside, event = VirtualStream(0, 7), VirtualStream(0, 8), VirtualEvent()
+    graph = capture(one)
+    assert graph.record(event, one) and graph.has_event(event)
+    assert not graph.record(event, outside) and not graph.has_event(event)
+
+
+@pytest.mark.parametrize(
+    ("everywhere", "thread", "is_refused"), [(False, "main", True), (False, "x", False), (True, "x", True)]
+)
+def test_forbidden_calls_break_a_capture_of_their_thread_or_of_all(everywhere: bool, thread: Any, is_refused: bool) -> None:
+    graph = capture(VirtualStream(0, 7), everywhere=everywhere)
+    if is_refused:
+        with pytest.raises(Refused):
+            graph.refuse(thread)
+    else:
+        graph.refuse(thread)
+    assert graph.is_broken is is_refused
