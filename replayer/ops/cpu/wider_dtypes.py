@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from replayer.errors import NotEmulated
-from replayer.tensor.planning.cuda_dtypes import refusal_like, scalar_type
+from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like, scalar_type
 from replayer.torch_types import TorchAny
 
 _LOW_PRECISION = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
@@ -31,6 +31,8 @@ _WIDER = {
 def may_be_wider(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny], refused: Exception) -> bool:
     """Return True if a CPU kernel refused a dtype that CUDA's kernel has."""
     text, dtypes = str(refused), _dtypes(args, kwargs)
+    if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
+        return False  # The call mixes dtypes. Equal wider dtypes would hide the error.
     if re.search("low precision", text) and dtypes & _LOW_PRECISION.keys():
         return True
     named = {dtype for dtype in dtypes & _WIDER.keys() if _names(dtype).search(text)}

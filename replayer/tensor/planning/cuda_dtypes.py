@@ -79,6 +79,12 @@ def refusal_like(
     return no_kernel(kernel, scalar)
 
 
+def compares_dtypes(refused: Exception) -> bool:
+    """Return True if an error compares two dtypes of a call, as in "expected scalar type Float but found Half"."""
+    text = str(refused)
+    return len({word for word in re.findall(r"[A-Z]\w+", text) if word in SCALAR_TYPES}) == 2 or "mixed dtype" in text
+
+
 def scalar_type(dtype: torch.dtype) -> str:
     """Return the dtype's name in C++ error messages, such as "Half"."""
     return _DTYPES.get(dtype, str(dtype))

@@ -179,6 +179,23 @@ def _scatter_reduce(
         raise no_kernel("scatter_reduce_exclude_input_init", scalar_type(target.dtype))
 
 
+def _cross(one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
+    if one.dtype != other.dtype:
+        raise RuntimeError(f"Found dtype {scalar_type(other.dtype)} but expected {scalar_type(one.dtype)}")
+
+
+def _masked_scatter(target: torch.Tensor, _mask: object, source: torch.Tensor) -> None:
+    if target.dtype != source.dtype:
+        found = f"{scalar_type(target.dtype)} and {scalar_type(source.dtype)}"
+        raise RuntimeError(f"masked_scatter_: expected self and source to have same dtypes but got {found}")
+
+
+def _embedding_bag(weight: torch.Tensor, *options: TorchAny) -> None:
+    per_sample = options[5] if len(options) > 5 else None
+    if per_sample is not None and per_sample.dtype != weight.dtype:
+        raise RuntimeError(f"expected scalar type {scalar_type(weight.dtype)} but found {scalar_type(per_sample.dtype)}")
+
+
 def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:
     """The CUDA kernel multiplies the pattern by a float (ATen/native/sparse/cuda/SparseBlas.cpp)."""
     if pattern.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
@@ -287,6 +304,9 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten.native_batch_norm.default: _batch_norm,
     _aten._native_batch_norm_legit.default: lambda data, *_: _require_accumulate_type(data),
     _aten.sparse_sampled_addmm.default: _sampled_addmm,
+    _aten.linalg_cross.default: _cross,
+    **dict.fromkeys((_aten.masked_scatter.default, _aten.masked_scatter_.default), _masked_scatter),
+    **dict.fromkeys((_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default), _embedding_bag),
     _aten.native_layer_norm.default: _layer_norm,
     **dict.fromkeys((_aten.all.default, _aten.all.dim, _aten.all.dims), partial(_logic, "and_cuda")),
     **dict.fromkeys((_aten.any.default, _aten.any.dim, _aten.any.dims), partial(_logic, "or_cuda")),

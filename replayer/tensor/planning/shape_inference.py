@@ -20,7 +20,7 @@ from replayer.tensor.generators import host_numbers
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
 from replayer.tensor.planning.call_arguments import CallArguments
-from replayer.tensor.planning.cuda_dtypes import refusal_like
+from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like
 from replayer.tensor.planning.mixed_devices import mixed_call, on_host
 from replayer.tensor.planning.shape_rules import RULES
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, on_one_device
@@ -172,9 +172,12 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
     # For the ops quantize_per_*, PyTorch's meta kernels return a plain tensor with a quantized dtype.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*_QUANTISED)
-    _refuse_missing_dtypes(func, args, kwargs)
+    on_cpu = _refuse_missing_dtypes(func, args, kwargs)
     try:
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        # Some of PyTorch's meta kernels promote dtypes that the kernels of devices do not promote.
+        differs = all(isinstance(made, torch.Tensor) for made in (result, on_cpu)) and result.dtype is not on_cpu.dtype
+        return result.to(on_cpu.dtype) if differs and not func._schema.is_mutable else result
     except NotImplementedError as missing:
         if not LACKS_KERNEL.search(str(missing)):
             raise  # PyTorch refuses the call on every device.
@@ -252,24 +255,31 @@ _LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops suppor
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
-def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> None:
+def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
+    """Return the CPU's result for a small call whose dtypes are not all the same float, or None."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-    if all(tensor.is_floating_point() for tensor in tensors) or sum(map(torch.Tensor.numel, tensors)) > _TRIED_FOR_DTYPES:
-        return
+    floating = all(tensor.is_floating_point() for tensor in tensors)
+    if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
+        return None
+    if sum(map(torch.Tensor.numel, tensors)) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES):
+        return None
     if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):
-        return
+        return None
     try:
         with host_numbers(0):
-            func(*_ones_on_host(args), **_ones_on_host(kwargs))
+            return func(*_ones_on_host(args), **_ones_on_host(kwargs))
     except (RuntimeError, TypeError) as refused:
         text = str(refused)
         refusal = refusal_like(func, args, kwargs, refused)
         if refusal is not None and not _LOW_PRECISION.search(text):
             raise refusal from None
-        if _NAMES_DTYPE.search(text) and not LACKS_KERNEL.search(text):
+        if floating and not compares_dtypes(refused):
+            return None
+        if (_NAMES_DTYPE.search(text) or compares_dtypes(refused)) and not LACKS_KERNEL.search(text):
             raise on_one_device(refused) from None
     except (IndexError, ValueError, OverflowError):
-        return
+        pass
+    return None
 
 
 # ops that only allocate a tensor or change metadata

@@ -306,6 +306,43 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+# name: (call on GPU tensors in float32 and in another dtype, error with float64); PyTorch 2.11 on the simulated device raised
+# these errors.
+MIXED: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "binary_cross_entropy": (F.binary_cross_entropy, "Found dtype Double but expected Float"),
+    "cross": (torch.linalg.cross, "Found dtype Double but expected Float"),
+    "bmm": (lambda x, y: x[None] @ y[None], "expected scalar type Float but found Double"),
+    "group_norm": (lambda x, y: F.group_norm(x, 3, y[0], y[0]), "expect parameter to have scalar type of Float"),
+    "complex": (torch.complex, "Expected object of scalar type Float but got scalar type Double for second argument"),
+    "masked_scatter": (
+        lambda x, y: x.masked_scatter(x > 0, y),
+        "masked_scatter_: expected self and source to have same dtypes but got Float and Double",
+    ),
+    "embedding_bag": (
+        lambda x, y: F.embedding_bag(torch.zeros(3, 3, device="cuda").long(), x, per_sample_weights=y, mode="sum"),
+        "expected scalar type Float but found Double",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_two_dtypes_in_one_call_are_rejected(name: str) -> None:
+    use()
+    call, error = MIXED[name]
+    x = torch.ones(3, 3, device="cuda")
+    call(x, x)
+    with pytest.raises(RuntimeError, match=re.escape(error)):
+        call(x, x.double())
+
+
+def test_the_result_of_two_dtypes_is_that_of_the_kernel() -> None:
+    """GIVEN losses of float32 predictions and float64 targets WHEN the ops run THEN the results are float32, as on a GPU."""
+    use()
+    x = torch.ones(3, 3, device="cuda")
+    assert F.huber_loss(x, x.double()).dtype == F.soft_margin_loss(x, x.double()).dtype == torch.float32
+    assert F.binary_cross_entropy_with_logits(x, x.half()).dtype == torch.float16
+
+
 def _csr(matrix: torch.Tensor) -> torch.Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says that the layout is in beta state.

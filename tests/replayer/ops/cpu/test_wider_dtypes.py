@@ -47,6 +47,14 @@ def test_large_uint64_values_are_rejected() -> None:
         in_wider_dtypes(aten.flip.default, aten.flip.default, [values, [0]], {})
 
 
+def test_an_error_about_two_dtypes_is_kept() -> None:
+    """GIVEN a loss of float32 predictions and float16 targets WHEN the CPU rejects it THEN nothing is computed."""
+    half = torch.ones(2, dtype=torch.float16)
+    with pytest.raises(RuntimeError, match="Found dtype Half but expected Float") as refused:
+        aten.binary_cross_entropy.default(half.float(), half)
+    assert not may_be_wider(aten.binary_cross_entropy.default, [half.float(), half], {}, refused.value)
+
+
 def test_a_dtype_that_cuda_lacks_is_not_computed() -> None:
     """GIVEN a product of uint16 values, which CUDA rejects WHEN the CPU rejects it THEN nothing is computed."""
     values = torch.ones(2, 2, dtype=torch.uint16)
