@@ -106,6 +106,21 @@ def test_the_traffic_of_a_convolution_includes_its_output() -> None:
     assert traffic("convolution", "convolution", operands) == Traffic(768 + 432, 768 + 432)
 
 
+@pytest.mark.parametrize(
+    ("op", "operands", "moved_bytes", "footprint_bytes"),
+    [
+        ("rotary_embedding", (i(5), f(5, 16), f(5, 8), f(4096, 8)), 40 + 2 * 480 + 160, 40 + 480 + 160),
+        ("rotary_embedding", (i(5), f(5, 16), f(5, 8), f(3, 8)), 40 + 2 * 480 + 96, 40 + 480 + 96),  # a table of 3 rows
+        ("scatter_add", (f(100, 4), i(6, 4), f(6, 4)), 192 + 96 + 2 * 96 + 2 * 1600, 192 + 96 + 96 + 2 * 1600),
+        ("fused_add_rms_norm", (h(8, 4), h(8, 4), h(4)), 2 * 128 + 8, 128 + 8),
+    ],
+)
+def test_the_footprint_counts_memory_that_is_read_and_written_once(
+    op: str, operands: tuple[Operand, ...], moved_bytes: int, footprint_bytes: int
+) -> None:
+    assert traffic(op, op, operands) == Traffic(moved_bytes, footprint_bytes)
+
+
 def test_index_add_reads_and_writes_its_rows() -> None:
     of = traffic("index_add", "index_add", (f(100, 4), i(6), f(6, 4)))
     assert of is not None and of.footprint_bytes == 48 + 96 + 96 + 2 * 1600

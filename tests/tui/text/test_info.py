@@ -96,6 +96,12 @@ def test_info_says_that_a_host_only_recording_has_no_kernels() -> None:
     assert "the recording has none of the launched kernels" in info_text(summarize(trace), "t", details=False)
 
 
+def test_info_shows_problems_from_warnings_on() -> None:
+    trace = training()
+    trace.problems = {"event-without-duration": 2}
+    assert "2 events have no duration. They count as 0." in note_sentences(summarize(trace))
+
+
 def test_process_groups_are_counted_and_a_count_of_one_is_singular() -> None:
     trace = training(steps=1, made=[Call("aten::mm", "8,8;8,8", 31, "gemm")])
     trace.provenance["distributed"] = {"pg_config": [{"pg_name": str(number), "ranks": [0, 1]} for number in range(7)]}

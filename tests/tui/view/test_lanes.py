@@ -119,3 +119,19 @@ def test_the_highest_value_of_a_window(changes: list[tuple[int, int]], windows: 
 
 def test_the_peak_of_a_curve() -> None:
     assert (Curve([], []).peak, Curve([1], [-4]).peak, Curve([5, 1], [3, 9]).peak) == (0, 0, 9)
+
+
+def test_the_nearest_event_is_the_one_at_the_time_or_the_closer_neighbour() -> None:
+    """GIVEN events from 10 to 20 and from 30 to 40 THEN 25 is as far from both, and the earlier one counts."""
+    lane = lane_of([(10, 10, 0), (30, 10, 0)])
+    assert [lane.nearest(time_ns) for time_ns in (0, 10, 19, 24, 25, 26, 30, 39, 99)] == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert lane_of([]).nearest(5) == NONE
+
+
+def test_an_event_begins_at_its_first_nanosecond_and_has_ended_at_its_end() -> None:
+    lane = lane_of([(10, 10, 0), (30, 10, 0)])
+    assert lane.at([9, 10, 19, 20, 29, 30, 39, 40]).tolist() == [NONE, 0, 0, NONE, NONE, 1, 1, NONE]
+
+
+def test_neighbouring_events_share_no_nanosecond() -> None:
+    assert lane_of([(10, 10, 0), (20, 10, 0)]).nearest(20) == 1
