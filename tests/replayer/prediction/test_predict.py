@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from replayer.prediction.conditions import Conditions
-from replayer.prediction.predict import predict
+from replayer.prediction.predict import predict, predicted_step_ns
 from tests.replayer.recordings import Op, make_recording
+from tests.traces.handmade import training
+from traces.model.trace import StepKind, Trace
+from traces.model.workload import InputTensor, WorkloadSignature
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
@@ -23,3 +28,41 @@ def test_tensor_parallelism_reports_one_step_of_a_recording_of_several(steps: in
     assert found is not None
     assert found.rank_bytes == {"parameters": 3 * 8 * 32 * 4 / 2} and found.moved_bytes == 16 * 8 * 4
     assert found.assumed.startswith("1 pairs of products")
+
+
+def test_the_inputs_of_a_predicted_batch_size_grow_and_others_stay() -> None:
+    """GIVEN a recording at batch 32 with an input of 32 images and a table of 8 rows WHEN batch 80 is predicted."""
+    trace = training()
+    inputs = (InputTensor((32, 3, 8, 8), "float32"), InputTensor((8, 2), "float32"), InputTensor((), "int64"))
+    trace.workload = WorkloadSignature(inputs=inputs, batch_bytes=776 * 32)
+    of = predict(trace, Conditions(batch=80)).trace.workload
+    assert of is not None and of.inputs is not None
+    assert [tensor.shape for tensor in of.inputs] == [(80, 3, 8, 8), (8, 2), ()]
+    assert of.batch_bytes == 776 * 80
+
+
+@pytest.mark.parametrize(
+    ("limit", "before", "after", "step_ns"),
+    [
+        # pace and busy share, before and after
+        ("device", (100, 0.9), (90, 0.5), 55),  # 90 ns of GPU time become 45
+        ("device", (100, 1.2), (60, 1.0), 60),  # 120 become 60, which a step takes at least
+        ("host", (100, 0.5), (80, 0.5), 80),  # the host takes 80
+        ("host", (100, 0.5), (80, 1.5), 120),  # the GPU takes longer than the host
+    ],
+)
+def test_the_change_of_gpu_time_changes_steps_that_were_not_profiled(
+    limit: str, before: tuple[int, float], after: tuple[int, float], step_ns: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def clean_and_profiled() -> Trace:
+        trace = training()
+        trace.steps.kind[2:] = StepKind.PROFILED
+        return trace
+
+    recorded, predicted = clean_and_profiled(), clean_and_profiled()
+    paces = {id(recorded): before, id(predicted): after}
+    monkeypatch.setattr(
+        "replayer.prediction.predict.pace",
+        lambda trace: SimpleNamespace(pace_ns=paces[id(trace)][0], busy_share=paces[id(trace)][1], limit=limit),
+    )
+    assert predicted_step_ns(recorded, predicted) == pytest.approx(step_ns)

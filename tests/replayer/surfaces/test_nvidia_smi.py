@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import tempfile
+from pathlib import Path
 
+import pytest
+import torch
+
+from replayer.surfaces import nvidia_smi
 from replayer.surfaces.nvidia_smi_command import SmiFacts, answer
+from tests.replayer.fake_gpu import use
 
 TOLD: SmiFacts = {
     "driver": "550.54.15",
@@ -29,3 +37,33 @@ def test_queries_return_the_output_of_nvidia_smi() -> None:
 def test_nvidia_smi_rejects_unknown_options_by_name() -> None:
     with pytest.raises(ValueError, match="--gpu-reset"):
         answer(TOLD, ["--gpu-reset"])
+
+
+QUERY = "nvidia-smi --query-gpu=name,memory.total,memory.used,compute_cap --format=csv,noheader,nounits"
+
+
+def test_a_subprocess_finds_the_virtual_gpu_and_its_memory() -> None:
+    use(major=7, minor=0)
+    held = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        nvidia_smi.install(Path(folder))
+        done = subprocess.run(QUERY.split(), capture_output=True, text=True, check=True)
+        assert done.stdout == "Tesla V100-SXM2-16GB, 16384, 64, 7.0\n"
+        del held
+        torch.cuda.empty_cache()
+        assert os.system(f"{QUERY} > {folder}/out") == 0  # asked again, it tells today's figures
+        assert Path(folder, "out").read_text() == "Tesla V100-SXM2-16GB, 16384, 0, 7.0\n"
+
+
+@pytest.mark.parametrize("has_used_cuda", [True, False])
+def test_a_script_may_ask_once_the_gpu_is_in_use(has_used_cuda: bool) -> None:
+    """GIVEN a shell script whose name does not show that it calls nvidia-smi."""
+    use()
+    if has_used_cuda:
+        torch.empty(1, device="cuda")
+    with tempfile.TemporaryDirectory() as folder:
+        nvidia_smi.install(Path(folder))
+        script = Path(folder, "ask.sh")
+        script.write_text(QUERY)
+        done = subprocess.run(["sh", str(script)], capture_output=True, text=True)
+        assert done.stdout.startswith("Tesla V100") is has_used_cuda
