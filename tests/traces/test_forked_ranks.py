@@ -1,0 +1,91 @@
+"""Ranks that are forked before the script starts: their environment, and how the run ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BOOTSTRAP = Path(__file__).parents[2] / "traces/bootstrap"
+START = f"""
+import os, signal, sys, time
+sys.path.insert(0, {str(BOOTSTRAP)!r})
+import _trace_ranks
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + chr(10)).encode())  # whole lines, because ranks write at the same time
+"""
+FORK = """
+rank = _trace_ranks.fork_ranks(3)
+_trace_ranks.mark_rank(rank)
+"""
+
+
+def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", START + script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
+
+
+def test_each_rank_knows_its_number_on_its_machine_and_the_machine_s_number() -> None:
+    done = run(FORK + "say(*(os.environ[name] for name in ('RANK', 'LOCAL_RANK', 'GROUP_RANK')))", LOCAL_WORLD_SIZE="2")
+    assert done.returncode == 0
+    assert sorted(done.stdout.splitlines()) == ["0 0 0", "1 1 0", "2 0 1"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "told"),
+    [("os._exit(5)", 5, "exit code 5"), ("os.kill(os.getpid(), signal.SIGKILL)", 137, "signal SIGKILL")],
+)
+def test_a_rank_that_fails_ends_all_ranks(ends: str, code: int, told: str) -> None:
+    began_s = time.monotonic()
+    done = run(f"{FORK}\nif rank == 1: {ends}\ntime.sleep(50)", LOCAL_WORLD_SIZE="3")
+    assert done.returncode == code and time.monotonic() - began_s < 25
+    assert done.stderr == f"trace: rank 1 of 3 ended with {told}; stopping the others\n"
+
+
+def test_a_signal_is_passed_on_to_all_ranks() -> None:
+    script = f"{FORK}\nif rank == 0: os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(50)"
+    done = run(script, LOCAL_WORLD_SIZE="3")
+    assert done.returncode == 128 + 15
+    assert "ended with signal SIGTERM" in done.stderr
+
+
+def test_random_numbers_of_numpy_differ_between_ranks() -> None:
+    done = run(f"import numpy\n{FORK}\nsay(numpy.random.randint(1 << 30))", LOCAL_WORLD_SIZE="3")
+    assert len(set(done.stdout.split())) == 3
+
+
+def test_modules_of_the_script_are_freed_at_exit_but_not_those_that_ranks_share() -> None:
+    """GIVEN an object of the script and an object of a module from before the fork WHEN a rank ends."""
+    script = f"""
+import atexit, types
+class Told:
+    def __init__(self, name): self.name = name
+    def __del__(self): os.write(1, f"{{self.name}} freed\\n".encode())
+shared = types.ModuleType("shared"); shared.thing = Told("shared"); sys.modules["shared"] = shared
+{FORK}
+own = types.ModuleType("own"); own.thing = Told("own"); sys.modules["own"] = own
+del own, shared
+_trace_ranks.leave_shared_modules()
+"""
+    assert run(script, LOCAL_WORLD_SIZE="3").stdout == "own freed\n" * 3
+
+
+def test_the_path_is_that_of_the_script_while_modules_are_looked_up(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "beside.py").touch()
+    script = f"""
+before = list(sys.path)
+with _trace_ranks.path_of({str(tmp_path / "train.py")!r}):
+    print(sys.path[0], _trace_ranks.is_there("beside"))
+print(sys.path == before, _trace_ranks.is_there("no_such_module"))
+with _trace_ranks.path_of("-c"):
+    print(sys.path[0] == os.getcwd())
+with _trace_ranks.path_of({str(tmp_path)!r}):
+    print(sys.path[0])
+"""
+    assert run(script).stdout.splitlines() == [f"{tmp_path} True", "True False", "True", f"{tmp_path}"]

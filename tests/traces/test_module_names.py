@@ -1,0 +1,75 @@
+"""Names of our packages and of the script's modules, which may be the same."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from traces.bootstrap._trace_names import OurNames
+
+PREFIX = "_private_"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Our package `wares`, which imports the library `shelf`."""
+    (tmp_path / "wares").mkdir()
+    (tmp_path / "wares/__init__.py").write_text(
+        "import shelf\nfrom json import dumps\nclass Broken(Exception): ...\ndef f(): ...\n"
+    )
+    (tmp_path / "wares/part.py").write_text("")
+    (tmp_path / "shelf.py").write_text("owner = 'ours'")
+    before = dict(sys.modules)
+    yield tmp_path
+    sys.modules.clear()
+    sys.modules.update(before)
+
+
+def ours(folder: Path) -> tuple[OurNames, Any]:
+    names = OurNames([str(folder)], {"wares"}, PREFIX, libraries={"shelf": str(folder)})
+    with names:
+        importlib.import_module("wares.part")
+        return names, importlib.import_module("wares")
+
+
+def test_our_packages_get_private_names(folder: Path) -> None:
+    _, package = ours(folder)
+    assert package.__name__ == PREFIX + "wares" and sys.modules[PREFIX + "wares"] is package
+    assert "wares" not in sys.modules and PREFIX + "wares.part" in sys.modules
+    assert package.Broken.__module__ == package.f.__module__ == PREFIX + "wares"
+    assert package.dumps.__module__ == "json"
+    assert package.__spec__.name == PREFIX + "wares" and package.__package__ == PREFIX + "wares"
+    assert not any(isinstance(finder, OurNames) for finder in sys.meta_path)
+
+
+def test_the_script_s_modules_of_the_same_names_come_back(folder: Path) -> None:
+    theirs = {name: ModuleType(name) for name in ("wares", "shelf")}
+    sys.modules.update(theirs)
+    sys.modules["shelf"].__spec__ = importlib.machinery.ModuleSpec("shelf", None, origin="/theirs/shelf.py")
+    _, package = ours(folder)
+    assert package.shelf.owner == "ours"
+    assert all(sys.modules[name] is module for name, module in theirs.items())
+
+
+def test_a_second_block_finds_what_the_first_one_imported(folder: Path) -> None:
+    _, first = ours(folder)
+    _, second = ours(folder)
+    assert second is first and sys.modules[PREFIX + "wares"] is first
+
+
+def test_a_library_that_the_script_does_not_hide_is_loaded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
+    shelf = importlib.import_module("shelf")
+    _, package = ours(folder)
+    assert package.shelf is shelf and sys.modules["shelf"] is shelf
+
+
+def test_a_library_that_the_script_cannot_find_is_not_left_behind(folder: Path) -> None:
+    _, package = ours(folder)
+    assert package.shelf.owner == "ours" and "shelf" not in sys.modules
