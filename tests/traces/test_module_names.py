@@ -40,11 +40,11 @@ def ours(folder: Path) -> tuple[OurNames, Any]:
 
 def test_our_packages_get_private_names(folder: Path) -> None:
     _, package = ours(folder)
-    assert package.__name__ == PREFIX + "wares" and sys.modules[PREFIX + "wares"] is package
+    assert package.__spec__.name == PREFIX + "wares" and package.__package__ == PREFIX + "wares"
+    assert package.__name__ == PREFIX + "wares" and package is sys.modules[PREFIX + "wares"]
     assert "wares" not in sys.modules and PREFIX + "wares.part" in sys.modules
     assert package.Broken.__module__ == package.f.__module__ == PREFIX + "wares"
     assert package.dumps.__module__ == "json"
-    assert package.__spec__.name == PREFIX + "wares" and package.__package__ == PREFIX + "wares"
     assert not any(isinstance(finder, OurNames) for finder in sys.meta_path)
 
 
