@@ -22,7 +22,7 @@ from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
 from traces.comparison.thresholds import CAUGHT_UP_NS, CAUGHT_UP_SHARE, MUCH_DATA
 from traces.figures.measure import device_time_by_origin, steady_steps
-from traces.figures.pace import DEVICE, HOST, StepPace
+from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
 from traces.figures.problems import hides_work
 from traces.model.trace import NONE, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
@@ -93,12 +93,13 @@ def bottleneck(
         return None
     if why_unknown:
         return PaceLimit(UNKNOWN, None, None, why_unknown)
-    data_ns = pace.pace_ns - pace.without_data_ns
-    if pace.busy_share is None:
-        return _without_kernels(pace, data_ns, keeps_up)
-    busy_ns = min(round(pace.busy_share * pace.pace_ns), pace.pace_ns)
+    step = pace.mean or pace
+    data_ns = step.pace_ns - step.without_data_ns
+    if step.busy_share is None:
+        return _without_kernels(pace, step, data_ns, keeps_up)
+    busy_ns = min(round(step.busy_share * step.pace_ns), step.pace_ns)
     exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
-    idle_ns = pace.pace_ns - busy_ns
+    idle_ns = step.pace_ns - busy_ns
     rest_ns = max(idle_ns - data_ns, 0)
     lost_ns = {
         DATA: min(data_ns, idle_ns),
@@ -107,21 +108,21 @@ def bottleneck(
     }
     lost_ns[HOST] = idle_ns + exposed_ns - sum(lost_ns.values())
     limit = max(lost_ns, key=lambda name: lost_ns[name])
-    if pace.limit == DEVICE and busy_ns - exposed_ns >= lost_ns[limit]:
+    if step.limit == DEVICE and busy_ns - exposed_ns >= lost_ns[limit]:
         gain_ns = idle_ns + exposed_ns - round(rest_ns * _share_of(idle, "unknown"))
-        return _bottleneck(DEVICE, gain_ns, pace, exposed_ns=exposed_ns)
-    return _bottleneck(limit, lost_ns[limit], pace, "the GPU is idle without a visible reason" * (limit == UNKNOWN), exposed_ns)
+        return _bottleneck(DEVICE, gain_ns, step, exposed_ns=exposed_ns)
+    return _bottleneck(limit, lost_ns[limit], step, "the GPU is idle without a visible reason" * (limit == UNKNOWN), exposed_ns)
 
 
-def _bottleneck(limit: str, gain_ns: int, pace: StepPace, reason: str = "", exposed_ns: int = 0) -> PaceLimit:
-    return PaceLimit(limit, gain_ns, gain_ns / pace.pace_ns, reason, exposed_ns)
+def _bottleneck(limit: str, gain_ns: int, step: StepPace | MeanStep, reason: str = "", exposed_ns: int = 0) -> PaceLimit:
+    return PaceLimit(limit, gain_ns, gain_ns / step.pace_ns, reason, exposed_ns)
 
 
-def _without_kernels(pace: StepPace, data_ns: int, keeps_up: CaughtUp | None) -> PaceLimit:
+def _without_kernels(pace: StepPace, step: StepPace | MeanStep, data_ns: int, keeps_up: CaughtUp | None) -> PaceLimit:
     if pace.host_runs_ahead:
         return PaceLimit(DEVICE, None, None)
-    if data_ns >= MUCH_DATA * pace.pace_ns:
-        return _bottleneck(DATA, data_ns, pace)
+    if data_ns >= MUCH_DATA * step.pace_ns:
+        return _bottleneck(DATA, data_ns, step)
     if pace.device_ns is None:
         return PaceLimit(HOST, None, None)
     if keeps_up is not None:

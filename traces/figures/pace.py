@@ -41,6 +41,10 @@ Note [What limits the pace]
     pace exceeds the host's pace by more than 2 %, or if GPU time fills at least 90 % of the pace. Otherwise the limit is
     "host".
 
+    The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
+    limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, the limit is
+    therefore found from the mean step (`StepPace.mean`).
+
 Note [Waits for data]
     "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. A wait is free
     while the device still has queued work.
@@ -53,7 +57,13 @@ from functools import cached_property
 
 import numpy as np
 
-from traces.comparison.thresholds import ALWAYS_BUSY, FALLS_BEHIND_SHARE, RUNS_AHEAD, STEPS_FALLING_BEHIND
+from traces.comparison.thresholds import (
+    ALWAYS_BUSY,
+    FALLS_BEHIND_SHARE,
+    MUCH_SPREAD,
+    RUNS_AHEAD,
+    STEPS_FALLING_BEHIND,
+)
 from traces.figures.measure import (
     backlog,
     device_ranks,
@@ -113,6 +123,17 @@ class StepTimes:
         return sum(self.gpu_ns.values(), np.zeros(len(self.host_interval_ns), dtype=np.int64))
 
 
+@dataclass(frozen=True, slots=True)
+class MeanStep:
+    """Contains the means of the values with the same names in `StepPace`."""
+
+    pace_ns: int
+    limit: str
+    host_ns: int
+    busy_share: float | None
+    without_data_ns: int
+
+
 # see Note [A step's time]
 @dataclass(frozen=True, slots=True)
 class StepPace:
@@ -131,6 +152,7 @@ class StepPace:
     period: int  # the intervals repeat after this number of steps; see Note [Periodic steps] in `traces.figures.spread`
     noise: float | None  # half the interquartile range divided by the median; None below four steps
     falls_behind_ns: int  # growth of the lag per step; 0 if the lag does not grow steadily
+    mean: MeanStep | None = None  # set if the steps vary a lot; see Note [What limits the pace]
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +281,8 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         return None
     host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
-    busy = []
+    mean_ns = _mean(chosen.interval_ns[chosen.rows])
+    busy, mean_busy = [], []
     of_all = np.array_equal(rows, with_kernels)
     lasted_of_step_ns = np.maximum(times.end_ns - times.begin_ns, 1)
     for device, mine in times.of_devices(with_kernels).items():
@@ -271,13 +294,20 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
             of_ns = np.where(measured, lasted_ns, pace_ns)
             period = max(period_of(lasted_ns), period_of(busy_ns))
             busy.append(float(np.median(means_of_periods(busy_ns, period) / means_of_periods(of_ns, period))))
+            mean_busy.append(float(busy_ns.sum() / np.where(measured, lasted_ns, mean_ns).sum()))
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
     runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns
+    noise = noise_floor(chosen.interval_ns[chosen.rows])
+    mean = None
+    if noise is not None and noise >= MUCH_SPREAD:
+        share = max(mean_busy, default=None)
+        limit, mean_host_ns = _limit(runs_ahead, share), _mean(host.interval_ns[host.rows])
+        mean = MeanStep(mean_ns, limit, mean_host_ns, share, _mean(chosen.without_data_ns[chosen.rows]))
     return StepPace(
         steps=len(rows),
         pace_ns=pace_ns,
-        limit=DEVICE if runs_ahead or (busy_share or 0) >= ALWAYS_BUSY else HOST,
+        limit=_limit(runs_ahead, busy_share),
         host_runs_ahead=runs_ahead,
         host_ns=host_ns,
         device_ns=device_ns,
@@ -286,9 +316,18 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         busy_share=busy_share,
         without_data_ns=median_per_step(chosen.without_data_ns[chosen.rows]) or 0,
         period=period_of(chosen.interval_ns[chosen.rows]),
-        noise=noise_floor(chosen.interval_ns[chosen.rows]),
+        noise=noise,
         falls_behind_ns=_falls_behind(times, slowest, pace_ns),
+        mean=mean,
     )
+
+
+def _limit(runs_ahead: bool, busy_share: float | None) -> str:
+    return DEVICE if runs_ahead or (busy_share or 0) >= ALWAYS_BUSY else HOST
+
+
+def _mean(values: Column) -> int:
+    return round(float(values.mean()))
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:

@@ -25,9 +25,12 @@ def bottleneck_text(summary: Summary) -> str:
     pace, of = summary.pace, summary.bottleneck
     if pace is None or of is None:
         return ""
+    mean = pace.mean or pace
     step = "recording" if summary.provenance.get("steps_from") == WHOLE else "step"
-    takes = f"{'The' if step == 'recording' else 'A'} {step} takes {time_text(pace.pace_ns)}"
-    whole = takes.replace("takes", "of")
+    lasts = time_text(mean.pace_ns)
+    name = "The recording" if step == "recording" else "An average step" if pace.mean else "A step"
+    takes, whole = f"{name} takes {lasts}", f"{name} of {lasts}"
+    of_step = f"an average step of {lasts}" if pace.mean else f"a {lasts} {step}"
     if of.limit == "unknown" and of.gain_ns is not None:
         return (
             f"{takes}. For {time_text(of.gain_ns)} of it ({share_text(of.share)}), the GPU is idle, and the recording does not"
@@ -38,9 +41,9 @@ def bottleneck_text(summary: Summary) -> str:
     known = of.gain_ns is not None and of.share is not None
     shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})" if known else ""
     if of.limit == "device":
-        why = f"the host needs {time_text(pace.host_ns)} of a {time_text(pace.pace_ns)} {step} and runs ahead"
+        why = f"the host needs {time_text(mean.host_ns)} of {of_step} and runs ahead"
         if not pace.host_runs_ahead:
-            why = f"the GPU is busy {share_text(min(pace.busy_share or 0, 1))} of a {time_text(pace.pace_ns)} {step}"
+            why = f"the GPU is busy {share_text(min(mean.busy_share or 0, 1))} of {of_step}"
         without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"
         the = "the" if step == "recording" else "a"
         idle = f" Without {without}, {the} {step} could be up to {shorter}." if of.gain_ns else ""
@@ -70,7 +73,7 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
         return (
             f"{name} (the host runs ahead)"
             if pace.host_runs_ahead
-            else f"{name} ({share_text(min(pace.busy_share or 0, 1))} busy)"
+            else f"{name} ({share_text(min((pace.mean or pace).busy_share or 0, 1))} busy)"
         )
     return name if of.share is None else f"{name} (up to {share_text(of.share)} to gain)"
 

@@ -21,7 +21,7 @@ from tui.formatting import (
     count_text,
     counted,
     fit,
-    kernel_text,
+    fit_apart,
     kernel_texts,
     of_devices,
     paint,
@@ -45,6 +45,7 @@ _REPLAYS = {
     "phase": "a replay of phase times, with estimates of the ops that have no recorded time",
 }
 _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
+_WITHOUT_OPS = "a recording of every kernel, without ops"
 # Displayed names of kinds of steps that differ from the stored names
 _KINDS = {"warmup": "warm-up", "steady": "clean", "after_profile": "after a profile"}
 _AT_MOST = "≤ "
@@ -59,7 +60,11 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
 
     ranks = summary.ranks
     grains = _GRAINS if summary.run.replay is None else _REPLAYS
-    what = grains.get(summary.grain, summary.grain) if summary.gpus or summary.grain != "kernel" else _HOST_ONLY
+    what = grains.get(summary.grain, summary.grain)
+    if summary.grain == "kernel" and not summary.gpus:
+        what = _HOST_ONLY
+    elif summary.grain == "kernel" and not summary.counts.host_ops:
+        what = _WITHOUT_OPS
     what = f"a prediction from {what}" if summary.run.predicted else what
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     said = bottleneck_text(summary)
@@ -104,8 +109,9 @@ def _figures(summary: Summary, width: int) -> list[str]:
     idle = summary.analyses.idle
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
     most = max(sizes, key=lambda device: sizes[device], default=None)
-    of_kernels = [f"{share_text(row.device_ns / summary.work_ns)} {kernel_text(row.name)}" for row in summary.kernels[:3]
-                  if summary.work_ns]  # fmt: skip
+    most_used = summary.kernels[:3] if summary.work_ns else []
+    shares = [share_text(row.device_ns / summary.work_ns) for row in most_used]
+    names = kernel_texts([row.name for row in most_used])
     work = "GPU work" if summary.grain == "phase" else "kernels"
     rows = [
         ("GPU", summary.gpu_names if summary.devices else "none"),
@@ -117,16 +123,15 @@ def _figures(summary: Summary, width: int) -> list[str]:
         ("graphs", graphs_line(summary.analyses.compiled)),
         ("ranks", _late_ranks(summary)),
         ("memory", f"peak {size_text(sizes[most])} allocated, on {most}" if most is not None else ""),
-        *((work if not place else "", text) for place, text in enumerate(of_kernels)),
     ]
-    longest = max(len(label) for label, _ in rows)
+    longest = max(len(label) for label, _ in [*rows, (work, "")])
     lines = []
     for label, text in rows:
         one = f"  {label.ljust(longest)}  "
-        if text in of_kernels:
-            lines.append(one + fit(text, width - len(one)))
-        elif text:
-            lines += wrap(text, width, initial_indent=one, subsequent_indent=" " * len(one))
+        lines += wrap(text, width, initial_indent=one, subsequent_indent=" " * len(one)) if text else []
+    widest = max(map(len, shares), default=0)
+    for place, (share, name) in enumerate(zip(shares, fit_apart(names, width - longest - widest - 5), strict=True)):
+        lines.append(f"  {('' if place else work).ljust(longest)}  {share} {name}")
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.figures.pace import device_windows, pace, step_times
+from traces.analyses.idle import idle_times
+from traces.figures.bottleneck import PaceLimit, bottleneck
+from traces.figures.pace import MeanStep, device_windows, pace, step_times
 from traces.figures.spread import Spread, median_per_step, noise_floor, period_of, spread
 from traces.model.intervals import Intervals, union_by_group
 from traces.model.trace import (
@@ -355,3 +358,19 @@ def test_the_mean_of_a_turn_is_compared_however_many_steps_were_recorded() -> No
         return spread(np.arange(len(one)), one, np.arange(len(other)), other, np.arange(len(one)))
 
     assert (compared(two).error, compared(slow).error) == (0.0, 5.5 / 4 - 1)
+
+
+def test_the_mean_step_shows_the_limit_of_steps_that_vary() -> None:
+    """GIVEN steps of 10, 10, 10, 30 and 30 ms, in which the GPU works for 9 ms and the long steps wait 20 ms for data WHEN the
+    limit is found THEN it is "data": the median step has 90 % GPU time, and the mean step of 18 ms has 9 / 18 and waits 8 ms."""
+    begins = [0, 10, 20, 30, 60, 90]
+    steps = list(pairwise(begins))
+    work = [Work(end - 10, end - 9.5, end - 0.5) for _, end in steps]
+    trace = a_trace(steps, work, loader=[(3, 30, 50), (4, 60, 80)])
+    of = pace(trace)
+    assert of is not None and (of.pace_ns, of.limit, of.busy_share) == (10 * MS, "device", 0.9)
+    assert of.mean == MeanStep(18 * MS, "host", 18 * MS, 0.5, 10 * MS)
+    assert bottleneck(of, idle_times(trace), None) == PaceLimit("data", 8 * MS, 8 / 18)
+    # Steps that vary little have no mean step.
+    steady = pace(a_trace(steps[:3], work[:3]))
+    assert steady is not None and steady.mean is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.traces.handmade import Call, data_parallel, phase_grained, replay_of, training
@@ -13,10 +14,11 @@ from traces.analyses.idle import IdleCall
 from traces.analyses.launches import LOADED, LongLaunches
 from traces.analyses.stragglers import RankLateness, similar_ranks
 from traces.figures.bottleneck import PaceLimit
+from traces.figures.pace import MeanStep
 from traces.figures.summary import summarize
 from traces.model.machine import Machine
 from traces.model.run import CleanSteps, Run
-from traces.model.trace import StepKind, Trace
+from traces.model.trace import HostKind, StepKind, Trace
 from tui.text.analyses import analysis_rows
 from tui.text.bottleneck import bottleneck_text
 from tui.text.info import info_text, note_sentences
@@ -224,6 +226,36 @@ def test_info_calls_a_replay_a_replay_and_counts_no_phase_as_a_kernel() -> None:
         text = info_text(summarize(replay), "t", details=False)
         assert said in text and "a recording of" not in text and "without kernels" not in text
         assert ("kernels  " in text) is (made.grain == "kernel")
+
+
+def test_kernels_with_the_same_beginning_differ_on_the_first_screen() -> None:
+    """GIVEN two kernels whose names differ only at the end WHEN the names are cut THEN the lines show the ends."""
+    trace = training()
+    names = [f"multi_tensor_apply_kernel<{'long' * 40}, {operator}>" for operator in ("Sqrt", "Lerp")]
+    trace.device.name = np.array([trace.strings.add(name) for name in names], dtype=trace.device.name.dtype)[
+        np.arange(len(trace.device)) % 2
+    ]
+    lines = [line for line in info_text(summarize(trace), "t", details=False).splitlines() if "multi_tensor" in line]
+    assert len(lines) == 2 and all(len(line) <= 80 for line in lines)
+    assert {line[-6:] for line in lines} == {" Sqrt>", " Lerp>"}
+
+
+def test_info_says_that_a_recording_has_no_ops() -> None:
+    trace = training()
+    trace.host.kind = np.full(len(trace.host), HostKind.RUNTIME, dtype=trace.host.kind.dtype)
+    assert "  a recording of every kernel, without ops" in info_text(summarize(trace), "t", details=False)
+
+
+def test_info_names_the_mean_of_steps_that_vary() -> None:
+    summary = summarize(training(steps=4))
+    assert summary.pace is not None
+    mean = MeanStep(400_000_000, "host", 400_000_000, 0.5, 300_000_000)
+    found = replace(summary, pace=replace(summary.pace, mean=mean), bottleneck=PaceLimit("data", 100_000_000, 0.25))
+    text = "The GPU waits for data. An average step of 400.0 ms could be up to 100.0 ms shorter (25.0 %)."
+    assert bottleneck_text(found) == text
+    of_busy = replace(summary.pace, mean=replace(mean, busy_share=0.99))
+    found = replace(summary, pace=of_busy, bottleneck=PaceLimit("device", 4_000_000, 0.01))
+    assert "the GPU is busy 99.0 % of an average step of 400.0 ms." in bottleneck_text(found)
 
 
 def test_info_calls_a_prediction_an_estimate() -> None:
