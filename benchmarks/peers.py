@@ -456,61 +456,67 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
             return
         finally:
             logging.disable(logging.NOTSET)
-    every, kernels = trace.device.is_work, trace.device.kind == DeviceKind.KERNEL
+    every = trace.device.is_work
     work = launched(trace) if rows == int(launched(trace).sum()) else every
     left_out = "" if work is every else " The other tool leaves out work without a recorded launch."
-    host_events = (
-        "" if rows == len(taken) else "The other tool counts host events as GPU work if their arguments name a stream."
-    )
-    starts = 1e3 * of_gpu["ts"].to_numpy()
-    of_gpu_ns = Intervals(starts.astype("i8"), (starts + 1e3 * of_gpu["dur"].to_numpy()).astype("i8")).total_ns
-    rounding_ns = 2000 * rows  # each start and each duration loses up to a microsecond
-    rounded = f"The other tool truncates every time to whole microseconds.{left_out}"
+    truncated = f"The other tool truncates every time to whole microseconds.{left_out}"
+    host_events = f"The other tool counts host events as GPU work if their arguments name a stream. {truncated}"
     first_to_last = (
         "The other tool measures from the first GPU work to the last; we measure from the start of the first step to the end"
         f" of the last.{left_out}"
     )
+    # The figures of its own table, with and without host events
+    gpu, all_rows = _Truncated(of_gpu, names), _Truncated(taken, names)
     busy, idle, peer = theirs["kernel_time(us)"] - theirs["idle_time(us)"], theirs["idle_time(us)"], "HTA"
     busy_variants: list[Variant] = [
         (left_out.strip(), lambda: union_ns(trace, work)),
-        (rounded, lambda: _within_rounding(busy, union_ns(trace, work), rounding_ns)),
+        (truncated, lambda: gpu.intervals().total_ns),
+        (host_events, lambda: all_rows.intervals().total_ns),
     ]
-    if host_events and abs(of_gpu_ns - union_ns(trace, work)) <= rounding_ns:  # without those events it agrees
-        busy_variants.append((host_events, lambda: busy))
     yield compared(name, peer, "busy", "ms", busy_ns(trace) / 1e6, busy / 1e6, _in_ms(busy_variants))
     idle_variants: list[Variant] = [
         (first_to_last, lambda: gaps_ns(trace, work)),
-        (
-            f"{first_to_last} The other tool truncates every time to whole microseconds.",
-            lambda: _within_rounding(idle, gaps_ns(trace, work), rounding_ns),
-        ),
+        (f"{first_to_last} The other tool truncates every time to whole microseconds.", lambda: gpu.gaps_ns),
+        (host_events, lambda: all_rows.gaps_ns),
     ]
-    if host_events and abs(of_gpu_ns - union_ns(trace, work)) <= rounding_ns:
-        idle_variants.append((host_events, lambda: idle))
     ours = sum(of.idle_ns for of in idle_times(trace).values())
     yield compared(name, peer, "idle", "ms", ours / 1e6, idle / 1e6, _in_ms(idle_variants))
     sends = communication_kernels(trace) & work
     if overlap is not None and sends.any():
+        kernels = trace.device.kind == DeviceKind.KERNEL
         exposed = (1 - overlap / 100) * union_ns(trace, sends)
         only_kernels = f"In the other tool, only kernels hide communication; copies do not.{left_out}"
         ours = communication(trace).exposed_ns
-
-        def by_kernels() -> float:
-            return exposed_ns(trace, work, work & kernels)
-
         comm_variants: list[Variant] = [
-            (only_kernels, by_kernels),
-            (
-                f"{only_kernels} The other tool truncates every time to whole microseconds.",
-                lambda: _within_rounding(exposed, by_kernels(), rounding_ns),
-            ),
+            (only_kernels, lambda: exposed_ns(trace, work, work & kernels)),
+            (f"{only_kernels} The other tool truncates every time to whole microseconds.", lambda: gpu.exposed_ns),
+            (f"{only_kernels} {host_events}", lambda: all_rows.exposed_ns),
         ]
         yield compared(name, peer, "exposed communication", "ms", ours / 1e6, exposed / 1e6, _in_ms(comm_variants))
 
 
-def _within_rounding(theirs: float, ours: float, most: float) -> float:
-    """`theirs` if the difference can be rounding."""
-    return theirs if abs(ours - theirs) <= most else ours
+class _Truncated:
+    """Figures of rows of HolisticTraceAnalysis' table, whose times are whole microseconds."""
+
+    def __init__(self, rows: Any, texts: list[str]) -> None:
+        self.start_ns = (1e3 * rows["ts"].to_numpy()).astype("i8")
+        self.end_ns = self.start_ns + (1e3 * rows["dur"].to_numpy()).astype("i8")
+        self.names = [texts[name] for name in rows["name"]]
+
+    def intervals(self, mask: Column | None = None) -> Intervals:
+        mask = np.ones(len(self.names), bool) if mask is None else mask
+        return Intervals(self.start_ns[mask], self.end_ns[mask])
+
+    @property
+    def gaps_ns(self) -> float:
+        return float(self.end_ns.max() - self.start_ns.min() - self.intervals().total_ns)
+
+    @property
+    def exposed_ns(self) -> float:
+        sends = np.array(["nccl" in name.lower() for name in self.names])
+        copies = np.array([name.startswith(("Memcpy", "Memset")) for name in self.names])
+        sent, other = self.intervals(sends), self.intervals(~sends & ~copies)
+        return float(sent.total_ns - int(other.within(sent.start_ns, sent.end_ns).sum()))
 
 
 # --- output

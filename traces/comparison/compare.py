@@ -305,7 +305,8 @@ def compare(
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     worked = Both(without_waits(recorded), without_waits(other))
-    lacks_work = any(trace.grain == "phase" or bool(hides_work(trace)) for trace in (recorded, other))
+    hidden = any(hides_work(trace) for trace in (recorded, other))
+    lacks_work = hidden or "phase" in (recorded.grain, other.grain)
     gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
     analyses = analyses or Both(analyse(recorded), analyse(other))
@@ -350,7 +351,7 @@ def compare(
         tolerance=tolerance,
         judged=judged.figure,
         judged_figures=judged.required,
-        within_tolerance=_within(judged, verdict),
+        within_tolerance=_within(judged, verdict, hidden),
         analyses=analyses,
         estimates=[name for name, run in runs.items() if run.predicted],
         expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},
@@ -400,10 +401,13 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
     return None if of.error is None else abs(of.error) > tolerance
 
 
-def _within(judged: _Judgement, verdict: Verdict) -> bool | None:
+def _within(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
+    """`hidden` is True if a recording lacks much of its GPU work. An equal step time is then not enough."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
-    return True if verdict.evidence is Evidence.IDENTICAL else judged.is_within
+    if verdict.evidence is Evidence.IDENTICAL:
+        return True
+    return None if hidden and judged.is_within else judged.is_within
 
 
 _NO_STEPS = PaceSeries(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64), NONE)

@@ -22,7 +22,21 @@ import numpy as np
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
 from traces.comparison.op_order import moved
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_NUMBERS, SAME_SHAPES
-from traces.figures.measure import PhaseTimes, launch_phase_names, launch_steps, op_of, phase_times, work_rows
+from traces.figures.measure import (
+    PhaseTimes,
+    enclosing,
+    host_ranks,
+    launch_phase_names,
+    launch_steps,
+    launches_without_work,
+    op_of,
+    phase_names,
+    phase_times,
+    phase_windows,
+    step_windows,
+    work_rows,
+)
+from traces.figures.problems import is_cut
 from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES, Shape
 from traces.model.trace import NONE, TABLES, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
 from traces.model.workload import Sameness, compare_workloads
@@ -95,6 +109,15 @@ class _DeviceOp:
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     """Compare the chosen steps of two traces. An empty list of steps means the whole trace."""
+    verdict = _same_program(recorded, other, recorded_steps, other_steps)
+    cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
+    if verdict.same is False and cut:
+        reason = f"the end of the {cut[0]} trace's file is missing, so ops may be missing"
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    return verdict
+
+
+def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     ours, theirs = _alike_nested((recorded, *_launching(recorded, recorded_steps)), (other, *_launching(other, other_steps)))
@@ -269,7 +292,8 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
         return ""
     (name, shape), _ = max(apart.items(), key=lambda item: item[1])
     here, there = each[name, shape]
-    return f"e.g. {' '.join(filter(None, (name, _by(shape or ()))))} {here:.3g} times a step recorded, {there:.3g} here"
+    called = " ".join(filter(None, (name, _by(shape or ()))))
+    return f"e.g. {called}, per step {_times(here)} in the first trace and {_times(there)} in the second"
 
 
 def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
@@ -289,9 +313,13 @@ def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, 
     here, there = (sum(counts.values()) for counts in lone)
     if abs(here - there) <= SAME_NUMBERS * max(sum(a.values()), sum(b.values())):
         return ""
-    counts, where = (lone[0], "recorded alone") if here > there else (lone[1], "here alone")
+    counts, where = (lone[0], "first") if here > there else (lone[1], "second")
     name = max(counts, key=lambda of: counts[of])
-    return f"{name} {counts[name]:.3g} times a step {where}"
+    return f"{name} only in the {where} trace, {_times(counts[name])} per step"
+
+
+def _times(count: float) -> str:
+    return "once" if count == 1 else "twice" if count == 2 else f"{count:.3g} times"
 
 
 def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
@@ -400,10 +428,16 @@ def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
     """Communication between ranks is ignored, because a recording contains ops for it and a replay does not."""
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
-    op, step = op_of(trace)[rows], launch_steps(trace)[rows]
+    op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phase_names(trace)[rows]
+    if len(lost := launches_without_work(trace)):
+        host = trace.host
+        at_ns, ranks = host.start_ns[lost], host_ranks(trace)[lost]
+        op = np.append(op, enclosing(host, host.kind == HostKind.OP)[lost])
+        step = np.append(step, step_windows(trace).holding(at_ns, ranks))
+        phase = np.append(phase, phase_names(trace)[phase_windows(trace).holding(at_ns, ranks)])
     keep = (op >= 0) & (np.isin(step, steps) if len(steps) else True)
     if len(trace.phases):
-        in_forward = np.isin(launch_phase_names(trace)[rows], ("forward", "loss"))
+        in_forward = np.isin(phase, ("forward", "loss"))
         if (keep & in_forward).any():
             keep &= in_forward
     op, first = np.unique(op[keep], return_index=True)

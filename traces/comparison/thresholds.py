@@ -149,6 +149,11 @@ CLOCKS_APART_NS = _declare(
     "if work begins earlier than this before the call that launched it, idle time is not reliable",
     "much longer than CLOCK_NS, and as long as a short step",
 )
+LEAST_IDLE_LAUNCHES = _declare(
+    "LEAST_IDLE_LAUNCHES", 3, "launches", CHOSEN,
+    "the GPU's clock is late if at least this many launches on an idle GPU all seem to take longer than CLOCKS_APART_NS",
+    "a launch on an idle GPU takes microseconds (largest smallest delay of 60 public recordings: 15 us)",
+)
 LEAST_WAIT_NS = _declare(
     "LEAST_WAIT_NS", 50_000, "ns", FITTED,
     "a call shorter than this is a wait only if its documentation says so",

@@ -21,6 +21,7 @@ from traces.model.each_once import once
 from traces.model.intervals import Intervals, TimeWindows, union_by_group
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
+from traces.names.device_names import LAUNCH_CALL
 
 
 def work_rows(trace: Trace) -> Column:
@@ -265,6 +266,19 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
         rows = np.arange(len(above))
         op = np.where(op == NONE, NONE, _last_of_chain(np.where(above == NONE, rows, above))[op])
     return np.asarray(np.where(launch >= 0, op[launch], NONE))
+
+
+def launches_without_work(trace: Trace) -> Column:
+    """Return the rows of `trace.host` with launch calls whose kernels the profiler lost. The result is empty if the import
+    counted no lost kernels."""
+    if not trace.problems.get("lost-kernel"):
+        return np.zeros(0, dtype=np.int64)
+    host = trace.host
+    waiting = np.append((host.kind == HostKind.RUNTIME) & trace.strings.matching(host.name, LAUNCH_CALL.match), False)
+    is_call = waiting.copy()
+    waiting[trace.device.launch] = False
+    rows = np.flatnonzero(waiting)
+    return rows[~is_call[host.parent[rows]]]
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:

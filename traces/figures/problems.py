@@ -42,6 +42,7 @@ class _Kind:
 
 
 _INFORMATION, _WARNING, _SERIOUS = Severity.INFORMATION, Severity.WARNING, Severity.SERIOUS
+_CUT = "the end of the file is missing"
 
 _KINDS = {
     "backlog-at-start": _Kind(
@@ -65,6 +66,12 @@ _KINDS = {
         serious_if_many=True,
         hides_work="the clocks of host and GPU disagree",
     ),
+    "clocks-late": _Kind(
+        _SERIOUS,
+        "All {n} kernels or copies that were launched while the GPU was idle begin more than 1 ms after the launch: the clocks"
+        " of host and GPU seem to disagree, so idle time is not reliable.",
+        hides_work="the clocks of host and GPU disagree",
+    ),
     "collective-without-kernel": _Kind(
         _WARNING,
         "{n} collective[|s] [has|have] no kernel on the GPU: the time that [it|each] took is unknown.",
@@ -73,7 +80,9 @@ _KINDS = {
         _INFORMATION, "The file contains {n} more recording[|s] after the first. All of them are read."
     ),
     "control-character": _Kind(_INFORMATION, "{n} unescaped control character[|s] in texts [is|are] kept."),
-    "damaged-gzip": _Kind(_SERIOUS, "The compressed data is damaged: everything after the damage is missing."),
+    "damaged-gzip": _Kind(
+        _SERIOUS, "The compressed data is damaged: everything after the damage is missing.", hides_work=_CUT
+    ),
     "damaged-log": _Kind(_INFORMATION, "The profiler's own log in the header is not valid JSON. It is left out."),
     "duplicate-correlation": _Kind(
         _WARNING,
@@ -147,6 +156,7 @@ _KINDS = {
     "rank-told-twice": _Kind(
         _WARNING, "{n} recording[|s] had a rank number that another has too. [It got|They got] the next free number[|s]."
     ),
+    "repeated-event": _Kind(_INFORMATION, "{n} event[|s] [is|are] in the file twice. [It is|Each is] read once."),
     "repeated-recording": _Kind(
         _INFORMATION, "The file contains {n} exact cop[y|ies] of a recording. The recording is read once."
     ),
@@ -154,9 +164,13 @@ _KINDS = {
         _WARNING, "{n} file[|s] [is|are] not a recording and [is|are] left out (`trace info` lists skipped_files)."
     ),
     "trailing-comma": _Kind(_INFORMATION, "{n} comma[|s] before a closing bracket [is|are] skipped."),
-    "truncated-file": _Kind(_SERIOUS, "The file ends early: everything after the cut is missing."),
-    "truncated-gzip": _Kind(_SERIOUS, "The compressed data ends early: everything after the cut is missing."),
-    "truncated-json": _Kind(_SERIOUS, "The file ends in the middle of an event: everything after the cut is missing."),
+    "truncated-file": _Kind(_SERIOUS, "The file ends early: everything after the cut is missing.", hides_work=_CUT),
+    "truncated-gzip": _Kind(
+        _SERIOUS, "The compressed data ends early: everything after the cut is missing.", hides_work=_CUT
+    ),
+    "truncated-json": _Kind(
+        _SERIOUS, "The file ends in the middle of an event: everything after the cut is missing.", hides_work=_CUT
+    ),
     "unescaped-quote": _Kind(_INFORMATION, "{n} name[|s] contain[s|] unescaped quotation marks, which are kept."),
     "unknown-category": _Kind(
         _WARNING, "{n} event[|s] of the unknown category {what} [is|are] kept as host [activity|activities] of no op."
@@ -185,6 +199,11 @@ def hides_work(trace: Trace) -> str:
     """Return why the idle time of GPUs is unknown, or "" if it is known."""
     reasons = (_KINDS.get(of.kind, _UNKNOWN).hides_work for of in serious_problems(trace))
     return next((reason for reason in reasons if reason), "")
+
+
+def is_cut(trace: Trace) -> bool:
+    """Return whether the end of the trace's file was missing when the file was imported."""
+    return any(_KINDS.get(kind, _UNKNOWN).hides_work == _CUT for kind in trace.problems)
 
 
 def _problem(kind: str, count: int, kernels: int) -> Problem:

@@ -6,12 +6,10 @@ import shlex
 
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
-from tui.formatting import fit_apart, kernel_texts
 from tui.outputs import json_text, show_text
 from tui.text.compiled import compilation_difference, compilation_notes
+from tui.text.diff import reason_texts
 from tui.trace_names import load_trace
-
-_NAME = 60  # maximum characters of a kernel's name
 
 
 def run(first: str, second: str, json: bool) -> int:
@@ -25,12 +23,7 @@ def run(first: str, second: str, json: bool) -> int:
         show_text(told.caution)
     for said in filter(None, [compilation_difference(comparison), *compilation_notes(comparison)]):
         show_text(said)
-    names = list(dict.fromkeys(name for reason in told.reasons for name in reason.names))
-    shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
-    for reason in told.reasons:
-        text = reason.text
-        for name in sorted(reason.names, key=len, reverse=True):
-            text = text.replace(name, shown[name])
+    for reason, text in zip(told.reasons, reason_texts(told.reasons), strict=True):
         show_text(f"{'    ' if reason.phase else '  '}{text}")
     if not told.reasons and told.delta_ns is not None:
         print("  nothing differs by more than 0.2 % of a step")

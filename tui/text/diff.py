@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement
 from traces.comparison.compare import Comparison
-from traces.comparison.explain import explain
+from traces.comparison.explain import Reason, explain
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
@@ -43,6 +43,7 @@ from tui.text.pace import event_sentences, loader_note, pace_sentences, values_s
 
 _SHOWN_CHANGES = 5  # maximum number of shown changes of each kind, the JSON has all changes
 _SHOWN_MISSING = 8
+_NAME = 60  # maximum characters of a kernel's name in a sentence
 _ALL = 0.9995  # larger shares are shown as 100.0 %
 _CHANGE_FIGURES = 38  # characters for the counts and times in a row
 _CHANGE_TITLES = {
@@ -126,12 +127,29 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
         said, style = f"PASS: {differs}; limit {tolerance}.", "green"
     elif error is None and comparison.within_tolerance is None:
         said, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
+    elif comparison.within_tolerance is None:
+        sides = zip(("A", "B"), comparison.bottlenecks, strict=True)
+        why = next((f"{of.reason} ({side})" for side, of in sides if of is not None and of.reason), "")
+        said, style = f"NOT JUDGED: {differs}, but GPU time cannot be compared: {why}.", "red"
     else:
         said, style = f"FAIL: {differs}; limit {tolerance}.", "red"
         behind_ns = comparison.host.lag_ns_per_step or 0
         if behind_ns > comparison.tolerance * (comparison.steps.recorded_median_ns or 0):
             said += f" This host is {time_text(behind_ns)} per step slower than the recorded host."
     return [(said, style), (f"Same program: {verdict.reason}.", "")]
+
+
+def reason_texts(reasons: Sequence[Reason]) -> list[str]:
+    """Returns the sentences of the reasons with short names of kernels."""
+    names = list(dict.fromkeys(name for reason in reasons for name in reason.names))
+    shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
+    texts = []
+    for reason in reasons:
+        text = reason.text
+        for name in sorted(reason.names, key=len, reverse=True):
+            text = text.replace(name, shown[name])
+        texts.append(text)
+    return texts
 
 
 def _differences(comparison: Comparison) -> str:
@@ -169,7 +187,8 @@ def warning_sentences(comparison: Comparison) -> list[str]:
         names = ("The recording", "the replay") if comparison.replay else ("A", "B")
         has = f"{names[0]} has {counted(ranks.recorded, 'rank')} and {names[1]} has {ranks.replayed}"
         said.append(f"{has}. All times are those of one rank.")
-    is_step_alone = comparison.verdict.same and "gpu_busy" not in comparison.judged_figures
+    is_judged = comparison.verdict.same and comparison.within_tolerance is not None
+    is_step_alone = is_judged and "gpu_busy" not in comparison.judged_figures
     if is_step_alone and comparison.steps_compared.recorded and not _has_only_phases(comparison):
         said.append("GPU time is missing from at least one trace, so only step time is judged.")
     if comparison.steps.noise_floor:
@@ -271,7 +290,7 @@ class _DiffPage:
             return []
         alike = [reason for reason in of.reasons if reason.delta_ns * of.delta_ns > 0]
         most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
-        return _wrapped(f"Largest reason: {most.text}.", self.width) if most is not None else []
+        return _wrapped(f"Largest reason: {reason_texts([most])[0]}.", self.width) if most is not None else []
 
     def figures(self) -> list[str]:
         steps = self.of.steps

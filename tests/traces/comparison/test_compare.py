@@ -38,6 +38,7 @@ from traces.model.trace import (
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 from traces.names.equivalent_ops import canonical_op
 from traces.script.configuration import ReplayConfig
+from tui.text.diff import verdict_sentences
 
 
 def test_a_trace_compared_with_itself_has_no_error() -> None:
@@ -409,8 +410,9 @@ def test_the_most_frequent_op_that_only_one_trace_has_is_named() -> None:
     """GIVEN thirty relu per step WHEN the other trace also calls tanh twice and sigmoid once per step."""
     relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(30)]
     more = [Call(f"aten::{name}", "4,4", 40, name) for name in ("sigmoid", "tanh", "tanh")]
-    assert _verdict(training(made=relus), training(made=[*relus, *more]))[1].endswith("tanh 2 times a step here alone")
-    assert _verdict(training(made=[*relus, *more]), training(made=relus))[1].endswith("tanh 2 times a step recorded alone")
+    for one, other, which in ((relus, [*relus, *more], "second"), ([*relus, *more], relus, "first")):
+        said = _verdict(training(made=one), training(made=other))[1]
+        assert said.endswith(f"tanh only in the {which} trace, twice per step")
 
 
 def test_what_the_replay_says_of_its_devices_memory_is_compared() -> None:
@@ -696,3 +698,29 @@ def test_a_profile_is_not_compared_with_clean_steps_without_a_warning() -> None:
     assert compare(profile, profile).problems == compare(ours, ours).problems == Both([], [])
     ours.steps.kind[:] = StepKind.PROFILED
     assert compare(ours, profile).problems == Both([], [])
+
+
+# --- recordings that lack GPU work
+
+
+def test_equal_step_times_do_not_pass_if_kernels_are_missing() -> None:
+    """GIVEN two steps of a script, of which one recording lost a tenth of the kernels WHEN both are compared THEN the program
+    is the same, because the launch calls of the lost kernels are recorded, and the times are not judged."""
+    whole, trace = training(steps=4), training(steps=4)
+    lost = np.flatnonzero(trace.device.is_work)[3::8]
+    kept = np.setdiff1d(np.arange(len(trace.device)), lost)
+    trace.device, trace.problems = trace.device.take(kept), {"lost-kernel": len(lost)}
+    found = compare(whole, trace)
+    assert (found.verdict.same, found.within_tolerance, found.gpu_busy.error) == (True, None, None)
+    said = verdict_sentences(found)[0][0]
+    assert said == (
+        "NOT JUDGED: step time differs by 0.0 %, but GPU time cannot be compared: kernels are missing from the recording (B)."
+    )
+
+
+def test_a_cut_file_shows_no_other_program() -> None:
+    whole, cut = training(), training(made=calls(8)[:2])
+    assert compare(whole, cut).verdict.same is False
+    cut.problems = {"truncated-json": 1}
+    found = compare(whole, cut).verdict
+    assert (found.same, found.reason) == (None, "the end of the second trace's file is missing, so ops may be missing")

@@ -362,7 +362,7 @@ def test_the_mean_of_a_turn_is_compared_however_many_steps_were_recorded() -> No
 
 def test_the_mean_step_shows_the_limit_of_steps_that_vary() -> None:
     """GIVEN steps of 10, 10, 10, 30 and 30 ms, in which the GPU works for 9 ms and the long steps wait 20 ms for data WHEN the
-    limit is found THEN it is "data": the median step has 90 % GPU time, and the mean step of 18 ms has 9 / 18 and waits 8 ms."""
+    limit is found THEN it is "data": the GPU fills 90 % of the median step, but 9 of the mean 18 ms, and 8 ms are waits."""
     begins = [0, 10, 20, 30, 60, 90]
     steps = list(pairwise(begins))
     work = [Work(end - 10, end - 9.5, end - 0.5) for _, end in steps]

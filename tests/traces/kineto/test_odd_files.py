@@ -341,3 +341,41 @@ def test_a_stream_synchronization_row_is_assigned_to_its_stream() -> None:
     assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
     del sync["args"]["stream"]
     assert imported(call(1, 0), kernel(10, 5, 1), sync).device.stream.tolist() == [7, 7]
+
+
+# --- events that a file contains twice, and a clock that is late
+
+
+def test_a_step_that_the_file_contains_twice_is_read_once() -> None:
+    """GIVEN an op, its call and its kernel, written twice, and a second kernel of another op WHEN the file is read THEN
+    there are two ops, two calls and two kernels, and three events are counted as repeated."""
+    once = [span("aten::mm", 10, 10, External_id=1), call(1, 12) | {"args": {"correlation": 1, "External id": 1}}]
+    once.append(kernel(20, 5, 1))
+    other = [span("aten::relu", 30, 10, External_id=2), call(2, 32), kernel(40, 5, 2)]
+    trace = imported(*once, *other, *once)
+    assert trace.problems == {"repeated-event": 3}
+    assert (len(trace.host), len(trace.device), busy_us(trace)) == (4, 2, 10)
+    assert imported(*once, *other).device.columns()["launch"].tolist() == trace.device.launch.tolist()
+
+
+def test_equal_kernels_of_one_graph_launch_are_not_repeated() -> None:
+    trace = imported(call(1, 10, name="cudaGraphLaunch"), kernel(20, 5, 1), kernel(20, 5, 1))
+    assert len(trace.device) == 2 and not trace.problems
+
+
+@pytest.mark.parametrize(("late_us", "kernels", "problems"), [(2000, 4, {"clocks-late": 3}), (900, 4, {}), (2000, 3, {})])
+def test_launches_that_always_take_milliseconds_show_that_the_clocks_disagree(
+    late_us: int, kernels: int, problems: dict[str, int]
+) -> None:
+    """Each kernel lasts 5 us and is launched 10 ms after the kernel before, so the GPU is idle. The first kernel of a
+    GPU does not count, because earlier work may be missing."""
+    events = [of for at in range(kernels) for of in (call(at + 1, 10_000 * at), kernel(10_000 * at + 1 + late_us, 5, at + 1))]
+    trace = imported(*events)
+    assert trace.problems == problems
+    limit = summarize(trace).bottleneck
+    assert limit is None or (limit.reason == "the clocks of host and GPU disagree") is bool(problems)
+
+
+def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
+    events = [of for at in range(4) for of in (call(at + 1, 10_000 * at), kernel(10_000 * at + 2001, 5, at + 1))]
+    assert not imported(*events, call(9, 50_000), kernel(50_003, 5, 9)).problems

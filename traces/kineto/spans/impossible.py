@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from traces.comparison.thresholds import ROUNDING_NS
+from traces.comparison.thresholds import CLOCKS_APART_NS, LEAST_IDLE_LAUNCHES, ROUNDING_NS
 from traces.kineto.spans.launches import DeviceColumns
-from traces.model.trace import Column, DeviceKind, DeviceSpans, HostSpans
+from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostSpans
 
 _DEPENDENT_LAUNCH_SINCE = 9
 
@@ -51,6 +51,21 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
             elif others.any() and not dependent_launch:
                 found[rows[place]] = starts[later][others][0] - starts[place]
     return found
+
+
+def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
+    """Return the number of kernels and copies that were launched while their GPU was idle, if all of them begin long after the
+    launch, otherwise 0. `call_end_ns` contains the end of each host span."""
+    rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
+    rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
+    device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]
+    late_ns: list[Column] = []
+    for own in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(device)) + 1):
+        done_ns = np.maximum.accumulate(spans.end_ns[rows[own]])[:-1]
+        idle = own[1:][done_ns <= launched_ns[own[1:]]]
+        late_ns.append(spans.start_ns[rows[idle]] - launched_ns[idle])
+    found = np.concatenate(late_ns)
+    return len(found) if len(found) >= LEAST_IDLE_LAUNCHES and found.min() > CLOCKS_APART_NS else 0
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:

@@ -30,8 +30,8 @@ import numpy as np
 
 from traces.kineto.spans.external_ids import latest_by_id
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
+from traces.names.device_names import LAUNCH_CALL
 
-_LAUNCHES = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel|(?:cuda|cu|hip)GraphLaunch")
 _BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
 _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
@@ -95,7 +95,7 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
     # see Note [Lost kernels]
     spans = host.spans
     is_call = spans.kind == HostKind.RUNTIME
-    launching = np.flatnonzero(is_call & (host.correlation > 0) & strings.matching(spans.name, _LAUNCHES.match))
+    launching = np.flatnonzero(is_call & (host.correlation > 0) & strings.matching(spans.name, LAUNCH_CALL.match))
     worked = np.zeros(len(spans) + 1, bool)
     worked[launch[launch != NONE]] = True
     ids = np.unique(host.correlation[worked[:-1] & (host.correlation > 0)])

@@ -29,9 +29,10 @@ from traces.kineto.reading.eras import (
 from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Event
 from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
-from traces.kineto.spans.impossible import durations_ns, longer_than
+from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than
 from traces.kineto.spans.launches import DeviceColumns, HostColumns, Launches, without_work
 from traces.kineto.spans.nesting import nesting_order, parents
+from traces.kineto.spans.repeated_events import each_event_once
 from traces.kineto.spans.shapes import Shapes
 from traces.kineto.spans.thread_roles import roles_of
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
@@ -73,6 +74,7 @@ def read_tables(
     device = _read_device(groups, clock, names, problems, notes)
     memory = _read_memory(groups.memory, clock, threads, problems)
     if not notes:
+        host, device, comms = each_event_once(host, device, comms, problems)
         _exclude_impossible(groups, host.spans, device, dependent_launch, problems)
     owners = CallOwners.of(host.spans, host.op, _told_by_kernels(host, device))
     if notes:
@@ -278,6 +280,8 @@ def _launched(
         early_ns = np.where(spans.launch == NONE, 0, host.spans.start_ns[spans.launch] - spans.start_ns)
         _count(problems, "clocks-apart", early_ns > CLOCKS_APART_NS)
         _count(problems, "kernel-before-launch", (early_ns > 0) & (early_ns <= CLOCKS_APART_NS))
+        if late := launches_on_idle_devices(spans, host.spans.end_ns):
+            problems["clocks-late"] += late
     return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device)))
 
 

@@ -1,0 +1,56 @@
+"""Removes events that a file contains twice, for example because a script joined overlapping parts of a recording.
+
+    host, device, comms = each_event_once(host, device, comms, problems)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from traces.kineto.reading.event_rows import Event
+from traces.kineto.spans.launches import DeviceColumns, HostColumns
+from traces.model.trace import Column, HostKind
+
+
+def each_event_once(
+    host: HostColumns, device: DeviceColumns, comms: dict[int, Event], problems: Counter[str]
+) -> tuple[HostColumns, DeviceColumns, dict[int, Event]]:
+    """Return the columns without repeated events. `comms` maps rows of `host` to arguments of collectives.
+
+    Events are compared only if a runtime call was written twice. Kernels of a CUDA graph may otherwise be equal in all columns.
+    """
+    spans = host.spans
+    calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))
+    again = calls[_repeated([host.correlation[calls], spans.start_ns[calls], spans.duration_ns[calls], spans.name[calls]])]
+    if not len(again):
+        return host, device, comms
+    ids = np.unique(host.correlation[again])
+    host_again = _repeated(
+        [spans.start_ns, spans.duration_ns, spans.thread, spans.kind, spans.name, host.op, host.named, host.correlation]
+    )
+    work = device.spans
+    without_call = ~np.isin(device.correlation, host.correlation)
+    device_again = (np.isin(device.correlation, ids) | without_call) & _repeated(
+        [device.correlation, work.start_ns, work.duration_ns, work.device, work.stream, work.name, work.graph_node]
+    )
+    problems["repeated-event"] += int(host_again.sum() + device_again.sum())
+    kept, kept_work = ~host_again, ~device_again
+    row_of = np.cumsum(kept) - 1
+    return (
+        HostColumns(spans.take(kept), host.op[kept], host.named[kept], host.correlation[kept]),
+        DeviceColumns(work.take(kept_work), device.named[kept_work], device.correlation[kept_work]),
+        {int(row_of[row]): args for row, args in comms.items() if kept[row]},
+    )
+
+
+def _repeated(columns: list[Column]) -> Column:
+    """Return a mask of rows that equal an earlier row in all columns."""
+    order = np.lexsort(columns[::-1])
+    same = np.ones(max(len(order) - 1, 0), bool)
+    for column in columns:
+        same &= column[order][1:] == column[order][:-1]
+    found = np.zeros(len(order), bool)
+    found[order[1:][same]] = True
+    return found
