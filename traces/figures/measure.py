@@ -278,7 +278,7 @@ def launches_without_work(trace: Trace) -> Column:
     is_call = waiting.copy()
     waiting[trace.device.launch] = False
     rows = np.flatnonzero(waiting)
-    return rows[~is_call[host.parent[rows]]]
+    return np.asarray(rows[~is_call[host.parent[rows]]])
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
