@@ -485,11 +485,11 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
     if overlap is not None and sends.any():
         kernels = trace.device.kind == DeviceKind.KERNEL
         exposed = (1 - overlap / 100) * union_ns(trace, sends)
-        only_kernels = f"In the other tool, only kernels hide communication; copies do not.{left_out}"
+        only_kernels = "In the other tool, only kernels hide communication; copies do not."
         ours = communication(trace).exposed_ns
         comm_variants: list[Variant] = [
-            (only_kernels, lambda: exposed_ns(trace, work, work & kernels)),
-            (f"{only_kernels} The other tool truncates every time to whole microseconds.", lambda: gpu.exposed_ns),
+            (f"{only_kernels}{left_out}", lambda: exposed_ns(trace, work, work & kernels)),
+            (f"{only_kernels} {truncated}", lambda: gpu.exposed_ns),
             (f"{only_kernels} {host_events}", lambda: all_rows.exposed_ns),
         ]
         yield compared(name, peer, "exposed communication", "ms", ours / 1e6, exposed / 1e6, _in_ms(comm_variants))

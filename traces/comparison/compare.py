@@ -194,7 +194,7 @@ class ComparedFigures:
     tolerance: float
     judged: str
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
-    within_tolerance: bool | None  # False if the traces are of different programs
+    within_tolerance: bool | None  # None also if step times agree but a recording lacks much of its GPU work
     analyses: Both[Analyses]
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
