@@ -45,7 +45,7 @@ _PAGE = f"""\
 `trace replay --nproc N --clock virtual` ran 20 steps of ResNet-18 under DDP on N virtual P100s. The machine has
 {os.cpu_count()} processors, which other programs used too. *Reports* is the number of ranks in the replay's timeline.
 *PSS* is the memory of all processes, in which each shared page counts once. In *RSS*, a shared page counts once per process.
-The last column is the memory that one rank does not share.
+The last column is the memory that one rank does not share. "-" means that the ranks ended before they were sampled.
 
 """
 _LOOKS_PER_S = 4
@@ -71,7 +71,7 @@ class Result:
     cpu_s: float
     reports: int  # ranks whose timeline the replay contains
     running_pss_mib: int
-    exit_pss_mib: int
+    exit_pss_mib: int | None  # None if the ranks ended before they were sampled
     rss_mib: int
     private_most_mib: int
 
@@ -127,11 +127,13 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
     peaks, first_step_s, said = {False: Memory(), True: Memory()}, 0.0, [""]  # peaks by: has the last step ended?
     reader = threading.Thread(target=lambda: said.append(run.stderr.read() if run.stderr else ""))
     reader.start()
-    ended, trained = threading.Event(), threading.Event()
+    ended, trained, look_now = threading.Event(), threading.Event(), threading.Event()
 
     def watch() -> None:
         pause_s = 1 / _LOOKS_PER_S
-        while not ended.wait(pause_s):
+        while not ended.is_set():
+            look_now.wait(pause_s)
+            look_now.clear()
             looked, at_exit = time.perf_counter(), trained.is_set()
             memory = memory_of(descendants(run.pid))
             peaks[at_exit] = max(peaks[at_exit], memory, key=lambda memory: memory.pss)
@@ -145,9 +147,11 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
             first_step_s = time.perf_counter() - began
         if found and int(found[1]) == steps:
             trained.set()
+            look_now.set()
     code = run.wait()
     total_s = time.perf_counter() - began
     ended.set()
+    look_now.set()
     watcher.join()
     reader.join()
     if code:
@@ -161,7 +165,7 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
         cpu_s=round(cpu_s, 1),
         reports=len(load(timeline).ranks),
         running_pss_mib=peaks[False].pss // _MIB,
-        exit_pss_mib=peaks[True].pss // _MIB,
+        exit_pss_mib=peaks[True].pss // _MIB or None,
         rss_mib=max(memory.rss for memory in peaks.values()) // _MIB,
         private_most_mib=max(max(memory.private, default=0) for memory in peaks.values()) // _MIB,
     )
@@ -179,7 +183,7 @@ def main() -> None:
     for ranks in args.ranks:
         one = measure(ranks, args.script)
         results.append(asdict(one))
-        lines.append("| " + " | ".join(map(str, asdict(one).values())) + " |")
+        lines.append("| " + " | ".join("-" if value is None else str(value) for value in asdict(one).values()) + " |")
         print(lines[-1], flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")

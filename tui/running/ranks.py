@@ -1,6 +1,6 @@
 """Checks before a run whether this machine can run a given number of ranks.
 
-    require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 10.6 GiB, and 4.0 GiB are available
+    require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 11.9 GiB, and 4.0 GiB are available
 """
 
 from __future__ import annotations

@@ -23,13 +23,13 @@ def test_ranks_that_do_not_fill_machines_are_rejected(ranks: int) -> None:
 
 
 def test_ranks_that_do_not_fit_in_memory_are_rejected() -> None:
-    """64 ranks need 400 MiB and 64 x 40 MiB = 2960 MiB."""
-    require_ranks(64, 2960 * MIB)
+    """64 ranks need 400 MiB and 64 x 46 MiB = 3344 MiB."""
+    require_ranks(64, 3344 * MIB)
     with pytest.raises(TraceError) as caught:
-        require_ranks(64, 2960 * MIB - 1)
+        require_ranks(64, 3344 * MIB - 1)
     assert str(caught.value) == (
-        "64 ranks need about 2.9 GiB of memory, and 2.9 GiB are available; use at most 63 ranks"
-    )  # 63 x 40 MiB + 400 MiB fit
+        "64 ranks need about 3.3 GiB of memory, and 3.3 GiB are available; use at most 63 ranks"
+    )  # 63 x 46 MiB + 400 MiB fit
     require_ranks(0, 0)  # no ranks at all
     require_ranks(64, None)
 
