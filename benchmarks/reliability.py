@@ -572,9 +572,9 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
         f"This page was written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. The script"
     ]
     lines += [
-        "counts a fault if a command prints a Python traceback, or reports an error without exit code 2. A fault is also"
+        "counts a fault for each Python traceback, for each error message with an exit code other than 2, and for each"
     ]
-    lines += ["counted if a command leaves an incomplete output file, or exceeds the limits in the section [Bounds](#bounds)."]
+    lines += ["incomplete output file. Commands that exceed the limits in the section [Bounds](#bounds) are also faults."]
     lines += [""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:

@@ -163,7 +163,7 @@ def changes(before: Judged, after: Judged) -> tuple[list[str], list[str]]:
     return apart, [name for name in after[1] if name not in before[1]]
 
 
-HEADER = ("threshold", "value", "origin", "moved", "changed verdicts", "twin tests that fail")
+HEADER = ("threshold", "value", "origin", "moved", "changed conclusions", "twin tests that fail")
 
 
 def row(name: str, move: str, apart: list[str], failures: list[str]) -> tuple[str, ...]:
@@ -182,23 +182,24 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "# What a threshold changes",
         "",
         "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. `trace`",
-        'gives verdicts on recordings, such as "the host limits the step time". The verdicts depend on the thresholds in',
-        "[constants.md](constants.md). The benchmark raises and lowers one threshold at a time by a fifth. After each change,",
-        "the benchmark computes all verdicts again and runs the tests. The table lists the changes of thresholds that alter a",
-        "verdict or make a test fail. If a threshold for a share is raised above 1, no share can reach the threshold.",
+        'draws conclusions about recordings, such as "the host limits the step time". For each conclusion, `trace` compares',
+        "measured values with thresholds of [constants.md](constants.md). The benchmark raises and lowers one threshold at a",
+        "time by a fifth, lets `trace` draw all conclusions again, and runs the tests. The table lists the raised and lowered",
+        "thresholds that change a conclusion of `trace` or make a test fail. If a threshold for a share is raised above 1,",
+        "no share can reach the threshold.",
         "",
         "The benchmark compares the recordings of docs/fidelity.md with their replays and with each other. These comparisons",
-        f"give {figures} verdicts. A verdict says whether two traces show the same program or the same times, what limits the",
-        "step time, or what the largest difference is.",
-        f"Of {len(rows)} changes of a threshold, {steps} alter at least one verdict.",
+        f"give {figures} conclusions. A conclusion says whether two traces show the same program or the same times, what",
+        "limits the step time, or what the largest difference is.",
+        f"Of {len(rows)} raised or lowered thresholds, {steps} change at least one conclusion of `trace`.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
         *("| " + " | ".join(cells) + " |" for cells in rows if cells[4:] != ("none", "none")),
         "",
         "The following thresholds of [constants.md](constants.md) can be raised or lowered by a fifth without any effect on the"
-        f" verdicts and tests: {', '.join(still)}.",
-        *(["", f"The benchmark has not yet changed these thresholds of {page}: {', '.join(missing)}."] if missing else []),
+        f" conclusions and tests: {', '.join(still)}.",
+        *(["", f"For these thresholds of {page}, no effect has been measured yet: {', '.join(missing)}."] if missing else []),
     ]
     return "\n".join(lines) + "\n"
 

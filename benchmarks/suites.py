@@ -371,9 +371,9 @@ _COLUMNS = (
 HEAD = """# Test suites of other projects
 
 This page was written by `python benchmarks/suites.py FOLDER --write docs/suites.md`. Each suite runs twice: on the CPU, and
-through the [pytest plugin](gpu_tests.md) with `--gpu {gpu}` and computed values. From a large test suite, only a sample of the
-tests is run. The tests of a sample are chosen by a hash of their names. The table SUITES in `benchmarks/suites.py` lists the
-source, sample size and options of each suite.
+through the [pytest plugin](gpu_tests.md) with `--gpu {gpu}` and computed values. From a large test suite, only a sample of
+the tests is run, chosen by a hash of the tests' names. The table SUITES in `benchmarks/suites.py` lists the source, sample size
+and options of each suite.
 
 """
 AFTER = """

@@ -197,8 +197,8 @@ def page(cost: Cost) -> Iterator[str]:
     yield (
         'This page shows how long a training step waits for data. The figures repeat experiments of the paper '
         '"Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021) without a GPU. `python '
-        "docs/data_stalls.py` writes this page. `trace stalls SCRIPT --gpu v100` measures how long any other "
-        "script waits for data.\n"
+        "docs/data_stalls.py` writes this page. To measure how long your own script "
+        "waits for data, run `trace stalls SCRIPT --gpu v100`.\n"
     )
     yield "![Stalls, throughput, epoch times and pinning times by network](data_stalls.svg)\n"
     yield (
@@ -326,9 +326,9 @@ def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str,
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "`trace stalls` uses a model to predict when a script receives each batch from its DataLoader. The model reads five "
-        "figures of each run: the number of workers, the number of CPU cores, the CPU time of each batch, the step times, and "
-        "the GPU time. The model also reads how many CPU cores other programs used on average (/proc/stat). The model "
+        "`trace stalls` uses a model to predict when a script receives each batch from its DataLoader. For each run, the "
+        "model gets the number of workers, the number of CPU cores, the CPU time of each batch, the step times, and the GPU "
+        "time. The file /proc/stat shows how many CPU cores other programs used on average during the run. The model "
         "computes how the script and the DataLoader workers share the CPU cores, and how far the workers run ahead of the "
         "script. The tables show images per second, not counting the first steps of each run. Each row describes one run with "
         f"{BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two workers.\n"

@@ -136,12 +136,12 @@ def page(found: Cells) -> Iterator[str]:
     yield (
         "This page shows which networks fit on one and on two GPUs, and which setup is faster. `python "
         f"docs/ddp_poster.py RECORDING` runs examples/train_vit.py on virtual GPUs with {MEMORY} of memory. Each step "
-        "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The script runs on one GPU, as two processes "
-        "of DistributedDataParallel on one machine, and with the layers split over two GPUs.\n"
+        "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The page compares three ways to run "
+        "the script: on one GPU, on two GPUs with DistributedDataParallel, and with the layers split over two GPUs.\n"
         "\n"
         "The figures on this page are estimates for a GPU with 7.79 GiB of memory, and were not measured on such a GPU. "
-        "Kernel times are estimated for each operation and size, based on the recording of a V100. The time that the host "
-        "needs per operation comes from the same recording of a V100. Transfer times between ranks are estimated from the "
+        "Kernel times are estimated for each operation and size, based on the recording of a V100. The CPU time per operation "
+        "also comes from the recording of a V100. Transfer times between ranks are estimated from the "
         "bandwidths in data sheets; gloo uses TCP through host memory. The virtual GPU follows PyTorch's rules for memory "
         "allocation and out-of-memory errors. Losses are computed on the CPU. The last section compares the bytes sent per "
         "epoch with published figures.\n"
@@ -221,8 +221,8 @@ def _losses(found: Cells) -> Iterator[str]:
 def _bytes(found: Cells) -> Iterator[str]:
     yield "## Bytes per step, and per epoch of MNIST\n"
     yield (
-        "The network has 5 322 parameters. The bytes per epoch are the bytes of one step's all-reduces, counted "
-        "in a replay, times the steps of an epoch (60 000 images).\n"
+        "The network has 5 322 parameters. A replay counted the bytes that one step all-reduces. The bytes "
+        "per epoch are the bytes per step multiplied by the number of steps in an epoch (60 000 images).\n"
     )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
     yield "|---|---|---|---|---|---|---|"

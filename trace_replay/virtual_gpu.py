@@ -299,7 +299,7 @@ def _session(
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
-    # No `trace replay` command is running, so its process id is given as 0.
+    # The 0 says that no process of the command `trace replay` controls the session.
     return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
 
 

@@ -40,7 +40,7 @@ from traces.script.deferred_signals import deferred_signals
 from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
 
-# At the end of the script, the recorder waits at most this long for a thread that holds the recorder's lock.
+# The maximum time that the recorder waits, at the end of the script, until another thread releases the recorder's lock.
 _LOCK_S = 0.5
 _BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 _LEAST_PAUSE_NS = 100_000_000  # between two checks of the writing thread

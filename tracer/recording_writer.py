@@ -31,7 +31,7 @@ from traces.script.deferred_signals import deferred_signals
 
 # Maximum number of steps that are kept in memory until their GPU times are known.
 _PENDING_STEPS = 1024
-# The overhead is given as a share of the median of this many steps.
+# The recording overhead is divided by the median duration of the last 1024 steps.
 _USUAL_OF = 1024
 # The recorder writes 16 steps at once, because writing steps one by one is slower (cold CPU caches).
 _TOGETHER = 16

@@ -49,8 +49,7 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If an optimizer call ends the step, the recorder has recorded the step's last CUDA event when the optimizer returned.
-        # For other steps, the recorder records one more CUDA event at the end.
+        # If no optimizer call ends the step, one more CUDA event marks the end of the step.
         at += [len(reports) + 1] if left == NONE else []
         self.events = len(at)
         event_of = {time: event for event, time in enumerate(at)}
@@ -105,13 +104,13 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The hooks do not report the start of the phase "other". If a step begins with "other", the step has one more phase
-        # than reported phase starts.
+        # A step may begin with the phase "other", which begins without a call, so `begins` may have one number less than
+        # `names`.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        # If one phase ends and the next phase has the same name, no CUDA event is needed between the two phases. An example is
-        # the copies of the inputs and of the labels.
+        # No CUDA event is needed between two successive phases with the same name, such as the copies of the inputs and of the
+        # labels.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
             for i, of in enumerate(learned)

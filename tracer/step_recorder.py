@@ -375,8 +375,8 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, start, end, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,
         )
-        # If a signal handler raises an exception between these lines, the step is lost. A lost step is better than a step that
-        # is written twice.
+        # The lists are emptied before the step is written. If a signal handler then raises an exception, the step is lost
+        # instead of written twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

@@ -74,7 +74,8 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
     # A ring with more ranks than the measured ring needs more steps, so the latency of the additional steps is added.
-    # The measured message sizes are scaled to this link's bandwidth; see Note [Links without measurements].
+    # If a link has k times the bandwidth of the measured link, each measured time is used for k times as many bytes. See
+    # Note [Links without measurements].
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

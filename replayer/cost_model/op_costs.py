@@ -119,7 +119,7 @@ class OpCosts:
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
         # A recorded op may take longer than its estimate, because of its launch, idle multiprocessors or its implementation.
-        # If an op takes more than MOST_SLOWER times its estimate, the excess is assumed to grow in proportion to the op's work.
+        # Recorded time beyond MOST_SLOWER times the estimate is assumed to be proportional to the op's work.
         excess_ns = took_ns - MOST_SLOWER * told_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)

@@ -39,8 +39,8 @@ from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
-# A waiting rank sleeps between two checks for messages, for at most 1/64 of the time waited so far. When the time waited has
-# grown by 1/16, the rank looks for missing ranks again.
+# A waiting rank sleeps between two checks for messages, for at most 1/64 of the time waited so far. If no rank is missing after
+# a wait of t seconds, the waiting rank searches again after another t / 16 seconds.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts

@@ -13,7 +13,8 @@ import struct
 import zlib
 from hashlib import blake2b
 
-# A rank's list of 30 000 results, each of 500 bytes, needs 5 MB. The operating system provides the memory page by page.
+# 16 MiB of shared memory hold about 32 000 results of 500 bytes. For 32 000 results, each rank's dictionary `_places` needs
+# another 7 MB. The operating system provides the shared memory page by page.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16
@@ -37,7 +38,7 @@ class SharedResults:
         return None if place is None else self._memory[place]
 
     def add(self, key: bytes, value: bytes) -> None:
-        # If a rank is killed while it writes, the lock stays locked. Waiting for the lock would then never end.
+        # No rank waits for the lock, because the lock stays locked forever if a rank is killed while it writes.
         if not self._lock.acquire(block=False):
             return
         try:

@@ -59,8 +59,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # A repeating training step frees some memory that the previous step allocated. The stored event may contain an outdated
-        # handle for this memory, so the latest handle with the freed address is used.
+        # A training step may free memory that the previous step allocated, so a free event gets the newest handle for the freed
+        # address.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:

@@ -48,8 +48,7 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # Here PyTorch itself reads a value, not the script. Values were recorded only for the script's reads, so no
-            # recorded value is used.
+            # PyTorch itself reads this value, and a recording contains only values that the script reads.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 

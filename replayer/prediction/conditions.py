@@ -15,7 +15,8 @@ from traces.rates.estimate_errors import prediction_errors
 _ROWS = prediction_errors()
 
 # The mean error of predicted step times, depending on the source of the kernel times (benchmarks/what_if.py, docs/what_if.md).
-# The error of predictions from data sheets alone was not measured, so the largest error of all other predictions is shown.
+# For predictions from data sheets alone, no error was measured, so the largest error of all measured kinds of predictions is
+# used.
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],

@@ -226,8 +226,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # For another GPU, the recorded time of a copy is an estimate even if the ratio is 1, because the bus of that GPU may be
-        # another one.
+        # Another GPU may have a faster or slower bus, so the predicted time of a copy on another GPU is always an estimate.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

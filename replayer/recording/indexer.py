@@ -73,8 +73,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # A kernel without a recorded launch was launched before the recording began, unless most kernels have no recorded
-        # launch.
+        # If most kernels have a recorded launch, a kernel without a recorded launch was launched before the recording began.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -135,8 +134,8 @@ class RecordingIndexer:
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If a synchronizing call returned without waiting, its whole duration is CPU time. If a recorded synchronizing call did
-        # not wait, the replayed call takes its recorded CPU time and then waits until the GPU is idle.
+        # If a recorded synchronizing call did not wait for the GPU, its whole duration is CPU time, and the replayed call
+        # starts to wait only after this CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
         # A copy on the GPU starts some time after the call that launches the copy. The replayed copy has the same delay.

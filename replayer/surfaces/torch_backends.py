@@ -51,8 +51,8 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # `torch.backends.cudnn` is a wrapper around the module `m`. Functions of `m` do not see attributes of the wrapper, so the
-    # attributes of `m` are replaced.
+    # The functions of `torch.backends.cudnn` belong to the module `torch.backends.cudnn.m` and read only attributes of that
+    # module.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}

@@ -15,7 +15,7 @@ from traces.script.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, `torch.backends.cudnn.rnn` is a wrapper around the module `m`. Functions of `m` do not see attributes
-    # of the wrapper, so `_cudnn` is set in `m`.
+    # Since PyTorch 2.11, the functions of `torch.backends.cudnn.rnn` belong to the module `torch.backends.cudnn.rnn.m` and read
+    # only attributes of that module.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

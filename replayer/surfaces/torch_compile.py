@@ -19,8 +19,8 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, patch_around, when_imported
 
-# The module torch._inductor.cudagraph_trees imports these C functions, which CPU builds of PyTorch lack.
-# `torch.compiler.reset()` imports the module if a GPU is available.
+# If a GPU is available, `torch.compiler.reset()` imports C functions that CPU builds of PyTorch lack
+# (torch/_inductor/cudagraph_trees.py).
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _COMPILATIONS_KEPT = 1 << 20

@@ -36,7 +36,7 @@ wrapper: TorchAny = (
 )  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
-# The instance dictionary of a tensor. Scripts cannot see attributes of a tensor that belong to the replayer
+# Reads the instance dictionary of a tensor, including the replayer's attributes, which scripts cannot see
 # (Note [Attributes of scripts] in tensor.py).
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__

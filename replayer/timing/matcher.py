@@ -135,8 +135,7 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # An op may have no recorded counterpart because its kernel has another name in this PyTorch release. Only so many of
-        # these ops are stored, because a script that never ends a step could call any number of ops.
+        # `may_defer` limits the length of `deferred`, because a script that never ends a step could call any number of ops.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}

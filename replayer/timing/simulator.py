@@ -174,8 +174,8 @@ class Simulator:
                     call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # The script launches the CUDA graph here, before the first captured op. Captured phases without ops, such as
-                # zero_grad, therefore end before the launch.
+                # The launch of the CUDA graph is placed just before the first captured op, and after captured phases without
+                # ops, such as zero_grad.
                 segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
                 if segment is None or self.tracker.turns[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

@@ -86,8 +86,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": calls.shown,
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # torch.Tensor inherits most methods that read values, such as `item`, from a C class. Attributes of a C class cannot be
-        # replaced, so the wrapped methods become attributes of torch.Tensor.
+        # torch.Tensor inherits methods such as `item` from a C class with read-only attributes, so torch.Tensor itself gets the
+        # wrapped methods.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -69,8 +69,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # `held` counts the blocks of each size. If the count never falls below its value just after an allocation, the allocated
-    # block was never freed.
+    # `held` counts the allocated blocks of one size. A block was never freed if `held` never falls below its value just after
+    # the block's allocation.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]

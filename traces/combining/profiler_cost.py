@@ -105,8 +105,8 @@ class _WithoutCost:
             at = np.concatenate(([begin], times[first:last], [until]))
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # No gap between two events may become shorter than `LEAST_GAP_NS`. `backlog` is the overhead that the gaps before
-            # each event could not absorb. Later gaps are shortened by the backlog.
+            # The profiler's overhead is subtracted from the gaps between events, but no gap becomes shorter than
+            # `LEAST_GAP_NS`. `backlog` is the overhead that remains to be subtracted from later gaps.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))

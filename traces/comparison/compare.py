@@ -456,8 +456,8 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # If no evaluation step was recorded, a replay gives its evaluation steps the times of training steps. Such an evaluation
-    # step is not compared with the training step.
+    # If no evaluation step was recorded, a replayed evaluation step has the times of a training step, and is not compared with
+    # that training step.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
@@ -498,7 +498,7 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
 def _problems(trace: Trace, beside: Trace) -> list[str]:
     said = [of.text for of in serious_problems(trace)]
-    # `trace record` also records steps without the profiler. In an imported profile, all steps were profiled.
+    # The profiler slows all steps of an imported profile, but only some steps of a recording made by `trace record`.
     sources = [of.run_of(of.ranks[0]).source if of.ranks else "" for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         said.append(_UNDER_PROFILER)

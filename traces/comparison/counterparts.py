@@ -202,9 +202,9 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# GPU events of two traces are paired in several rounds, and each tuple in `_LEVELS` lists the columns that must be equal in one
-# round. The k-th event with given values in one trace is paired with the k-th event with equal values in the other trace. Later
-# rounds compare fewer columns, and use only events that are still unpaired.
+# Each tuple in `_LEVELS` describes one round of pairing. Two GPU events form a pair if they are equal in all columns of the
+# tuple. If several GPU events of a trace are equal in all columns of the tuple, the events are paired in the order of their
+# launches. GPU events that are in a pair take no part in later rounds.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

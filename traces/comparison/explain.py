@@ -132,8 +132,8 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
-        # If only the second trace uses nn.DataParallel, the time of one replica is compared with the first trace's forward
-        # pass.
+        # If only the second trace uses nn.DataParallel, the forward pass of its first replica is compared with the forward pass
+        # of the first trace.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns

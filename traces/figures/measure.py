@@ -312,7 +312,7 @@ def _last_of_chain(following: Column) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class WorkSum:
-    """Contains the number and total time of the kernels or ops with one name."""
+    """Counts the kernels or ops that have the same name, and adds up their GPU times."""
 
     name: str
     count: int
@@ -368,8 +368,8 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     known = allocated_bytes != NONE
     if known.any():
         return MemoryCurve(time_ns[known], allocated_bytes[known], 0, "recorded")
-    # If the script frees memory that was allocated before the recording, the running sum of allocated bytes becomes negative.
-    # The lowest value of the running sum shows how much memory was allocated before the recording.
+    # `total` becomes negative if the script frees memory that was allocated before the recording began, so the lowest `total`
+    # shows how much memory was allocated before.
     total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")

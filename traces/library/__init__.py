@@ -24,8 +24,8 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Recordings that earlier releases called "p100" and "p100x2". The recordings were renamed because they were made without cuDNN.
-# Without cuDNN, a P100 is four times slower.
+# Earlier releases used the names "p100" and "p100x2" for recordings that were made without cuDNN and are therefore four times
+# slower.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 

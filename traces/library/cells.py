@@ -40,7 +40,7 @@ SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
 VERSION = 1
 
-# Columns of times. "rest" is the sum of loss, zero_grad, backward and optimizer, if only the sum was measured.
+# If only the sum of the times of loss, zero_grad, backward and optimizer was measured, the sum is in the column "rest".
 PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
 _MEMORY = ("peak_bytes", "persistent_bytes")
 _SPREAD = "spread_"  # prefix of a phase's name for the standard deviation of its samples

@@ -24,9 +24,8 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# `_KEPT` is the cache. A cache key consists of a decorated function, the id of a trace, and the remaining arguments of the
-# function. A cached value contains the function's result and the trace. As long as the trace exists, no other object can get
-# its id.
+# The key of a cached result contains the id of the trace. The cache also stores the trace, because no other object can get the
+# trace's id as long as the trace exists.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 

@@ -34,7 +34,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # If k intervals start at or before a time t, the intervals cover `min(t, _ends_ns[k]) + _shift_ns[k]` ns before t.
+        # `_shift_ns[k]` is the negative sum of the first interval's start and of all gaps between the first k intervals.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -91,8 +91,8 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     """Return how many nanoseconds the union of each group of intervals covers."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # Compute, for each interval, the latest end of all intervals of the group so far. Adding `first_of_group` makes the numbers
-    # of a group larger than all numbers of earlier groups. The running maximum therefore ignores earlier groups.
+    # Compute, for each interval, the latest end of all intervals of its group so far. The running maximum ignores earlier
+    # groups, because `first_of_group` grows by at least `len(order)` from one group to the next.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

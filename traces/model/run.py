@@ -134,8 +134,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes a call of a model in a replay without a recording. The replay takes the duration of the model's call from
-    published step times."""
+    """Names the published step times that a replay without a recording uses for one model of the script."""
 
     cell: str
     batch: int

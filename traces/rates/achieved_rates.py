@@ -409,9 +409,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # The order of the inputs of convolution_backward differs between releases of PyTorch. The gradient of a convolution's
-        # output has one channel for each output channel of the weight. If several tensors have this number of channels, the
-        # smallest tensor is assumed to be the gradient.
+        # The order of the inputs of convolution_backward differs between releases of PyTorch. The output's gradient is assumed
+        # to be the smallest tensor with as many channels as the weight has output channels.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

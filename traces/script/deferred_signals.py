@@ -67,7 +67,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # The exit function is registered twice, because Ctrl-C can interrupt the first call before its first line.
+    # `once` is registered twice, because Ctrl-C may end the first call of `once` before `once` has called `finish`.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -71,7 +71,7 @@ class _FitRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """Contains the memory that a script requests, and one result for each GPU."""
+    """Shows how much GPU memory a script requests, and whether the script fits on each GPU."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]

@@ -81,7 +81,8 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class CellMemory:
-    """Contains the memory that a network needs at each batch size. All three lists have the same length."""
+    """Lists batch sizes, and the GPU memory that training a network needs at each of them. All three lists have the same
+    length."""
 
     batches: list[int]
     peak_bytes: list[int]
@@ -114,7 +115,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddFacts:
-    """Lists the entries that were copied into the user's own library."""
+    """Lists the measurements that `trace library add` copied to the user's library."""
 
     added: list[str]
     file: str

@@ -26,8 +26,8 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # The recorder assigns a loss that the script reads after `optimizer.step()` to the next training step, because
-            # `optimizer.step()` ends a step. The last loss has no next step.
+            # A loss that the script reads after `optimizer.step()` is recorded with the next training step. After the last
+            # training step, a loss is recorded without a step (NONE).
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:

@@ -71,7 +71,7 @@ def refusal_like(
     if func._schema.overload_name.endswith("out"):
         name = _any_overload(name)
     kernels = _kernels().get(name, {})
-    # An accumulation in a given dtype needs another kernel than the measured calls.
+    # The measured calls had no argument `dtype`, and an op may call another CUDA kernel if the script passes `dtype`.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     if scalar not in kernels and (measured or _accepts_empty(name, args)):
         return None

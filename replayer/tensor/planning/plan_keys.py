@@ -51,7 +51,7 @@ def keyer(
     def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # The code compares `type(x)` with a class, because this is faster than catching an AttributeError.
+    # The generated code checks `type(x)` before it reads `x.tensor_meta`, because catching an AttributeError is slower.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     found = "get" if get else ""

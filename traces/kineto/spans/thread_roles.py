@@ -43,8 +43,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The main thread is the thread with the most step marks. If two threads have equally many step marks, the thread with more
-    # optimizer steps is the main thread, and so on through the list below.
+    # The main thread is the thread with the highest count in the first list of `evidence`. Each further list decides between
+    # threads with equal counts in all earlier lists.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),
