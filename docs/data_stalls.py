@@ -327,8 +327,8 @@ def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
         "`trace stalls` uses a model to predict when a script receives each batch from its DataLoader. For each run, the "
-        "model gets the number of workers, the number of CPU cores, the CPU time of each batch, the step times, and the GPU "
-        "time. The file /proc/stat shows how many CPU cores other programs used on average during the run. The model "
+        "model gets the number of workers, the number of CPU cores, the CPU time of each batch, the step times, the GPU "
+        "time, and the average number of CPU cores that other programs used (from /proc/stat). The model "
         "computes how the script and the DataLoader workers share the CPU cores, and how far the workers run ahead of the "
         "script. The tables show images per second, not counting the first steps of each run. Each row describes one run with "
         f"{BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two workers.\n"
