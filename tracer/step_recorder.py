@@ -375,8 +375,8 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, start, end, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,
         )
-        # The lists are emptied before the step is written. If a signal handler then raises an exception, the step is lost
-        # instead of written twice.
+        # The lists are emptied before the step is written, so that an exception of a signal handler can only lose the step, but
+        # not write the step twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:
