@@ -9,6 +9,8 @@ import orjson
 import pytest
 
 from traces.analyses.transfers import transfers
+from traces.analyses.waits import host_waits
+from traces.figures.measure import op_of
 from traces.figures.summary import summarize
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.odd_events import category_of
@@ -326,6 +328,32 @@ def test_intel_gpu_waits_and_collective_rows_do_not_count_as_work() -> None:
     trace = imported(span("aten::a", 10, 5), *rows)
     assert sorted(trace.device.kind.tolist()) == [DeviceKind.SYNC, DeviceKind.ANNOTATION]
     assert trace.problems == {} and busy_us(trace) == 0
+
+
+def test_kernels_of_an_intel_gpu_have_launches_and_lost_ones_are_counted() -> None:
+    """GIVEN two ops of 10 ms on the GPU, as Kineto's XPU plugin writes them, and a copy to the host that waits for them WHEN
+    the rows are read THEN each kernel has its op, the copy is a wait of 19.9 ms, and a launch without a kernel is counted."""
+
+    def launched(number: int, start: float, dur: float, name: str) -> Event:
+        return span(name, start, dur, "xpu_runtime", correlation=number, External_id=number)
+
+    def work(number: int, start: float, dur: float, name: str, category: str = "kernel") -> Event:
+        told = {"sycl queue": 64, "l0 queue": "0x55d0", "correlation": number, "External id": number, "device": 0}
+        return span(name, start, dur, category, 64) | {"pid": 0, "args": told}
+
+    to_host = "Memcpy D2M (DEVICE -> MEMORY(Unknown))"
+    ops = [span(name, 100 * at, 50, External_id=at) for at, name in ((1, "aten::mm"), (2, "aten::addmm"))]
+    launches = [launched(at, 100 * at + 10, 5, "urEnqueueKernelLaunch") for at in (1, 2)]
+    copy = [span("aten::item", 300, 20_000, External_id=3), launched(3, 310, 19_900, "urEnqueueUSMMemcpy")]
+    kernels = [work(1, 150, 10_000, "gemm"), work(2, 10_150, 10_000, "gemm"), work(3, 20_195, 10, to_host, "gpu_memcpy")]
+    trace = imported(*ops, *launches, *copy, *kernels)
+    names = [trace.strings[int(trace.host.name[row])] for row in op_of(trace).tolist()]
+    assert (trace.problems, names) == ({}, ["aten::mm", "aten::addmm", "aten::item"])
+    assert trace.device.stream.tolist() == [64] * 3 and busy_us(trace) == 20_010
+    waits = host_waits(trace, 0)
+    assert (waits.start_ns - trace.host.start_ns.min()).tolist() == [210_000]
+    assert (waits.end_ns - waits.start_ns).tolist() == [19_895_000]
+    assert imported(*ops, *launches, *copy, kernels[0], kernels[2]).problems == {"lost-kernel": 1}
 
 
 @pytest.mark.parametrize(("told", "numbers"), [({}, QUEUES), ({"hsa_queue": 2}, STREAMS)])
