@@ -24,9 +24,10 @@ def test_each_column_may_hold_its_lowest_and_highest_number_and_no_others() -> N
             column = column_at(trace, where)
             if not len(column) or not least <= beyond <= most or count <= 0:
                 continue
-            column[0] = beyond
+            column[:] = lowest
+            column[-1] = beyond
             assert fault(trace) == f"{where} holds {beyond}, outside {lowest}..{count - 1}"
-            column[0] = last
+            column[-1] = last
             assert f"{where} holds" not in (fault(trace) or "")
             tried += 1
     assert tried > 60

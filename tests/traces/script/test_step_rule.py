@@ -358,3 +358,25 @@ def test_a_script_without_backward_passes_is_one_evaluation_step() -> None:
     about_to_train = StepCut(ONE)
     about_to_train.module_called(MODEL, True)
     assert about_to_train.at_stop is StepEnd.NOTHING
+
+
+@pytest.mark.parametrize(
+    ("module", "grad", "ends"),
+    [(MODEL, False, "T"), (MODEL, True, "T"), (OTHER, True, "T"), (OTHER, False, "")],
+)
+def test_without_an_optimizer_the_next_forward_pass_ends_a_step_but_a_metric_does_not(
+    module: int, grad: bool, ends: str
+) -> None:
+    """GIVEN a script that updates its weights itself WHEN a module is called after the backward pass."""
+    script = Script(StepCut(Optimizers()))
+    script.train(MODEL)
+    script.call(module, grad=grad)
+    assert script.ended == ends
+
+
+def test_a_first_backward_pass_without_an_optimizer_is_no_complete_step_at_the_end() -> None:
+    script = Script(StepCut(Optimizers()))
+    script.train(MODEL)
+    assert script.cut.at_stop == StepEnd.NOTHING
+    script.train(MODEL)
+    assert (script.ended, script.cut.at_stop) == ("T", StepEnd.TRAINING)

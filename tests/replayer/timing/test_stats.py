@@ -1,0 +1,38 @@
+"""Host times of a replay, per step and per op."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.timing.timeline.stats import ReplayStats
+
+
+def ended(*steps: tuple[int, int, int, bool]) -> ReplayStats:
+    """Steps of so many ops, with their lag, their host time and whether they are kept."""
+    stats = ReplayStats()
+    for stats.ops, stats.lag_ns, busy_ns, keep in steps:
+        stats.end_step(busy_ns, keep=keep)
+    return stats
+
+
+@pytest.mark.parametrize(("speed", "us_per_op"), [(1.0, 3.0), (2.0, 1.5)])
+def test_host_figures_are_medians_of_the_steps_that_are_kept(speed: float, us_per_op: float) -> None:
+    """GIVEN 2 us and 4 us per op in two steps, and a step that is not kept."""
+    figures = ended((4, 100, 8000, True), (9, 900, 9_000_000, False), (2, 300, 8000, True)).host_figures(speed)
+    assert (figures.us_per_op, figures.ops_per_step) == (us_per_op, 3)
+    assert (figures.lag_ns_per_step, figures.lag_ns_of_worst_step) == (200, 300)
+
+
+def test_a_step_without_ops_counts_as_one_op() -> None:
+    assert ended((0, 0, 5000, True)).host_figures(1.0).us_per_op == 5.0
+
+
+def test_without_a_step_there_are_no_figures() -> None:
+    assert ended((4, 100, 8000, False)).host_figures(1.0).us_per_op is None
+
+
+def test_missing_ops_are_counted_by_shape() -> None:
+    stats = ReplayStats()
+    for shapes in (((2,),), ((2,),), ((3,),)):
+        stats.miss("aten::mm", shapes)
+    assert stats.missing == {("aten::mm", ((2,),)): 2, ("aten::mm", ((3,),)): 1}
