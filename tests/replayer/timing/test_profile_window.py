@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
+
 from replayer.timing.timeline.profile_window import merged
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model.trace import Device, DeviceSpans, HostKind, HostSpans, Thread, Trace
 
 
-def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans() -> None:
+@pytest.mark.parametrize("base_ns", [0, 1_700_000_000_000_000_000])
+def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans(base_ns: int) -> None:
     """GIVEN an op known to Kineto and the virtual GPU, an op known only to the virtual GPU, and an op of a new thread WHEN a
     call recorded by Kineto begins or ends within the second op THEN it does so at the op's end. The third op is in no thread of
     Kineto."""
@@ -32,9 +35,9 @@ def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans() -> None:
             span("scatter", "user_annotation", 1012.0, 20.0),  # ends within the copy
             span("gather", "user_annotation", 1034.0, 40.0),  # begins within it
         ],
-        "baseTimeNanoseconds": 0,
+        "baseTimeNanoseconds": base_ns,
     }
-    told = merged(kineto, window, 0, [(990_000, 90_000), (1_090_000, 200_000)])
+    told = merged(kineto, window, base_ns, [(base_ns + 990_000, 90_000), (base_ns + 1_090_000, 200_000)])
     spans = {event["name"]: event for event in told["traceEvents"] if event.get("ph") == "X"}
     ends = {name: round(event["ts"] + event["dur"], 3) for name, event in spans.items()}
     assert (spans["aten::mm"]["ts"], ends["aten::mm"]) == (100.0, 120.0)
