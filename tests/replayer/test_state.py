@@ -1,0 +1,25 @@
+"""The state of the replay in this process."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from replayer import state
+
+
+@pytest.mark.parametrize(("thread", "has_steps"), [("none", True), ("this", False), ("another", True)])
+def test_only_the_thread_that_traces_a_graph_has_no_steps(
+    thread: str, has_steps: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = threading.get_ident()
+    monkeypatch.setattr(state.STATE, "gpu", SimpleNamespace(steps="steps"))
+    monkeypatch.setattr(state.STATE, "compiling", {"none": 0, "this": own, "another": own + 1}[thread])
+    assert (state.script_steps() is not None) is has_steps
+
+
+def test_a_script_that_has_not_used_the_gpu_has_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state.STATE, "gpu", None)
+    assert state.script_steps() is None
