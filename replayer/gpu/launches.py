@@ -23,7 +23,9 @@ Note [Our own time]
 
 from __future__ import annotations
 
+import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter_ns  # bound here, because surfaces/time.py may patch the module's attributes
@@ -98,6 +100,7 @@ class ScriptLaunches:
         self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the op that does not match
         self._numbers: list[tuple[int, int]] = []
         self._peerless: set[int] = set()
+        self._in_turns: list[HostThread] | None = None  # the threads of `in_turns`
 
     def launch(self, signature: OpSignature, device: int) -> None:
         # see Note [Played in batches]
@@ -147,6 +150,8 @@ class ScriptLaunches:
 
     def flush(self) -> None:
         with self.lock:
+            if self._in_turns is not None and not self.takes_turns:
+                return  # another thread, such as one that copies batches into pinned memory
             pending, timeline = self.pending, self._timeline
             row, count = timeline.host_rows, len(pending) // 3
             timeline.ranges.assign_rows(row, count)
@@ -181,6 +186,39 @@ class ScriptLaunches:
             else:
                 rest += (caller, signature, called_ns)
         return rest
+
+    @contextmanager
+    def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
+        """Inside this context, nothing is played unless one of `threads` looks at the device. Afterwards, the launches on one
+        stream are played as if `threads` took turns.
+
+        See Note [Replicas take turns] in surfaces/torch_nn_parallel.py.
+        """
+        self.flush()
+        batch, self._batch = self._batch, sys.maxsize
+        self._in_turns = threads
+        try:
+            yield
+        finally:
+            self._batch, self._in_turns = batch, None
+            with self.lock:
+                callers = self.pending[::3]
+                if len({id(caller.stream) for caller in callers}) == 1:
+                    number = {id(thread): i for i, thread in enumerate(threads)}
+                    self._reorder(in_turns([number.get(id(caller.thread), len(threads)) for caller in callers]))
+
+    @property
+    def takes_turns(self) -> bool:
+        """Return True in a thread of `in_turns`."""
+        return self._in_turns is not None and self.current.known_thread() in self._in_turns
+
+    def _reorder(self, order: list[int]) -> None:
+        self.pending[:] = [self.pending[3 * i + part] for i in order for part in range(3)]
+        if len(self._numbers) == len(order):
+            self._numbers[:] = [self._numbers[i] for i in order]
+        ranges, row = self._timeline.ranges, self._timeline.host_rows
+        ranges.assign_rows(row, len(order))
+        ranges.reordered(row, order)
 
     def calls(self) -> int:
         return self._timeline.host_rows + len(self.pending) // 3
@@ -333,3 +371,16 @@ class ScriptLaunches:
         if stream in self.capture:
             self.capture.note_work(self.simulator.play_node, stream, signature, copy)
         return stream in self.capture
+
+
+def in_turns(threads: list[int]) -> list[int]:
+    """Return the order of ops in which the threads take turns. `threads` has the thread's number for each op.
+
+    Example: `in_turns([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`.
+    """
+    counts = Counter[int]()
+    turns = []
+    for thread in threads:
+        turns.append((counts[thread], thread))
+        counts[thread] += 1
+    return sorted(range(len(threads)), key=turns.__getitem__)

@@ -127,6 +127,8 @@ class ScriptSteps:
             self._clock.resume()
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
+        if self._launches.takes_turns:
+            return  # a replica, in a call that the script's thread has reported
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.module_called, id(module), grad_enabled):
                 self._look_at_steps()

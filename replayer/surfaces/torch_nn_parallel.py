@@ -7,6 +7,11 @@ Note [Threads of replicas]
     `parallel_apply` starts one thread per replica and waits for all of them. Each replica thread starts with the virtual time
     and the position in the recording of the thread that creates it. The creating thread continues with the latest virtual time
     and position of all replica threads.
+
+Note [Replicas take turns]
+    On one device, the replicas launch the same ops on the same stream, and the order of the launches depends on when Python
+    switches threads. With `--clock recorded`, the replay must not depend on this order. So the launches are played after all
+    replicas have returned: first the first op of each replica, then the second op of each replica, and so on.
 """
 
 from __future__ import annotations
@@ -14,10 +19,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from threading import Event
 from types import ModuleType
 
 from replayer.state import gpu, started
 from replayer.timing.host_threads import HostThread
+from replayer.timing.steps.data_parallel import OpenStage
 from replayer.torch_types import TorchAny
 from traces.script.data_parallel_hooks import DataParallelHooks
 from traces.script.patching import around, patch, patch_everywhere
@@ -46,13 +53,15 @@ def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny,
     # see Note [Threads of replicas]
     if started() is None:
         return call(modules, *args, **kwargs)
-    looking, threads = gpu().launches.looking, list[HostThread]()
-    with looking as maker:
+    launches, threads = gpu().launches, list[HostThread]()
+    with launches.looking as maker:
         replicas = [_replica(number, module, maker, threads) for number, module in enumerate(modules)]
+    if not launches.clock.flows and len(modules) > 1:
+        return _replicas_in_turns(call, modules, maker, *args, **kwargs)
     try:
         return call(replicas, *args, **kwargs)
     finally:
-        with looking:
+        with launches.looking:
             for thread in threads:
                 maker.wait_for(thread)
 
@@ -69,6 +78,54 @@ def _replica(
             return module(*args, **kwargs)
 
     return apply
+
+
+class _ReplicasInTurns:
+    """See Note [Replicas take turns]."""
+
+    def __init__(self, maker: HostThread, count: int) -> None:
+        self.threads: list[HostThread] = []
+        self._maker = maker
+        self._stages: list[OpenStage] = []
+        self._has_begun = [Event() for _ in range(count)]
+
+    def replica(self, number: int, module: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+        def apply(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+            if number:
+                self._has_begun[number - 1].wait()
+            try:
+                self._begin(number)
+            finally:
+                self._has_begun[number].set()
+            return module(*args, **kwargs)
+
+        return apply
+
+    def _begin(self, number: int) -> None:
+        here = gpu()
+        with here.launches.lock:
+            here.current.begin_thread(f"replica {number}", self._maker)
+            thread = here.current.thread()
+            self.threads.append(thread)
+            self._stages.append(here.simulator.tracker.begin_stage(thread, "parallel_apply", thread.device))
+
+    def end(self) -> None:
+        here = gpu()
+        with here.launches.looking:
+            for thread, stage in zip(self.threads, self._stages, strict=False):
+                here.simulator.tracker.stages.end(thread, stage)
+                self._maker.wait_for(thread)
+
+
+def _replicas_in_turns(
+    call: Callable[..., TorchAny], modules: TorchAny, maker: HostThread, *args: TorchAny, **kwargs: TorchAny
+) -> TorchAny:
+    replicas = _ReplicasInTurns(maker, len(modules))
+    try:
+        with gpu().launches.in_turns(replicas.threads):
+            return call([replicas.replica(number, module) for number, module in enumerate(modules)], *args, **kwargs)
+    finally:
+        replicas.end()
 
 
 def install(torch: ModuleType) -> None:

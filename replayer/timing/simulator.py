@@ -199,6 +199,9 @@ class Simulator:
             self._play_in_order(callers, signatures, called_ns)
             return
         streams = [caller.stream for caller in callers]
+        if streams.count(streams[0]) == len(streams):
+            self._play_in_order(callers, signatures, called_ns)
+            return
         first = [streams.index(stream) for stream in streams]
         self.timeline.ranges.reordered(self.timeline.host_rows, sorted(range(len(streams)), key=first.__getitem__))
         for stream in dict.fromkeys(streams):

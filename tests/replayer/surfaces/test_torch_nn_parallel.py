@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from replayer import state
 from replayer.cost_model.constants import KERNEL_FLOOR_NS
+from replayer.gpu.launches import in_turns
 from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.format.trace_file import load
@@ -28,10 +29,16 @@ HIDDEN = 1024
 STEPS = 3
 
 
-def _use(trace: Trace, **options: Any) -> tuple[VirtualGpu, Any]:
+class StandingClock(FakeClock):
+    """Stands in for the recorded clock, which this machine's own time does not advance."""
+
+    flows = False
+
+
+def _use(trace: Trace, clock: FakeClock | None = None, **options: Any) -> tuple[VirtualGpu, Any]:
     log: Any = Log()
     log.strings = Strings(list(trace.strings.texts))
-    gpu = VirtualGpu(trace, 0, FakeClock(), log, options=GpuOptions(**options))
+    gpu = VirtualGpu(trace, 0, clock or FakeClock(), log, options=GpuOptions(**options))
     state.start(lambda: gpu)
     return gpu, log
 
@@ -135,6 +142,39 @@ def test_evaluation_without_gradients_has_only_the_forward_parts() -> None:
     state.gpu().steps.stop()
     names = Counter(row[1] for row in log.parts)
     assert names == {"scatter": 2, "replicate": 2, "parallel_apply": 4, "gather": 2}
+
+
+class _Replica(nn.Module):
+    """Two ops, which wait until the other replica has launched both of its ops if `waits`."""
+
+    def __init__(self, other_done: threading.Event, waits: bool) -> None:
+        super().__init__()
+        self.other_done, self.waits = other_done, waits
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.waits:
+            assert self.other_done.wait(10)
+        y = torch.exp(torch.relu(x))
+        self.other_done.set()
+        return y
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_on_a_recorded_clock_the_launches_of_replicas_alternate(waiting: int) -> None:
+    """GIVEN two replicas on one device WHEN one launches all of its ops before the other THEN their launches are played in
+    turns, whichever was first."""
+    gpu, log = _use(load(find("p100x2-no-cudnn")), StandingClock())
+    x, done = torch.randn(4, 64).cuda(), threading.Event()
+    gpu.launches.flush()
+    before = len(log.host)
+    replicas = [_Replica(done, number == waiting) for number in range(2)]
+    nn.parallel.parallel_apply(replicas, [(x,), (x,)])
+    rows = [(gpu.current.threads[row[0]].name, log.strings[row[2]]) for row in log.host[before:]]
+    assert rows == [(f"replica {number}", op) for op in ("aten::relu", "aten::exp") for number in (0, 1)], rows
+
+
+def test_threads_take_turns() -> None:
+    assert in_turns([1, 1, 0, 0, 0]) == [2, 0, 3, 1, 4]
 
 
 def test_data_parallel_works_with_shared_or_single_devices() -> None:
