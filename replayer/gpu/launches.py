@@ -205,20 +205,18 @@ class ScriptLaunches:
                 callers = self.pending[::3]
                 if len({id(caller.stream) for caller in callers}) == 1:
                     number = {id(thread): i for i, thread in enumerate(threads)}
-                    self._reorder(in_turns([number.get(id(caller.thread), len(threads)) for caller in callers]))
+                    order = in_turns([number.get(id(caller.thread), len(threads)) for caller in callers])
+                    self.pending[:] = [self.pending[3 * i + part] for i in order for part in range(3)]
+                    if len(self._numbers) == len(order):
+                        self._numbers[:] = [self._numbers[i] for i in order]
+                    ranges, row = self._timeline.ranges, self._timeline.host_rows
+                    ranges.assign_rows(row, len(order))
+                    ranges.reordered(row, order)
 
     @property
     def takes_turns(self) -> bool:
         """Return True in a thread of `in_turns`."""
         return self._in_turns is not None and self.current.known_thread() in self._in_turns
-
-    def _reorder(self, order: list[int]) -> None:
-        self.pending[:] = [self.pending[3 * i + part] for i in order for part in range(3)]
-        if len(self._numbers) == len(order):
-            self._numbers[:] = [self._numbers[i] for i in order]
-        ranges, row = self._timeline.ranges, self._timeline.host_rows
-        ranges.assign_rows(row, len(order))
-        ranges.reordered(row, order)
 
     def calls(self) -> int:
         return self._timeline.host_rows + len(self.pending) // 3
