@@ -16,7 +16,7 @@ from replayer.compiled.planned_memory import planned_requests
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.region_memory import BlockRequest, RegionMemory
-from replayer.recording.recorded_regions import RecordedCall, Shapes, graph_ops_of
+from replayer.recording.recorded_regions import GraphOps, RecordedCall, Shapes, graph_ops_of
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -29,8 +29,8 @@ class CompiledRegion:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.inputs: Shapes = ()
-        self.kept: list[list[AllocationHandle]] = []  # one list per forward pass without backward pass so far: see RegionMemory
+        # the forward passes without backward pass so far: shapes of the inputs, and blocks that the backward pass may free
+        self.forwards: list[tuple[Shapes, list[AllocationHandle]]] = []
         self._step = -1
         self._calls = {False: 0, True: 0}
 
@@ -38,8 +38,8 @@ class CompiledRegion:
         step = gpu().simulator.tracker.number
         if step != self._step:
             self._step, self._calls = step, {False: 0, True: 0}
-            while self.kept:
-                _free(self.kept.pop())
+            while self.forwards:
+                _free(self.forwards.pop()[1])
         number = self._calls[is_backward]
         self._calls[is_backward] += 1
         return number
@@ -58,28 +58,40 @@ class RegionGraph:
         graph.recompile()
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward
-        self._ops = graph_ops_of(_ops_of(graph))
         self._ranges = [f"{REGION}{region.name}"]
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
         self._module = graph
+        self._graph_ops: dict[tuple[int, ...], GraphOps] = {}  # by the sizes that replace symbolic sizes
         self._plans: dict[int, tuple[BlockRequest, ...] | None] = {}  # by number of recorded ops
 
     def __call__(self, inputs: list[TorchAny]) -> TorchAny:
         device = next((value.tensor_meta.index for value in inputs if isinstance(value, VirtualTensor)), None)
         if device is None:
             return self._run(inputs)
-        if not self._is_backward:
-            self._region.inputs = _shapes_of(inputs) if self._trains else ()
-        recorded = self._recorded()
+        region, regions = self._region, gpu().recording.regions
+        number = region.call_number(is_backward=self._is_backward)
+        shapes, kept = _shapes_of(inputs) if self._trains else (), list[AllocationHandle]()
+        if self._is_backward:
+            shapes, kept = region.forwards.pop() if region.forwards else ((), kept)
+        sizes = tuple(value for value in inputs if isinstance(value, int))
+        recorded = regions.call(region.name, shapes, lambda: self._ops_with(sizes), number, is_backward=self._is_backward)
         with gpu().steps.within_ranges(*self._ranges):
             if recorded is None or computing():
-                return self._run(inputs)
-            return self._run_as_recorded(inputs, recorded, device)
+                results = self._run(inputs)
+            else:
+                results, kept = self._run_as_recorded(inputs, recorded, device, kept)
+        if len(regions) and self._trains and not self._is_backward:
+            region.forwards.append((shapes, kept))
+        else:
+            _free(kept)
+        return results
 
-    def _run_as_recorded(self, inputs: list[TorchAny], recorded: RecordedCall, device: int) -> TorchAny:
-        here, kept = gpu(), self._region.kept
+    def _run_as_recorded(
+        self, inputs: list[TorchAny], recorded: RecordedCall, device: int, kept: list[AllocationHandle]
+    ) -> tuple[TorchAny, list[AllocationHandle]]:
+        here = gpu()
         launches = here.launches
         requested = self._planned(recorded) if recorded.memory is None else recorded.memory
         if requested is None:
@@ -87,9 +99,8 @@ class RegionGraph:
                 results = self._run(inputs)
             for signature in recorded.ops:
                 launches.launch(signature, device)
-            return results
-        left = kept.pop() if self._is_backward and kept else ()
-        memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, left)
+            return results, kept
+        memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, kept)
         with launches.muted(), memory.uncounted(workspaces=recorded.launches_graph):
             results = self._run(inputs)
         requests = list(requested)
@@ -101,10 +112,7 @@ class RegionGraph:
             memory.play(requests)
         except OutOfMemory as full:
             raise full.to_torch() from None
-        kept.append(memory.end())
-        if self._is_backward or not self._trains:
-            _free(kept.pop())
-        return results
+        return results, memory.end()
 
     def _planned(self, recorded: RecordedCall) -> tuple[BlockRequest, ...] | None:
         if recorded.launches_graph:
@@ -114,13 +122,10 @@ class RegionGraph:
             self._plans[count] = planned_requests(self._module, count)
         return self._plans[count]
 
-    def _recorded(self) -> RecordedCall | None:
-        regions = gpu().recording.regions
-        if not len(regions):
-            return None
-        region = self._region
-        number = region.call_number(is_backward=self._is_backward)
-        return regions.call(region.name, region.inputs, self._ops, number, is_backward=self._is_backward)
+    def _ops_with(self, sizes: tuple[int, ...]) -> GraphOps:
+        if sizes not in self._graph_ops:
+            self._graph_ops[sizes] = graph_ops_of(_ops_of(self._module, sizes))
+        return self._graph_ops[sizes]
 
 
 def _free(handles: list[AllocationHandle]) -> None:
@@ -132,15 +137,22 @@ def _shapes_of(inputs: list[TorchAny]) -> Shapes:
     return tuple(tuple(value.shape) for value in inputs if isinstance(value, torch.Tensor) and value.dim())
 
 
-def _ops_of(graph: TorchAny) -> Iterator[tuple[str, Shapes]]:
+def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shapes]]:
+    """Yield each op with the shapes of its inputs. `sizes` are the integers among the inputs of the graph."""
+    inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
+    traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
+    known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}
     for node in graph.graph.nodes:
         if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-            inputs = [one for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, torch.fx.Node)]
-            values = [one.meta.get("val") for one in inputs]
+            arguments = [one for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, torch.fx.Node)]
+            values = [one.meta.get("val") for one in arguments]
             tensors = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
-            yield node.target._schema.name, tuple(tuple(map(_hint, tensor.shape)) for tensor in tensors)
+            yield node.target._schema.name, tuple(tuple(_size(size, known) for size in tensor.shape) for tensor in tensors)
 
 
-def _hint(size: TorchAny) -> int:
-    """Return the size that a symbolic dimension had during tracing."""
-    return size if isinstance(size, int) else int(size.node.hint or 0)
+def _size(size: TorchAny, known: dict[TorchAny, int]) -> int:
+    """Return a size. A symbolic size without known symbols has the value that it had during tracing."""
+    if isinstance(size, int):
+        return size
+    exact = size.node.expr.xreplace(known)
+    return int(exact) if exact.is_number else int(size.node.hint or 0)

@@ -1,14 +1,14 @@
 """Reads the recorded calls of functions that torch.compile has compiled.
 
     regions = RecordedRegions.of(trace, rank, match_keys, keys)
-    call = regions.call("0/1", inputs=((32, 64),), graph_ops={...}, number=0, is_backward=False)    # None: not recorded
+    call = regions.call("0/1", inputs=((32, 64),), graph_ops=dict, number=0, is_backward=False)    # None: not recorded
     call.ops        # (OpSignature("aten::mm", ...), OpSignature("triton_poi_fused_add_0", ...))
     call.memory     # (BlockRequest(8192, block=0, outlives=True, op=0), ...)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from traces.model.trace import Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 Shapes = tuple[Shape, ...]
+Ops = tuple[OpSignature, ...]
 GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical name
 
 
@@ -38,13 +39,19 @@ class RecordedCall:
         return any(signature.op in GRAPH_LAUNCHES for signature in self.ops)
 
 
+Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
+
+
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
     """Stores the calls of one compiled function by input shapes. The calls come from the last of the steps with the most calls,
-    because early steps may include autotuning."""
+    because early steps may include autotuning.
 
-    forward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
-    backward: dict[Shapes, list[RecordedCall]] = field(default_factory=dict)
+    The inputs of compiled code that does not train are not recorded. Then calls with different ops are different variants.
+    """
+
+    forward: Variants = field(default_factory=dict)
+    backward: Variants = field(default_factory=dict)
 
 
 class RecordedRegions:
@@ -55,25 +62,29 @@ class RecordedRegions:
 
     @classmethod
     def of(cls, trace: Trace, rank: int, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> RecordedRegions:
-        steps: dict[tuple[str, bool, str], dict[int, list[RegionCall]]] = {}
-        for call in region_calls(trace, rank):
-            by_step = steps.setdefault((call.region, call.is_backward, call.inputs), {})
-            by_step.setdefault(call.step, []).append(call)
         signatures = _Signatures(trace, match_keys, keys)
+        steps: dict[tuple[str, bool, str, Ops], dict[int, list[RegionCall]]] = {}
+        for call in region_calls(trace, rank):
+            told_apart_by = () if call.inputs else signatures.of_call(call)
+            by_step = steps.setdefault((call.region, call.is_backward, call.inputs, told_apart_by), {})
+            by_step.setdefault(call.step, []).append(call)
         memory = _Memory(trace)
         made = cls()
         made.has_memory = memory.is_recorded
-        for (name, is_backward, inputs), by_step in steps.items():
+        for (name, is_backward, inputs, _), by_step in steps.items():
             region = made._regions.setdefault(name, _RecordedRegion())
-            calls = region.backward if is_backward else region.forward
+            variants = region.backward if is_backward else region.forward
             of_step = max(reversed(by_step.values()), key=len)
-            calls[parse_shapes(inputs)] = [RecordedCall(signatures.of_call(call), memory.of_call(call)) for call in of_step]
+            calls = [RecordedCall(signatures.of_call(call), memory.of_call(call)) for call in of_step]
+            variants.setdefault(parse_shapes(inputs), []).append(calls)
         return made
 
     def __len__(self) -> int:
         return len(self._regions)
 
-    def call(self, name: str, inputs: Shapes, graph_ops: GraphOps, number: int, *, is_backward: bool) -> RecordedCall | None:
+    def call(
+        self, name: str, inputs: Shapes, graph_ops: Callable[[], GraphOps], number: int, *, is_backward: bool
+    ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None if no recorded call matches.
 
         `number` counts the function's calls in a training step. Compiled functions are identified by torch.compile's number and
@@ -90,22 +101,26 @@ class RecordedRegions:
         return found[min(number, len(found) - 1)] if found else None
 
     @staticmethod
-    def _calls(region: _RecordedRegion | None, inputs: Shapes, graph_ops: GraphOps, is_backward: bool) -> list[RecordedCall]:
+    def _calls(
+        region: _RecordedRegion | None, inputs: Shapes, graph_ops: Callable[[], GraphOps], is_backward: bool
+    ) -> list[RecordedCall]:
         if region is None:
             return []
-        calls = region.backward if is_backward else region.forward
-        known = calls.get(inputs)
-        if known:
-            return known
-        without_inputs = calls.get((), [])
-        return without_inputs if any(_fits(call.ops, graph_ops) for call in without_inputs) else []
+        variants = region.backward if is_backward else region.forward
+        if inputs in variants and inputs:
+            return variants[inputs][-1]
+        unknown = variants.get((), [])
+        shares = [(_alike(calls[0].ops, graph_ops()), len(calls), i) for i, calls in enumerate(unknown)]
+        share, _, best = max(shares, default=(0.0, 0, 0))
+        return unknown[best] if share else []
 
 
-def _fits(recorded: tuple[OpSignature, ...], graph_ops: GraphOps) -> bool:
+def _alike(recorded: Ops, graph_ops: GraphOps) -> float:
+    """Return the share of recorded ops whose shapes occur in the graph, or 1.0 if no op can be compared."""
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
     compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]
-    return any(compared) or not compared
+    return sum(compared) / len(compared) if compared else 1.0
 
 
 def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:

@@ -8,6 +8,10 @@
 Note [Training steps of several kinds]
     Training steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step
     takes its times from a recorded step with the same numbers of backward passes and optimizer steps.
+
+Note [Training steps of several shapes]
+    The shapes of a step are not known before the step calls its first op. If the chosen recorded step lacks an op that the
+    script calls, and another recorded step has the op with the same shapes and dtypes, the other step provides the times.
 """
 
 from __future__ import annotations
@@ -53,6 +57,7 @@ class RecordedRun:
         self.latency_ns = TYPICAL_LATENCY_NS
         self.transport = transport_of(trace)
         self.library_pace: LibraryPace | None = None
+        self._steps_by_call: dict[tuple[tuple[str, int], str], list[int]] | None = None  # by phase and exact key
         self.match_keys = RecordedKeys(trace)
         self.keys = KeptBySignature(self.match_keys.of_signature)
         self.regions = RecordedRegions.of(trace, rank, self.match_keys, self.keys)
@@ -135,6 +140,17 @@ class RecordedRun:
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
+
+    def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
+        """Return the steps of the same kind as `step` that have a call with the key `exact` in the phase `place`."""
+        if self._steps_by_call is None:
+            self._steps_by_call = {}
+            for i in sorted({*self.cycle, *self.evaluations}):
+                for phase, segment in self.steps[i].segments.items():
+                    for key in segment.exact:
+                        self._steps_by_call.setdefault((phase, key), []).append(i)
+        found = [self.steps[i] for i in self._steps_by_call.get((place, exact), ())]
+        return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
         """Return the recorded step with this number, or a repeated step if the recording is shorter."""

@@ -168,7 +168,7 @@ class SegmentMatcher:
         Returns None if most of the latest calls were not recorded.
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
-        alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
+        alike = sum(_is_same_shape(call.match) for call in made)
         if self.recorded is None or not made or alike < SAME_SHARE * len(made):
             return None
         if self.history is not None:
@@ -179,9 +179,8 @@ class SegmentMatcher:
 
     def is_same_so_far(self) -> bool:
         """Return True if nearly all ops so far were recorded with the same shapes."""
-        made = self._call_log if self.history is None else self.history.calls[: self.followed]
-        alike = sum(call.match is not None and call.match[0] is not Origin.SCALED for call in made)
-        return alike >= SAME_SHARE * len(made)
+        made = self._calls_so_far
+        return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
         """Return the matcher for ops on device number `ordinal`. If the recording has no separate calls for the device, return
@@ -245,10 +244,27 @@ class SegmentMatcher:
         self.followed = end
         self.unmatched_ns = self.history.calls[end - 1].unmatched_ns
 
+    @property
+    def _calls_so_far(self) -> list[RememberedMatch]:
+        return self._call_log if self.history is None else self.history.calls[: self.followed]
+
+    @property
+    def latest_match(self) -> Match | None:
+        return self._calls_so_far[-1].match
+
+    @property
+    def reached_before_latest_ns(self) -> int:
+        earlier = (call.match[1] for call in self._calls_so_far[:-1] if call.match is not None)
+        return max((one.end_ns for one in earlier if not one.elsewhere), default=0)
+
+    def fits(self, recorded: RecordedSegment) -> bool:
+        """Return True if another recorded phase also has all calls that this phase has matched."""
+        keys = (self.step.keys[call.signature] for call in self._calls_so_far if _is_same_shape(call.match))
+        return all(key.exact in recorded.exact or key.equivalent in recorded.equivalent for key in keys)
+
     def instead_of(self, other: SegmentMatcher) -> None:
         """Match all calls of the matcher `other` again, now with this matcher's recorded step."""
-        calls = other._call_log if other.history is None else other.history.calls[: other.followed]
-        for remembered in calls:
+        for remembered in other._calls_so_far:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
 
@@ -392,3 +408,7 @@ class SegmentMatcher:
                 self.unmatched_ns -= kernels[k].duration_ns
                 taken.append(k)
         return taken
+
+
+def _is_same_shape(match: Match | None) -> bool:
+    return match is not None and match[0] is not Origin.SCALED

@@ -23,12 +23,13 @@ from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.matcher import MatchHistory, SegmentMatcher
 from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule, PhaseGrainBatch
 from replayer.timing.scheduler import StreamScheduler
-from replayer.timing.steps.step_tracker import StepTracker
+from replayer.timing.steps.step_tracker import StepTracker, switch_to_step_with
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.stats import ReplayStats
 from replayer.timing.timing_rules import call_start, host_times
 from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.model.trace import NONE, Column, DeviceKind, Origin
+from traces.script.patching import temporarily_set
 from traces.script.phase_rule import PLAIN
 from traces.script.step_rule import Optimizers
 
@@ -83,10 +84,15 @@ class Simulator:
         whole = segment
         if stream.device != self.scheduler.home:
             segment, thread = tracker.remainder.lane(segment, thread, stream.device)
-        position_ns = thread.position_in(whole, whole.position_ns)
         stats = self.stats
         stats.ops += 1
         match = segment.match(signature)
+        if (match is None or match[0] is Origin.SCALED) and segment is whole:
+            other = switch_to_step_with(tracker, signature)
+            if other is not None:
+                segment = whole = other
+                match = other.latest_match
+        position_ns = thread.position_in(whole, whole.position_ns)
         if match is None or (copy is None and not self.scheduler.may_stand_for(signature, match[1])):
             return self._unmatched(thread, stream, signature, segment, now_ns, copy)
         origin, instance = match
@@ -171,7 +177,8 @@ class Simulator:
         for call, args in graph.calls:
             if call != self.play_node:
                 if not (is_within_phase and call in (self.tracker.enter, self.tracker.leave)):
-                    call(thread, *map(here, args))
+                    with temporarily_set(self.tracker, launches_graph=True):
+                        call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
                 # The launch of the CUDA graph is placed just before the first captured op, and after captured phases without

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import LEADING, RecordedStep
 from replayer.timing.clock import machine_unix_ns
@@ -52,7 +53,7 @@ class StepTracker:
     def __init__(
         self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
     ) -> None:
-        self._recording = recording
+        self.recording = recording
         self._scheduler = scheduler
         self._strict = strict
         self._pad_loader = pad_loader
@@ -60,6 +61,7 @@ class StepTracker:
         self.stages = DataParallelStages(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
         self.grads_enabled: Callable[[], bool] | None = None
+        self.launches_graph = False  # the calls come from the launch of a CUDA graph, which has captured them
         self._evaluates = False  # the current step takes its times from an evaluation step
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
@@ -105,7 +107,7 @@ class StepTracker:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
-        return StepMatcher(step, self._recording.keys, self._histories)
+        return StepMatcher(step, self.recording.keys, self._histories)
 
     @property
     def number(self) -> int:
@@ -114,10 +116,10 @@ class StepTracker:
     @property
     def row_of_values(self) -> int:
         """Return the index of the recorded step whose values `loss.item()` and similar calls return."""
-        if self._follows and self.number < len(self._recording.steps):
-            return self._recording.steps[self.number].row
+        if self._follows and self.number < len(self.recording.steps):
+            return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
-        return self._recording.number_of_kind(count, self._evaluates).row
+        return self.recording.number_of_kind(count, self._evaluates).row
 
     def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
         self.script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
@@ -176,7 +178,7 @@ class StepTracker:
         if self._library is not None:
             self._library.set_up_ends()
         self.remainder.forget()
-        self.step = self._matcher(self._recording.step(0))
+        self.step = self._matcher(self.recording.step(0))
         self._scheduler.stats.restart()
         self._step_start_ns = NONE
         self._done.clear()
@@ -192,8 +194,11 @@ class StepTracker:
         # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates:
             return
+        # A training step may launch a CUDA graph that was captured without gradients.
+        if is_evaluation and self.launches_graph and self.trained and self.grads_enabled is not None and self.grads_enabled():
+            return
         self._evaluates = is_evaluation
-        chosen = self._recording.evaluation(self._evaluated) if is_evaluation else self._recording.step(self.trained)
+        chosen = self.recording.evaluation(self._evaluated) if is_evaluation else self.recording.step(self.trained)
         driven_by = self.step.step
         stands_in = is_evaluation and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
         if stands_in or chosen is driven_by:
@@ -240,14 +245,14 @@ class StepTracker:
         self._step_start_ns = thread.host_ns
         self._left_ns = thread.host_ns if self._by_phases else NONE
         self._count(keep=self.number > 0 and not (evaluation and self.trained))
-        recorded = self._recording.steps[self.number :][:1]
+        recorded = self.recording.steps[self.number :][:1]
         self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
         if evaluation:
             self._evaluated += 1
-            self.step = self._matcher(self._recording.evaluation(self._evaluated))
+            self.step = self._matcher(self.recording.evaluation(self._evaluated))
         else:
             self.trained += 1
-            self.step = self._matcher(self._recording.step(self.trained))
+            self.step = self._matcher(self.recording.step(self.trained))
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         segment = self.segment
@@ -407,3 +412,27 @@ class StepTracker:
         if self.segment is not None or self.number:
             self._scheduler.block(thread, self._scheduler.mark(thread.host_ns))
         self.segment = None
+
+
+def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
+    """Switch to a recorded step that has the op, and return the current phase.
+
+    Return None if no other recorded step fits. See Note [Training steps of several shapes] in recorded_run.py.
+    """
+    segment, recording = tracker.segment, tracker.recording
+    if segment is None or segment.recorded is None or segment.recorded.phase_grained:
+        return None
+    place, exact = (segment.name, segment.count), recording.keys[signature].exact
+    if exact in segment.recorded.exact:
+        return None
+    others = recording.steps_with(tracker.step.step, place, exact)
+    chosen = next((other for other in others if segment.fits(other.segments[place])), None)
+    if chosen is None:
+        return None
+    step = StepMatcher(chosen, recording.keys, tracker.step.histories)
+    tracker.segment = switched = step.instead_of(tracker.step, segment)
+    if switched is not None:
+        switched.position_ns = switched.reached_before_latest_ns
+    tracker.stages.switch_segment(switched)
+    tracker.step = step
+    return switched

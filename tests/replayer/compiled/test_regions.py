@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import traces
-from tests.replayer.compiled.handmade_recording import SCRIPT, recording
+from tests.replayer.compiled.handmade_recording import SCRIPT, Events, backward, forward, recording
 from traces.compiled.regions import region_calls
 from traces.model.trace import Origin, Trace
 
@@ -18,8 +18,12 @@ TIMES_US = {"sgemm": 11, "triton_poi_fused_relu_0": 7, "triton_poi_fused_1": 9, 
 
 
 def replay(recorded: Trace, folder: Path, *, mode: str = "default", batch: int = 16) -> Trace:
+    return replay_script(SCRIPT.format(mode=mode, batch=batch), recorded, folder)
+
+
+def replay_script(text: str, recorded: Trace, folder: Path) -> Trace:
     script, file, made = folder / "train.py", folder / "recorded.msgpack", folder / "replayed.msgpack"
-    script.write_text(SCRIPT.format(mode=mode, batch=batch))
+    script.write_text(text)
     traces.save(recorded, file)
     options = ["--trace", str(file), "-o", str(made), "--clock", "recorded", str(script)]
     command = [str(Path(sys.executable).parent / "trace"), "replay", *options]
@@ -85,3 +89,44 @@ def test_a_region_with_other_inputs_does_not_take_recorded_kernels(tmp_path: Pat
     for _, is_backward, names in kernels_of(made):
         assert not set(names) & {"triton_poi_fused_relu_0", "triton_poi_fused_1"}, is_backward
     assert len(kernels_of(made)) == 8
+
+
+def test_each_backward_pass_takes_the_shapes_of_its_own_forward_pass(tmp_path: Path) -> None:
+    """GIVEN steps that call one region with batches of 16 and 32 before the backward pass WHEN they are replayed THEN the first
+    backward pass has the recorded product of 32 rows, and the second one the product of 16 rows."""
+    events, step_us = Events(), 2000
+    for step in range(3):
+        at = step * step_us
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, step_us - 10)
+        forward(events, at + 100, 2 * step, graphs=False, batch=16)
+        forward(events, at + 300, 2 * step + 1, graphs=False, batch=32)
+        backward(events, at + 600, 2 * step + 1, graphs=False, batch=32)
+        backward(events, at + 900, 2 * step, graphs=False, batch=16)
+        events.host("user_annotation", "Optimizer.step#SGD.step", at + 1500, 50)
+        events.op("aten::_foreach_add_", at + 1510, 20, [[4, 8], [4], [4, 8], [4]])
+        events.launch("cudaLaunchKernel", at + 1515, ("multi_tensor_apply_kernel", 4))
+    made = replay_script(
+        """
+import torch
+from torch import nn
+
+model = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).cuda()
+compiled = torch.compile(model, dynamic=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+small, large = torch.ones(16, 8, device="cuda"), torch.ones(32, 8, device="cuda")
+for _ in range(3):
+    (compiled(small).mean() + compiled(large).mean()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+""",
+        events.trace(),
+        tmp_path,
+    )
+    products = [
+        made.strings[made.host.shapes[row]]
+        for call in region_calls(made)
+        if call.is_backward
+        for row in call.launching
+        if made.strings[made.host.name[row]] == "aten::mm"
+    ]
+    assert products == ["4,32;32,8", "4,16;16,8"] * 3

@@ -306,6 +306,20 @@ def test_a_module_called_within_a_backward_pass_or_a_loader_ends_no_step() -> No
     assert stage.log.steps == []
 
 
+@pytest.mark.parametrize(("of_graph", "took_us"), [(True, 50), (False, 20)])
+def test_a_graph_captured_without_gradients_may_be_launched_by_a_training_step(of_graph: bool, took_us: int) -> None:
+    """GIVEN recorded training and evaluation WHEN a module is called without gradients THEN its ops take the times of
+    evaluation, unless the launch of a CUDA graph repeats the call while gradients are enabled."""
+    stage = Stage(recording_of([TRAIN, EVALUATION, TRAIN]))
+    tracker = stage.simulator.tracker
+    tracker.grads_enabled = lambda: True
+    train(stage)
+    tracker.launches_graph = of_graph
+    stage.module(grad=False)
+    stage.op("aten::mm")
+    assert stage.log.device[-1]["duration_ns"] == took_us * US
+
+
 # --- recordings with profiled and clean steps
 
 PROFILED = (StepKind.PROFILED, TRAIN_PHASES, TRAIN_OPS)
@@ -331,6 +345,47 @@ def test_steady_steps_replay_the_profiled_steps_alternately() -> None:
     assert [row for _, _, row in stage.log.steps] == [2, 3, 2, 3, 2]
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == sum(charged.values()) == (198 * 3 + 193 * 2) * US
+
+
+def train_with(stage: Stage, shape: tuple[int, int], copied: tuple[int, int]) -> None:
+    tracker = stage.simulator.tracker
+    tracker.enter(stage.thread, "h2d")
+    stage.op("aten::copy_", copied)
+    tracker.leave(stage.thread, "h2d")
+    stage.module()
+    stage.op("aten::mm", shape)
+    stage.op("aten::relu", shape)
+    tracker.enter(stage.thread, "backward")
+    stage.op("aten::mm_backward", shape)
+    tracker.leave(stage.thread, "backward")
+    tracker.enter(stage.thread, "optimizer")
+    stage.op("aten::add_")
+    tracker.leave(stage.thread, "optimizer")
+    tracker.optimizer_stepped(stage.thread, True)
+
+
+@pytest.mark.parametrize("first_differs", ["h2d", "forward"])
+def test_a_step_takes_the_times_of_the_recorded_step_with_its_shapes(first_differs: str) -> None:
+    """GIVEN a recorded step with batches of 4 and one with batches of 8 WHEN the script's batches are 8, 4, 4, 8 and 16 THEN
+    each of the first four steps takes the recorded step with its batch size, and the last step scales recorded times."""
+    copied = (8, 4) if first_differs == "h2d" else (4, 4)
+    large = [
+        Op("aten::copy_", 102, 10, kernel=(106, 8), shapes=(copied,)),
+        Op("aten::mm", 130, 20, kernel=(138, 70), shapes=((8, 4),)),
+        Op("aten::relu", 160, 10, kernel=(209, 50), shapes=((8, 4),)),
+        Op("aten::mm_backward", 220, 20, kernel=(260, 120), shapes=((8, 4),)),
+        TRAIN_OPS[-1],
+    ]
+    phases = TRAIN_PHASES[1:]
+    stage = Stage(recording_of([(StepKind.PROFILED, phases, TRAIN_OPS), (StepKind.PROFILED, phases, large)]))
+    for batch in (8, 4, 4, 8):
+        train_with(stage, (batch, 4), copied if batch == 8 else (4, 4))
+    assert [row for _, _, row in stage.log.steps] == [1, 0, 0, 1]
+    small_us, large_us = 8 + 50 + 30 + 100 + 10, 8 + 70 + 50 + 120 + 10
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.EXACT] == sum(charged.values()) == 2 * (small_us + large_us) * US
+    train_with(stage, (16, 4), (16, 4))
+    assert charged[Origin.SCALED] > 0
 
 
 def test_profiled_host_times_are_scaled_to_clean_steps_but_device_times_are_not() -> None:
