@@ -153,6 +153,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_hasPrimaryContext=lambda index: cuda.is_initialized(),
         _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
         _cuda_getArchFlags=arch_flags,
+        _cuda_getCompiledVersion=_compiled_version,
         _cuda_sleep=_sleep,
         _cuda_synchronize=lambda: gpu().streams.synchronize_device(gpu().current.device()),
         _cuda_set_sync_debug_mode=_set_sync_debug_mode,
@@ -204,6 +205,12 @@ def _warn_of_prototype() -> None:
         UserWarning,
         stacklevel=4,
     )
+
+
+def _compiled_version() -> int:
+    """Return CUDA's version as in cuda.h: 12040 for CUDA 12.4."""
+    major, minor = (torch.version.cuda or "0.0").split(".")[:2]
+    return 1000 * int(major) + 10 * int(minor)
 
 
 def _nccl_version() -> int:

@@ -27,6 +27,7 @@ from traces.names.collectives import SCALAR_TYPES
 
 _REFUSED = re.compile(r"^NotImplementedError: \"([^\"]+)\" not implemented for '(\w+)'")
 _HELPERS = re.compile(r"detach|clone|_to_copy|lift_fresh|alias|contiguous|empty|zeros|ones|arange|scalar_tensor")
+_ONE_ELEMENT = ("linalg_vector_norm.default",)  # CUDA has another kernel for one element, as in the first sample
 _SCALARS = {dtype: scalar for scalar, dtype in SCALAR_TYPES.items()}
 
 
@@ -61,20 +62,25 @@ def single_op(op: Any) -> str:
 
 def measured(answers: dict[str, str], single: dict[str, str]) -> dict[str, dict[str, list[str]]]:
     """Return the dtypes that each op's kernels lack. `single` has the op that each operator runs. The kernel "" has the
-    dtypes that another error rejects."""
+    dtypes that another error rejects, or that were not measured."""
     refused: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     accepted: dict[str, set[str]] = defaultdict(set)
     for call, answer in answers.items():
         operator, _, dtype = call.partition("|")
         name, found = single.get(operator, ""), _REFUSED.match(answer)
+        if name in _ONE_ELEMENT:
+            continue
         if name and answer == "ok":
             accepted[name].add(_SCALARS[dtype])
         elif name and not answer.startswith(NO_SAMPLE):
             by_kernel = found is not None and SCALAR_TYPES.get(found[2]) == dtype
             refused[name][_SCALARS[dtype]].add(found[1] if found and by_kernel else "")
     table: dict[str, dict[str, list[str]]] = {}
+    asked = {_SCALARS[call.partition("|")[2]] for call in answers}
     for name in sorted(accepted):
         kernels: dict[str, list[str]] = defaultdict(list)
+        for scalar in asked - accepted[name] - refused[name].keys():
+            refused[name][scalar].add("")  # PyTorch could not make the sample.
         for scalar, names in sorted(refused[name].items()):
             if scalar not in accepted[name]:
                 kernels[min(names)].append(scalar)
@@ -85,7 +91,13 @@ def measured(answers: dict[str, str], single: dict[str, str]) -> dict[str, dict[
 def main(file: Path) -> None:
     found = measured(load(file), {f"{op.name}.{op.variant_test_name}": single_op(op) for op in database()})
     table = {**json.loads(TABLE.read_text(encoding="utf-8")), "measured": found}
-    table["simulated"] = {op: kernels for op, kernels in table["simulated"].items() if op not in found}
+    for op in found.keys() & table["simulated"].keys():  # The simulated device adds the dtypes without an answer.
+        table["simulated"][op] = {
+            kernel: kept
+            for kernel, names in table["simulated"][op].items()
+            if (kept := [name for name in names if name in found[op].get("", ())])
+        }
+    table["simulated"] = {op: kernels for op, kernels in table["simulated"].items() if kernels}
     TABLE.write_text(text_of(table), encoding="utf-8")
 
 

@@ -54,7 +54,7 @@ def _dtypes(args: list[TorchAny], kwargs: dict[str, TorchAny]) -> set[torch.dtyp
 
 def _names(dtype: torch.dtype) -> re.Pattern[str]:
     names = f"{scalar_type(dtype)}|{str(dtype).removeprefix('torch.')}"
-    return re.compile(rf"(?:type:?|dtype|implemented for|input|got) '?(?:torch\.|CPU)?(?:{names})\b")
+    return re.compile(rf"(?:type:?|dtype|implemented for|complex tensor, but got) '?(?:torch\.|CPU)?(?:{names})\b")
 
 
 def in_wider_dtypes(
@@ -68,7 +68,7 @@ def in_wider_dtypes(
         wider = _WIDER.get(tensor.dtype)
         if wider is None or (tensor.dtype is torch.bool and _dtypes(args, kwargs) != {torch.bool}):
             return tensor
-        wide = tensor.to(wider)
+        wide = tensor.to(wider if tensor.numel() else torch.float32)
         if tensor.dtype is torch.uint64 and bool((wide < 0).any()):
             raise NotEmulated(f"{func._schema.name} of uint64 values from 2**63", "use smaller values")
         widened.append((tensor, wide))

@@ -73,7 +73,7 @@ def refusal_like(
     kernels = _kernels().get(name, {})
     # The measured calls had no argument `dtype`, and an op may call another CUDA kernel if the script passes `dtype`.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
-    if scalar not in kernels and (measured or _accepts_empty(name, args)):
+    if _accepts_empty(name, args) or (measured and scalar not in kernels):
         return None
     kernel = kernels.get(scalar) or next(filter(None, kernels.values()), refused[1].replace("_cpu", "_cuda"))
     return no_kernel(kernel, scalar)
@@ -114,8 +114,11 @@ def _table() -> dict[str, TorchAny]:
 @cache
 def _kernels() -> dict[str, dict[str, str]]:
     """Return, for each op, the kernels that lack a dtype, by the dtype's name in C++."""
-    ops = {**_table()["simulated"], **_table()["measured"]}
-    return {op: {name: kernel for kernel, names in kernels.items() for name in names} for op, kernels in ops.items()}
+    found: dict[str, dict[str, str]] = {}
+    for part in ("measured", "simulated"):
+        for op, kernels in _table()[part].items():
+            found.setdefault(op, {}).update({name: kernel for kernel, names in kernels.items() for name in names})
+    return found
 
 
 def no_kernel(kernel: str, scalar: str) -> RuntimeError:

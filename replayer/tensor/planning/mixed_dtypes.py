@@ -302,6 +302,9 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     **dict.fromkeys((_aten.addmv.default, _aten.addmv_.default), _addmv),
     _aten.convolution.default: _convolution,
     _aten.native_batch_norm.default: _batch_norm,
+    _aten._batch_norm_with_update.default: lambda data, weight, bias, mean, *_: _batch_norm(
+        data, weight, bias, mean, None, True
+    ),
     _aten._native_batch_norm_legit.default: lambda data, *_: _require_accumulate_type(data),
     _aten.sparse_sampled_addmm.default: _sampled_addmm,
     _aten.linalg_cross.default: _cross,

@@ -96,6 +96,7 @@ def test_unrecorded_versions_come_from_the_torch_build_or_a_default() -> None:
     gpu.machine = Machine()
     assert torch.version.cuda == (CUDA_OF_BUILD or "12.4")  # None would mean that there is no GPU
     assert CUDA_OF_BUILD or torch.backends.cudnn.version() == 90100
+    assert CUDA_OF_BUILD or torch._C._cuda_getCompiledVersion() == 12040
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         torch.version.nothing  # type: ignore[attr-defined]  # noqa: B018
 
