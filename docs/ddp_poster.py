@@ -2,8 +2,8 @@
 
     python docs/ddp_poster.py ../shared/traces/v100_resnet50_workers0.json.gz [--results FOLDER]
 
-Each result comes from one replay of examples/train_vit.py on the recorded GPU, with its memory limited to 7.79 GiB. The script
-takes ten to thirty minutes on two cores.
+For each result, the script replays examples/train_vit.py on the recorded GPU with 7.79 GiB of memory. All replays together take
+ten to thirty minutes on two cores.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Return True if the script runs this combination. To save time, the gloo backend runs with only one depth of each
-    network."""
+    """Return True if the script runs this combination. To save time, the script tests the gloo backend with only one number of
+    layers per network."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 

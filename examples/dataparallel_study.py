@@ -122,7 +122,7 @@ class Cell:
     def measure(self) -> dict[str, Any]:
         """Return median times in milliseconds.
 
-        Half of the training steps run without synchronization, and the other steps time each stage separately.
+        Half of the training steps run without synchronization. In the other half, the communication between GPUs is timed.
         """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))

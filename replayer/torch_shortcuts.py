@@ -1,7 +1,7 @@
 """Replaces slow functions of PyTorch by faster ones with the same results.
 
-Each replacement (a shortcut) needs certain internal functions of PyTorch. If the installed release lacks these functions, the
-shortcut is not used. A user can switch off a shortcut:
+Each replacement is called a shortcut. A shortcut is skipped if the installed PyTorch release lacks an internal function that
+the shortcut needs. A user can switch off a shortcut:
 
     TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 

@@ -232,8 +232,8 @@ def start(
     """Start a virtual GPU in the current process.
 
     The argument `what` is the path of a recording, a library entry such as "v100/resnet50", or a GPU such as "a100". For a GPU,
-    step times come from the library of published measurements, or are estimated. All other arguments are the same as the
-    options of `trace replay`.
+    step times come from the library of published measurements, or are estimated. The arguments from `values` to `strict` have
+    the meaning of the options of `trace replay` with the same names.
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:

@@ -110,7 +110,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing, so that only the time of the wrappers around the function is measured."""
+    """Do nothing. `OwnCost.measure_wrappers` times the empty function with and without wrappers."""
 
 
 class _Costed(Protocol):

@@ -35,7 +35,7 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Divides a step into phases if an earlier step made the same calls.
+    """Divides a training step into the same phases as an earlier step that made the same calls.
 
     Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`.
     """
@@ -89,8 +89,8 @@ class RepeatedSteps:
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing, because the current step differs from the earlier step. Return the current step's calls and their
-        times."""
+        """Stop comparing, because the current step differs from the earlier step. Return what the current step has called so
+        far, such as ops and modules, with the times of the calls."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self._learning = [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))

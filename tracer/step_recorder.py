@@ -209,7 +209,7 @@ class StepRecorder:
     # --- DataParallel stages
 
     def begin_stage(self, stream: Any = None, takes_event: bool = True) -> tuple[int, BoundaryEvent | None]:
-        """Begin a stage of nn.DataParallel, and return a value for `end_stage`."""
+        """Begin a stage of nn.DataParallel, and return the start time and the CUDA event that `end_stage` needs."""
         now_ns = self._clock.now_ns()
         self.report(OP, PLAIN)
         return now_ns, self._take_on(stream) if takes_event else None
@@ -257,7 +257,7 @@ class StepRecorder:
         """Do nothing, because evaluation steps are recorded when they end."""
 
     def more_recorded(self) -> None:
-        """Return None, because there is no earlier recording to look at."""
+        """Return None, because only a replay knows how many model calls were recorded."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)

@@ -34,7 +34,7 @@ Key = tuple[str, int, int]  # operation, bytes of one rank's input, ranks in the
 
 
 class Transfer(NamedTuple):
-    """Stores the duration of a collective operation and the source of the duration."""
+    """Stores the duration of a collective operation, and whether the duration was measured or estimated."""
 
     duration_ns: int
     origin: Origin
@@ -112,7 +112,7 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Return estimates that are fitted to the recorded collective operations of all ranks.
+        """Fit estimates for the durations of collective operations to the recorded operations of all ranks.
 
         A nonzero `bus_gbps` replaces the recorded bus bandwidth.
         """

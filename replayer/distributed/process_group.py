@@ -175,7 +175,7 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing, because a rank that is in none of the new groups has nothing to create."""
+        """Ignore the creation of process groups that do not contain the current rank."""
 
     eager_connect_single_device = perform_nocolor_split
 

@@ -104,7 +104,8 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Keep the key with an empty value, because reading a missing key blocks the reader."""
+        """Empty the rank's entry in the store instead of deleting the entry, because reading a missing entry blocks other
+        ranks."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None

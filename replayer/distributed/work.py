@@ -55,7 +55,8 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """Represents a collective in progress. `end_ns` is None until this rank has read the other ranks' messages."""
+    """Represents a collective in progress. The end time `end_ns` is None until the messages from the other ranks have
+    arrived."""
 
     def __init__(
         self,
@@ -85,7 +86,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Call this method only after all earlier collectives on the stream are finished."""
+        """Finish the collective. The caller must first finish all earlier collectives on the same CUDA stream."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:

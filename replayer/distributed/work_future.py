@@ -30,7 +30,8 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """Represents the future of a collective. `device` is the GPU on which the value becomes ready, or NONE for the host."""
+    """Represents the future of a collective. `device` is the index of the GPU that computes the collective's result, or NONE
+    for the CPU."""
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:
         super().__init__()

@@ -136,8 +136,8 @@ class CycleDetector:
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """Return a cycle if this training step has repeated the memory requests of earlier steps. Return None for all other
-        steps.
+        """Return the repeated sequence of memory requests if the training step repeated earlier steps, or None if the step
+        differs.
 
         Args:
             events: None if some allocations or frees of the training step are missing

@@ -30,8 +30,8 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 class BlockRequest(NamedTuple):
     """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block.
 
-    `block` is the number of the block. The number is None if the block was allocated before the compiled function was called.
-    `outlives` is True if the call does not free the block. `op` says how many ops of the call came before the request.
+    `block` is the number of the block, or None if the block was allocated before the compiled function was called. `outlives`
+    is True if the call does not free the block. `op` says how many ops of the call came before the request.
     """
 
     size_bytes: int
@@ -127,8 +127,8 @@ class RegionMemory:
     def end(self) -> list[AllocationHandle]:
         """Return the recorded memory blocks that belong to no tensor of the replay.
 
-        A tensor without a recorded block was probably written in place by a fused kernel. Such a tensor gets the block of a
-        freed tensor with an equal size.
+        A tensor without a recorded block gets the block of a freed tensor with an equal size, because a fused kernel probably
+        wrote the tensor in place.
         """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)

@@ -96,7 +96,7 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine the logs of two runs with different batch sizes.
+        """Combine the memory requests of two runs of a script with different batch sizes.
 
         Returns None if the two runs did not make the same sequence of memory requests.
         """

@@ -66,7 +66,8 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate a workspace and free the same workspace at once. Raises OutOfMemory, except for convolutions."""
+    """Allocate and free an op's temporary memory, so that the peak memory includes it. Raises OutOfMemory, except for
+    convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

@@ -103,7 +103,8 @@ class Autocast:
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
-        """Cast the last argument first, because gcc evaluates the arguments of a C++ call from right to left."""
+        """Cast the last argument first. PyTorch does the same, because gcc evaluates the arguments of a C++ call from right to
+        left."""
         cast = [
             self._one(value, dtype)
             if _is_on_device(value)

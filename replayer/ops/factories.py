@@ -4,7 +4,7 @@
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
 
-In a PyTorch build with CUDA, the registered kernels replace PyTorch's own kernels, which need a CUDA driver.
+In a PyTorch build with CUDA, `register` replaces PyTorch's own kernels, because PyTorch's kernels need a CUDA driver.
 """
 
 from __future__ import annotations

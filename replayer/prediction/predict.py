@@ -293,9 +293,8 @@ def step_ns(trace: Trace) -> float:
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     """Return the step time of a predicted trace.
 
-    Steps that were recorded without a profiler have no kernels. The predicted time of these steps is the recorded step time
-    plus the predicted change of the GPU time. If the CPU is the bottleneck, the step time changes only when the GPU time
-    exceeds the CPU time.
+    For steps that were recorded without a profiler, the predicted step time is the recorded step time plus the predicted change
+    of the GPU time. If the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
     """
     before, after = pace(recorded), pace(predicted)
     if before is None or after is None or before.busy_share is None or after.busy_share is None:

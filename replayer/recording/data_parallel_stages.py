@@ -40,7 +40,7 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
 
 
 def transport_of(trace: Trace) -> Transport:
-    """Return how nn.DataParallel copied parameters. If the recording does not show how, return COPIES."""
+    """Return how nn.DataParallel copied parameters to the GPUs, or `Transport.COPIES` if the recording does not show how."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return Transport.NCCL

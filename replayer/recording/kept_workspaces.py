@@ -16,8 +16,8 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return True if cuBLAS kept its workspaces allocated after matrix products. Return None if the recording does not show
-    whether cuBLAS did so.
+    """Return True if cuBLAS kept its workspaces allocated after matrix products, or None if the recording does not show the
+    workspaces.
 
     Args:
         sizes_bytes: has the possible sizes of a cuBLAS workspace on the recorded GPU

@@ -136,7 +136,8 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return the recorded evaluation step for evaluation step `number`, or a training step if none was recorded."""
+        """Return the recorded step that gives the times of the replay's evaluation step `number`. If the recording has no
+        evaluation steps, return a training step."""
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]

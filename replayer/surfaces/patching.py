@@ -48,7 +48,7 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions by functions that return a constant.
+    """Replace functions that a replay need not emulate. Each replacement only returns a constant.
 
     Args:
         answers: maps the name of each function to the constant that it returns, and to the reason for the constant

@@ -4,7 +4,8 @@ memory.
     install(torch)      # child.py calls it once it knows that the recording is that old
 
 Before PyTorch 1.11, in-place ReLU6 and Hardtanh saved their result, and convolutions saved a contiguous copy of their input.
-Reference: tools/autograd/derivatives.yaml (hardtanh_) and aten/src/ATen/native/Convolution.cpp (_convolution) of 1.10.
+The code of PyTorch 1.10 is `hardtanh_` in tools/autograd/derivatives.yaml and `_convolution` in
+aten/src/ATen/native/Convolution.cpp.
 """
 
 from __future__ import annotations

@@ -82,8 +82,8 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
     """Return a memory snapshot.
 
-    The first two values in the tuple `wanted` identify a memory pool. The last value says whether past allocations are
-    included.
+    The first two values in the tuple `wanted` identify a memory pool. If the last value of `wanted` is True, the snapshot
+    includes the history of allocations.
     """
     devices = gpu().devices
     for device in devices:

@@ -2,8 +2,8 @@
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
 
-The patches make the properties `device` and `is_cuda` of torch.Tensor slower. The patches are therefore installed only when a
-script first uses a transform of torch.func.
+The slower replacements of the properties `device` and `is_cuda` are installed only when a script first uses a transform of
+torch.func.
 """
 
 from __future__ import annotations

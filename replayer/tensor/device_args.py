@@ -21,7 +21,8 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Convert a "cuda" device to the "lazy" device of C++ code, and return all other arguments unchanged.
+    """Convert a "cuda" device to PyTorch's device "lazy", which stands for the virtual GPU in C++ code. Return all other
+    arguments unchanged.
 
     Raise CUDA's error "invalid device ordinal" if the recording has no GPU with this index.
     """

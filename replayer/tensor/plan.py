@@ -126,7 +126,7 @@ class _NotPortable(Exception):
 def packed(plan: Plan) -> bytes | None:
     """Return a plan for the use on another GPU, or None if the plan depends on its GPU. `unpacked` is the inverse.
 
-    The parts of a plan that `results.complete` adds are not included.
+    The returned bytes do not contain the fields of `plan` that the function `results.complete` sets.
     """
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches

@@ -246,7 +246,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """Set elements. If one element is set to a number, the script waits for a copy from the host (`THPVariable_setitem`).
+        """If the script assigns a number to a tensor element, the script waits for a copy from the host
+        (`THPVariable_setitem`).
         """
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")

@@ -48,7 +48,7 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to a script. The script may call the function in a loop until a time has passed."""
+        """Return the current time to a script that may be waiting in a loop."""
         # see Note [The recorded clock]
         return self.now_ns()
 

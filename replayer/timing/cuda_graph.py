@@ -122,7 +122,7 @@ class GraphCapture:
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:
-        """Return the captured graph, and restore the stream numbers and tensor values from before the capture."""
+        """Return the captured graph, and undo the capture's changes of streams and tensor values."""
         for undo in self._as_before.values():
             undo()
         for stream in self._preceding:

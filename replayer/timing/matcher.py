@@ -158,12 +158,13 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if less than half of the predicted GPU time belongs to ops that the script has called."""
+        """Return True if more than half of the predicted GPU time belongs to ops that the script has not called."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return True if the recording has enough unused calls for another round of the ops since call number `calls`.
+        """Return True if the script could repeat its ops from number `calls` on, and the recording would still have times for
+        most of them.
 
         Returns None if most of the latest calls were not recorded.
         """
@@ -207,8 +208,7 @@ class SegmentMatcher:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return the recorded call that provides the op's time. Return None if there is no such call, or if earlier ops have
-        used it."""
+        """Return an unused recorded call that provides the op's time, or None if no such call is left."""
         # see Note [Repeated training steps]
         if self.history is not None:
             calls = self.history.calls

@@ -21,7 +21,7 @@ from traces.model.trace import Column
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
     """Return the host time before an op and the host time during the op, without waits for the GPU.
 
-    `from_ns` and `to_ns` are the start and end of the recorded call in its phase.
+    `from_ns` and `to_ns` are the recorded start and end of the op, in nanoseconds since the start of the recorded phase.
     """
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
@@ -30,7 +30,7 @@ def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
     """Return the time at which the host starts an op.
 
-    `host_ns` is the end of the previous op. The script called the op at `called_ns`.
+    `host_ns` is the time at which the host finished the preceding op. The script called the op at `called_ns`.
     """
     return max(host_ns + advance_ns, called_ns, room_ns)
 

@@ -5,7 +5,7 @@
     loss = criterion(model(batch), target)      # scatter, replicate, parallel_apply per replica, gather
     loss.backward()                             # gather_backward, broadcast_backward
 
-In profiled steps, each stage is also a range of the profile, such as "DataParallel.gather".
+While PyTorch's profiler runs, each stage of nn.DataParallel becomes a range in the profile, such as "DataParallel.gather".
 
 Note [The first replicas]
     A new thread has no current CUDA context before its first CUDA call. If the first call is a call of cuBLAS, PyTorch prints a

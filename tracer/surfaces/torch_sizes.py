@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-Reading the size of a result needs no extra computation and no wait for the GPU.
+The recorder reads the size of a result without a wait for the GPU, because PyTorch has already computed the size.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 def _is_no_sequence(cls: type) -> None:
     """Make CPython's PySequence_Check return false for tensors, although their `__getitem__` is now a Python method.
 
-    CPython treats a class with a Python method `__getitem__` as a sequence. For a scalar tensor `x`, `torch.Tensor([[x]])`
-    would then fail, because a sequence must have a length. The function relies on the memory layout of PyTypeObject in CPython
-    (Include/cpython/object.h).
+    CPython treats a class with a Python method `__getitem__` as a sequence. If scalar tensors were sequences,
+    `torch.Tensor([[x]])` would fail for a scalar tensor `x`, because a sequence must have a length. The function relies on the
+    memory layout of PyTypeObject in CPython (Include/cpython/object.h).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):

@@ -54,7 +54,7 @@ class RecordingFile:
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
         """Append rows to a table, and return the index of the first new row.
 
-        Each row is a tuple that consists of the column names (a tuple) and the values.
+        Each row is a pair of tuples: the column names and the values.
         """
         number = self.count(table)
         self._rows[table].extend(rows)

@@ -28,7 +28,7 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 def communication_kernels(trace: Trace) -> Column:
     """Return a boolean mask of the kernels that belong to NCCL or a similar library.
 
-    The mask is False for the NCCL kernels of nn.DataParallel. A trace of nn.DataParallel contains no collectives.
+    NCCL kernels of nn.DataParallel are excluded, because a trace of nn.DataParallel contains no collectives.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)

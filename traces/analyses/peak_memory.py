@@ -82,8 +82,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the name of the op that caused each memory event. Memory events of a replay name no thread, so the op may be on
-    any thread of the rank."""
+    """Return the name of the op that caused each memory event. For memory events of a replay, the ops of all threads are
+    searched, because the events do not name a thread."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

@@ -45,8 +45,8 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """Compares one Python function in two traces. If only one trace contains the function, the figures of the other trace are
-    None."""
+    """Compares the times of one Python function in two traces. `recorded` or `replayed` is None if the first or the second
+    trace does not contain the function."""
 
     name: str
     recorded: FunctionTime | None

@@ -146,9 +146,8 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """Exit without teardown after a failed script.
-
-    Libraries built with nanobind would print a long list of leaked objects, so stderr is redirected to /dev/null.
+    """After a failed script, exit without teardown. In a forked process, redirect stderr to /dev/null, because nanobind prints
+    a long list of leaked objects at exit.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):

@@ -124,8 +124,8 @@ class RankEvents:
     def _correlate(self) -> None:
         """Correlation ids are larger than all op ids, so the two cannot be confused.
 
-        Holistic Trace Analysis chooses the smallest integer type for correlation ids, and stores row numbers in the same type.
-        Correlation ids above 2**16 require a 32-bit type, so row numbers fit too.
+        Correlation ids are larger than 2**16, because Holistic Trace Analysis stores row numbers in the smallest integer type
+        that fits the correlation ids.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)

@@ -249,8 +249,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of `run` with the fields `profiler_cost` and `host_scale` set. If no step ran without the profiler, return
-    `run` itself."""
+    """Return a copy of `run` that contains the profiler's estimated overhead. If no step ran without the profiler, return `run`
+    itself."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -347,9 +347,8 @@ def _in_order(trace: Trace, rows: Column, names: Sequence[str]) -> list[str]:
 
 
 def _groups(clean: Sequence[str], profiled: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return which phases of clean steps are compared with which phases of profiled steps.
-
-    A phase that only one side names belongs to the phase before it. Both arguments are in the order of a step.
+    """Pair the phases of steps without a profiler (`clean`) with the phases of profiled steps (`profiled`). If a phase occurs
+    in only one of the two lists, the phase is joined to the phase before it. Both lists are in the order of a step.
     """
     shared = [name for name in clean if name in profiled]
     if not shared:

@@ -46,8 +46,8 @@ def _so_far(file: Path) -> Trace:
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
     """Return the process id of each rank.
 
-    Several processes may have the same rank number, because child processes inherit environment variables. A process that
-    trained a model is preferred over a process that only evaluated one.
+    Several processes may have the same rank number, because child processes inherit environment variables. If several processes
+    have the same rank number, a process that trained a model is chosen before a process that only evaluated a model.
 
     Args:
         main: the process id of the script

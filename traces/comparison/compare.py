@@ -272,7 +272,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Replace each `fits=True` by None, because a script that failed may have needed more memory."""
+        """Change each `fits=True` to None (unknown), because a script that failed early might have needed more memory later."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -402,7 +402,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _within(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
-    """`hidden` is True if a recording lacks much of its GPU work. An equal step time is then not enough."""
+    """Return None if the step times agree, but a recording lacks much of its GPU work (`hidden`)."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:

@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
     recompiles = 0              # recompilations in the second trace
 
-If neither trace contains a figure, a limit on this figure counts as exceeded.
+A check fails if neither trace contains the value that the check compares with its limit.
 """
 
 from __future__ import annotations

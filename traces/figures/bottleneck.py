@@ -3,7 +3,8 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 A GPU waits for data, for the host, for other ranks, or for an unknown reason. The training speed is limited by whatever the GPU
-waits for longest. If the GPU computes longer than its longest wait, the GPU itself limits the training speed.
+waits for longest. If the GPU computes for longer than it waits for data, for the host or for other ranks, the GPU itself limits
+the training speed.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls

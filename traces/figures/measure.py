@@ -118,8 +118,8 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only one kind of step in each list: the most frequent kind in the first list that all lists contain. Steps of one
-    kind have equally many backward passes and equally many optimizer steps."""
+    """Keep only one kind of step in each list: the most frequent kind in the first list that all lists contain. Two steps are
+    of the same kind if they have equally many backward passes and equally many optimizer steps."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -269,8 +269,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def launches_without_work(trace: Trace) -> Column:
-    """Return the rows of `trace.host` with launch calls whose kernels the profiler lost. The result is empty if the import
-    counted no lost kernels."""
+    """Return the rows of `trace.host` with launch calls whose kernels the profiler lost."""
     if not trace.problems.get("lost-kernel"):
         return np.zeros(0, dtype=np.int64)
     host = trace.host

@@ -125,7 +125,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class MeanStep:
-    """Contains the means of the values with the same names in `StepPace`."""
+    """Contains mean step times in nanoseconds. `StepPace` contains the medians."""
 
     pace_ns: int
     limit: str

@@ -15,7 +15,7 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Return the trace with sequence numbers in each step that repeats the ops of an earlier step.
+    """Add autograd's sequence numbers to each step that lacks them, if an earlier step with the same ops has sequence numbers.
 
     The trace must be sorted and have a single rank.
     """

@@ -58,8 +58,8 @@ _WORKERS = 4
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged.
 
-    `load` rejects a small file that unpacks to very much data. If the trace compresses too well, for example because of many
-    identical ranks, `save` pads the file with blanks.
+    If a very large trace compresses to a small file, `save` pads the file with blanks, because `load` rejects small files that
+    unpack to very much data.
     """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")

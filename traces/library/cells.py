@@ -74,7 +74,8 @@ class CellSource:
 
 
 def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
-    """Split metadata into the fields of `CellSource` and all others. Raises ValueError for a value of a wrong type."""
+    """Split a recording's metadata into its source, such as the study and the commit, and all other metadata. Raises ValueError
+    for a value of a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 

@@ -118,8 +118,8 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Return True if an event is its own ancestor. Each iteration doubles the number of levels between an event and the
-    ancestor in `above`, so log2(n) iterations suffice."""
+    """Return True if an event is its own ancestor. The loop looks up the ancestors 2, 4, 8 and more levels above each event, so
+    log2(n) iterations suffice."""
     if (parent < np.arange(len(parent))).all():
         return False
     above = np.append(parent, NONE)

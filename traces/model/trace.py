@@ -533,7 +533,6 @@ class Trace:
 
     @property
     def is_replay(self) -> bool:
-        """Return True if a run or a step of the trace refers to a recording that was replayed."""
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
 
@@ -557,7 +556,7 @@ UNTOLD_LIST = "?"  # in place of a list of tensors whose shapes the profiler did
 def shapes_text(shapes: Iterable[Shape]) -> str:
     """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7".
 
-    Scalars are omitted, because profilers write `[]` for scalars and for arguments that are not tensors.
+    The shape `[]` is omitted, because profilers write `[]` for scalars and also for arguments that are not tensors.
     """
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 

@@ -124,9 +124,8 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """Compare two workload signatures.
-
-    The verdict is OTHER_BATCH_SIZE if only the first dimension of the inputs differs.
+    """Compare two workload signatures. The result is OTHER_BATCH_SIZE if the two workloads differ only in the first dimension
+    of the inputs.
     """
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:

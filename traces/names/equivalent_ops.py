@@ -3,8 +3,8 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments. Tensors with fewer than two dimensions are not compared. The
-order of the arguments does not matter.
+Ops with the same canonical name may have different arguments. Two calls of an op are compared by the shapes of their tensors
+with at least two dimensions, in any order.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     text = config_text([[50, 1, 1], [256, 1, 1], 16, 0, 6, None])     # "50|256|16|0|6"
     config_args(text)    # {"grid": [50, 1, 1], "block": [256, 1, 1], "registers per thread": 16, ...}
 
-The fields are grid size, block size, registers per thread, shared memory in bytes, achieved occupancy in percent, and
+The text contains the grid size, block size, registers per thread, shared memory in bytes, achieved occupancy in percent, and
 theoretical occupancy in percent. AMD's profiler records only grid and block size.
 """
 

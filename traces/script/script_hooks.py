@@ -68,7 +68,8 @@ class ModuleCalls(threading.local):
 
 
 class ScriptHooks:
-    """Wraps functions of torch. Without a listener, wrapped functions behave like the original functions."""
+    """Wraps functions of torch. If the function `listener` returns None, the wrappers only call the original functions of
+    torch."""
 
     def __init__(self, torch: Any, listener: Callable[[], CallListener | None], optimizers: Optimizers) -> None:
         self._torch = torch
@@ -117,8 +118,8 @@ class ScriptHooks:
     ) -> None:
         """Wrap the methods `step` and `zero_grad` of all optimizer classes.
 
-        PyTorch itself replaces both methods by wrappers. The arguments `step` and `zero` wrap the original methods, and
-        `whole_step` wraps PyTorch's wrapper of `step`.
+        PyTorch itself replaces both methods by wrappers. The wrappers `step` and `zero` run inside PyTorch's wrappers, and
+        `whole_step` runs outside PyTorch's wrapper.
         """
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer

@@ -79,9 +79,8 @@ class Optimizers:
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Return True if calls of this optimizer end training steps.
-
-        Training steps end with calls of the optimizer that the script called first.
+        """Return True if `optimizer` is the first optimizer that the script called. Calls of other optimizers do not end
+        training steps.
         """
         first = self._first() if self._first is not None else None
         if first is None:

@@ -4,7 +4,7 @@
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The method is described in "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). The speed is measured with one
+The analysis follows "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). The training speed is measured with one
 batch in memory, with cached data, and with uncached data.
 """
 
@@ -97,7 +97,7 @@ def _share(step_ns: int, without_ns: int) -> float:
 
 
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
-    """The number of measured steps is a multiple of the number of DataLoader workers."""
+    """Return the first step to measure, so that each DataLoader worker delivers equally many of the measured batches."""
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:

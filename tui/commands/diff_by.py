@@ -18,7 +18,7 @@ from tui.trace_names import load_trace
 class FunctionFacts(FunctionChange):
     """Compares the GPU time of one Python function in two traces.
 
-    `recorded` or `replayed` is null if the respective trace does not contain the function.
+    `recorded` or `replayed` is null if the first or the second trace does not contain the Python function.
     """
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace

@@ -3,8 +3,8 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-Two runs of the script show how its memory requests grow with the batch size. A model of PyTorch's memory allocator then checks
-whether the requests fit into the memory of each GPU.
+Two runs of the script show how its memory requests grow with the batch size. An emulation of PyTorch's memory allocator shows
+whether the script's memory requests fit into the memory of each GPU.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def reason_texts(reasons: Sequence[Reason]) -> list[str]:
-    """Returns the sentences of the reasons with short names of kernels."""
+    """Return the text of each reason, with shortened kernel names."""
     names = list(dict.fromkeys(name for reason in reasons for name in reason.names))
     shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
     texts = []

@@ -1,6 +1,6 @@
 """Reimplements PyTorch's caching allocator for one GPU without allocating real memory.
 
-PyTorch 2.6 to 2.15 implements this allocator in c10/cuda/CUDACachingAllocator.cpp.
+The class `DeviceMemory` follows c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 to 2.15.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
@@ -435,7 +435,7 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """Return the address, size, state and age of each block.
 
-        Returns None if the next allocations depend on more than the layout, such as on a stream that still uses a freed block.
+        Returns None if future allocations also depend on other state, such as on a CUDA stream that still uses a freed block.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:

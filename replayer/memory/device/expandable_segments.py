@@ -1,6 +1,6 @@
 """Emulates PyTorch's expandable segments, which map memory into a reserved address range page by page.
 
-The rules come from Note [Expandable Segments] in PyTorch's c10/cuda/CUDACachingAllocator.cpp.
+The emulation follows Note [Expandable Segments] in PyTorch's c10/cuda/CUDACachingAllocator.cpp.
 
     expandable = ExpandableSegments(segments, note)
     block = expandable.allocate(pool, 30 << 20)     # a free block of at least this size, or None if there is no room
@@ -21,8 +21,8 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 def best_fit(plain: Pool, size: int) -> Block | None:
     """Return the best free block for `size` bytes, or None if no free block is large enough.
 
-    The last block of a segment counts with the size to which it can grow (get_free_block in PyTorch's
-    CUDACachingAllocator.cpp).
+    The last block of a segment can grow, so the function compares the largest possible size of the block (get_free_block in
+    PyTorch's CUDACachingAllocator.cpp).
     """
     candidates = _by_size(plain, size)
     found = next(candidates, None)

@@ -3,8 +3,8 @@
     settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     settings.max_split_bytes  # 134217728
 
-Valid ranges and error messages come from PyTorch's c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp (2.10 to
-2.15).
+The valid values of each setting and the error messages come from c10/core/AllocatorConfig.cpp and
+c10/cuda/CUDAAllocatorConfig.cpp of PyTorch 2.10 to 2.15.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-PyTorch counts a separate peak for each block size, and reports the sum of these peaks. The true peak may be lower than this
-sum.
+PyTorch adds up the peaks of pinned blocks of different sizes, although the peaks may occur at different times. The true peak
+may therefore be lower than the reported peak.
 """
 
 from __future__ import annotations

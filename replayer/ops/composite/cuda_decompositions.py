@@ -195,7 +195,8 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`, for which CUDA checks the range of the labels in the kernel (ATen/native/Onehot.cpp)."""
+    """Run `one_hot` without a check that all labels are below `num_classes`, because PyTorch omits this check for CUDA tensors
+    (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     classes = int(labels.max()) + 1 if num_classes == -1 else num_classes

@@ -112,7 +112,7 @@ def _result_dtypes(
 
 
 def _narrowed(result: TorchAny, widened: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.dtype | None:
-    """Return the dtype of the first argument that was widened to the result's dtype."""
+    """Return the original dtype of the first argument that was converted to the result's dtype."""
     if not isinstance(result, torch.Tensor):
         return None
     return next((before.dtype for before, wide in widened if wide.dtype is result.dtype), result.dtype)

@@ -52,7 +52,7 @@ class AssumedValues:
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """Return an assumed count, such as the number of correct predictions."""
+        """Return how many of `elements` predictions are assumed to be correct."""
         if elements <= 1:
             return 0 if self.decide() else elements
         return min(int(self.share() * elements + 0.5), elements - 1)

@@ -23,7 +23,8 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts virtual tensors with the method `virtual`, and all other tensors with the method `plain`."""
+    """Converts the arguments of an op. Subclasses define how to convert tensors on the virtual GPU (`virtual`) and all other
+    tensors (`plain`)."""
 
     device_type = "cpu"  # in place of the virtual GPU
 

@@ -3,8 +3,8 @@
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
 The file cuda_dtypes.json lists the unsupported dtypes. Its part "measured" comes from an NVIDIA H200 with PyTorch 2.11 and
-covers ops of PyTorch's OpInfo database. The part "simulated" comes from PyTorch 2.14 on the simulated device of tests/cuda and
-covers other ops.
+covers ops of PyTorch's OpInfo database. The part "simulated" of the file covers ops that OpInfo lacks, and comes from PyTorch
+2.14 on the simulated device of tests/cuda.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
 
-The checks are those of LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp and cuda/layer_norm_kernel.cu
-in ATen/native, and of ATen/MemoryOverlap.cpp.
+The errors come from PyTorch's LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp, layer_norm_kernel.cu
+and MemoryOverlap.cpp.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def _histc(data: torch.Tensor, *_: object) -> None:
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
-    """Reject dtypes that the kernels in ATen/native/cuda/ReduceLogicKernel.cu do not support. PyTorch launches these kernels
-    only for two or more elements."""
+    """Reject dtypes that the kernels in ATen/native/cuda/ReduceLogicKernel.cu do not support. For tensors with fewer than two
+    elements, `any` and `all` launch no reduction kernel."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 
@@ -197,7 +197,8 @@ def _embedding_bag(weight: torch.Tensor, *options: TorchAny) -> None:
 
 
 def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:
-    """The CUDA kernel multiplies the pattern by a float (ATen/native/sparse/cuda/SparseBlas.cpp)."""
+    """Reject dtypes that cannot be multiplied by a float, because the CUDA kernel multiplies the tensor `pattern` by a float
+    (ATen/native/sparse/cuda/SparseBlas.cpp)."""
     if pattern.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise no_kernel("mul_cuda", scalar_type(pattern.dtype))
     if not pattern.is_floating_point() and not pattern.is_complex():

@@ -120,7 +120,7 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
-        """Find the output shapes of a call, and cache them in a plan.
+        """Find the output shapes of an op call, and store them for later calls with the same input shapes.
 
         Raise DataDependentShape if the shape of a result depends on tensor values. Raise NotEmulated if the op is unknown.
         """

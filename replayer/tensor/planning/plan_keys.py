@@ -1,13 +1,13 @@
 """Computes keys of the plan cache from all argument properties that determine the shapes and dtypes of an op's results.
 
-For each op and number of arguments, a Python function that computes the key is generated as source code:
+For each op and number of arguments, the module generates a Python function that computes the keys. For example:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
         a0, a1, = a
         return (2, a0.tensor_meta if type(a0) is V or type(a0) is P else key_of_tensor(a0), a1.tensor_meta if ...)
 
-A key does not contain scalars that change in each step, such as Adam's bias corrections.
+Keys of the plan cache omit scalars that change in each step, such as Adam's bias corrections.
 """
 
 from __future__ import annotations

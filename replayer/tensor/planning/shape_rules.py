@@ -106,7 +106,8 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Assume that the longest target sequence has the maximum length. The shape of the second result depends on that length."""
+    """Assume that the longest target sequence fills the tensor `targets`. The shape of ctc_loss's second result depends on the
+    longest target sequence."""
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))

@@ -5,8 +5,8 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-Stages with the same name and device are matched with recorded stages in order. Between two recorded stages, each GPU is busy
-for the recorded time, because all replicas do the same work.
+The n-th stage with a certain name and GPU takes as long as the n-th recorded stage with the same name and GPU. Outside of
+stages, every GPU is busy for the recorded time, because all replicas of the model do the same work.
 """
 
 from __future__ import annotations

@@ -38,14 +38,14 @@ class LibraryPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """Return the library's times for the model that the script calls, or None if the library lacks the model."""
+        """Return the times of the model that the script calls, or None if the library of measured models lacks the model."""
         call = self._library.take_call()
         if call is not None:
             self._library.called(call)
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Add the time of one more model call to the current phase, and return the phase."""
+        """Return a phase with the GPU time `before_ns` plus the library's forward time of the model call `call`."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:

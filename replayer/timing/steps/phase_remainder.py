@@ -62,8 +62,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add the GPU work that is still missing at the end of a phase. If the script is the recorded program, the missing work
-        is the unused recorded kernels. For other scripts, the times of the missing kernels are estimated."""
+        """At the end of a phase, add the GPU work of ops that found no recorded kernels. If the script is the recorded program,
+        add the unused recorded kernels. If the script is a different program, estimate the times of the ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -83,8 +83,8 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add the missing GPU work of the ops so far, before the host waits for the GPU. If the script is the recorded program,
-        the missing work is unused recorded kernels. For other scripts, the times are estimated."""
+        """Before the host waits for the GPU, add the GPU work of ops that found no recorded kernels. If the script is the
+        recorded program, add unused recorded kernels. If the script is a different program, estimate the times."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -47,7 +47,7 @@ from traces.script.step_rule import Optimizers
 class StepTracker:
     """Tracks the script's position in the recording.
 
-    The attribute `step` matches ops of the current step, and `segment` matches ops of the current phase.
+    The attributes `step` and `segment` find recorded times for the ops in the current training step and in the current phase.
     """
 
     def __init__(
@@ -102,7 +102,8 @@ class StepTracker:
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase when a loss function is called. The ops in the function may also occur in other phases."""
+        """Begin the loss phase when the script calls a loss function. A single op, such as log_softmax, does not show that the
+        loss phase begins."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -365,8 +366,8 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def charge_so_far(self, thread: HostThread) -> None:
-        """Make the GPU busy for a part of the phase's recorded GPU time. The part is the share of the phase's ops that were
-        already called."""
+        """Make the GPU busy with the ops that the script has called in the current phase so far. The calculation assumes that
+        all ops of a phase take equally long."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)

@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The axis is divided into sections called *slots*, for example one slot for each training step. The axis is divided into slots.
-Both traces start a slot at the same position, so the shorter one leaves a gap at the slot's end.
+The axis is divided into sections called *slots*, for example one slot for each training step. If a slot is shorter in one trace
+than in the other trace, the shorter slot is followed by a gap.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis. The first `flush_right` sections are aligned at their ends instead of their starts."""
+        """Build a time axis. The two traces end at the same position in the first `flush_right` sections of the axis, and start
+        at the same position in all others."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

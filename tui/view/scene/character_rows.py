@@ -238,7 +238,7 @@ def anything(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Return one sign per screen column: MORE if the change is above `least`, LESS if it is below -`least`."""
+    """Return a sign for each screen column, such as "+" for an increase of more than `least`."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

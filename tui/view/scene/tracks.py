@@ -39,8 +39,8 @@ class TrackKind(IntEnum):
 class TrackKey(NamedTuple):
     """Identifies a row of the timeline, so that the rows of two traces can be matched.
 
-    For a CUDA stream, `position` is the device's index and `detail` is the stream's number. In a row of a host thread,
-    `position` identifies the thread and `detail` is the depth of the call stack.
+    In a row of a CUDA stream, the field `position` is the GPU's index and the field `detail` is the stream's number. In a row
+    of a host thread, `position` identifies the thread and `detail` is the depth of the call stack.
     """
 
     kind: TrackKind

@@ -86,7 +86,7 @@ class Drawing:
         return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
-        """Return how busy each screen column is in one trace, or None for a row that shows memory."""
+        """Return how long the GPU or thread of a timeline row works in each screen column, or None if the row shows memory."""
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)

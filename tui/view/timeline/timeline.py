@@ -125,7 +125,7 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Resize the window to the widget before drawing, because textual's event `Resize` may arrive late."""
+        """Adapt the timeline to the widget's size before drawing, because textual's event `Resize` may arrive late."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
             self._drawn = None
