@@ -107,7 +107,8 @@ class StepMatcher:
         return segment
 
     def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Look for a recorded call of the same op with the same shapes in other phases with the name of `here`."""
+        """Look for a recorded call of an op in other phases with the same name as the phase `here`. The text `exact` contains
+        the op and its shapes."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
@@ -196,8 +197,8 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread to `position_ns` in the recorded phase, and add the recorded host time up to there to the thread's
-        clock."""
+        """Move the thread forward to `position_ns` in the recorded phase. The thread's clock advances by the recorded host time
+        in between."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.reach(thread, position_ns)
 

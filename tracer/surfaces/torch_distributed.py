@@ -238,8 +238,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of process groups that are written in Python, because PyTorch's C++ code calls these methods
-        directly."""
+        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls these methods, and not the
+        wrapped functions of torch.distributed."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():

@@ -127,8 +127,8 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the start and duration that each event had before the export moved or clipped events. The returned slice
-        excludes events that the export added."""
+        """Return the start and duration that each event had before the export to the Chrome format. The returned slice selects
+        the trace's own events."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

@@ -249,8 +249,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of `run` that contains the profiler's estimated overhead. If no step ran without the profiler, return `run`
-    itself."""
+    """Return a copy of `run` that contains the profiler's estimated overhead. Return `run` itself if no step ran without the
+    profiler, because the cost then cannot be measured."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)

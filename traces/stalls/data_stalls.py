@@ -125,9 +125,8 @@ def stalls_of(
 ) -> Stalls:  # fmt: skip
     """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data.
 
-    The list `told` contains the measured cost of loading each batch of cached data. The list `told_cold` contains the measured
-    cost for uncached data. `cores` is the number of CPU cores of the machine that ran the script. Raises TraceError without a
-    DataLoader.
+    The lists `told` and `told_cold` contain the measured costs of loading each batch, from cached data and from uncached data.
+    `cores` is the number of CPU cores of the machine that ran the script. Raises TraceError without a DataLoader.
     """
     if not any(one.batches for one in told):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
