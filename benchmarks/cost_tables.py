@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from replayer.cost_model.constants import MEASURED_TENSORS, SLOT_POWERED  # noqa: E402
-from replayer.cost_model.efficiency import ROWS_KINDS, features, member, peaks_of  # noqa: E402
+from replayer.cost_model.efficiency import ROWS_KINDS, features, network_name, peaks_of  # noqa: E402
 from traces.names.cards import card_of  # noqa: E402
 
 Floats = npt.NDArray[np.float64]
@@ -253,7 +253,7 @@ def efficiency(folder: Path, out: Path | None = None, without: str = "") -> None
         for seed in range(_SEEDS):
             weights, error = learned(rows, seed)
             missed.append(error)
-            arrays |= {name.replace(net, member(net, seed), 1): array for name, array in weights.items()}
+            arrays |= {name.replace(net, network_name(net, seed), 1): array for name, array in weights.items()}
         errors[net] = sum(missed) / _SEEDS
         gpus[net] = rows.gpus
     about = {

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 from traces.format.trace_file import load, save  # noqa: E402
 from traces.kineto import read_kineto_bytes  # noqa: E402
-from traces.kineto.spans.python_calls import folded  # noqa: E402
+from traces.kineto.spans.python_calls import without_short_calls  # noqa: E402
 from traces.model.trace import HostKind, Trace  # noqa: E402
 
 TRAINING = (
@@ -101,7 +101,7 @@ def with_stacks(path: Path, folder: Path) -> dict[str, Any] | None:
     if len(bare) == len(events) and not of_ops:
         return None
     content = bare if isinstance(content, list) else content | {"traceEvents": bare}
-    lean = folded(whole)
+    lean = without_short_calls(whole)
 
     def file_bytes(trace: Trace) -> int:
         save(trace, folder / "t.msgpack")

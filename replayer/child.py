@@ -56,16 +56,16 @@ _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distribut
 
 def start(session: Mapping[str, Any]) -> None:
     """Patch torch so that the script's CUDA calls go to the virtual GPU."""
-    told = from_json(ReplaySession, session)
-    _start(told, None, _patched_time(told.config))
+    replay_session = from_json(ReplaySession, session)
+    _start(replay_session, None, _patched_time(replay_session.config))
 
 
 def start_here(session: Mapping[str, Any]) -> None:
     """Start the virtual GPU in a process that was not started by a `trace` command."""
-    told = from_json(ReplaySession, session)
+    replay_session = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
-    _start(replace(told, launcher=os.getppid()), None, _patched_time(told.config))
+    _start(replace(replay_session, launcher=os.getppid()), None, _patched_time(replay_session.config))
     PATCHES.extend_to_importers()
 
 
@@ -76,12 +76,12 @@ def write_timeline() -> None:
 def watch_refusals(listener: Callable[[str], object]) -> None:
     """Register a function that gets an error message whenever the script calls a torch function that is not emulated."""
 
-    def told(init: Callable[..., None], error: Exception, *args: object) -> None:
+    def note_refusal(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
         listener(str(error))
 
-    patch_around(NotEmulated, __init__=told)
-    patch_around(DataDependentShape, __init__=told)
+    patch_around(NotEmulated, __init__=note_refusal)
+    patch_around(DataDependentShape, __init__=note_refusal)
 
 
 def watch_waits(listener: Callable[[], None] | None) -> None:
@@ -110,16 +110,16 @@ def stop_here() -> None:
 
 def share(session: Mapping[str, Any]) -> Callable[[], None]:
     """Load the recording before the process is forked into ranks. Each rank then calls the returned function."""
-    told = replace(from_json(ReplaySession, session), launcher=os.getpid())
-    _install(told)
+    replay_session = replace(from_json(ReplaySession, session), launcher=os.getpid())
+    _install(replay_session)
     for module in _IMPORTED_LATER:
         importlib.import_module(module)
-    recorded, patched_time = load(told.trace), _patched_time(told.config)
+    recorded, patched_time = load(replay_session.trace), _patched_time(replay_session.config)
     if patched_time is not None:
         patched_time.install()
     with suppress(OSError):  # without shared memory, each rank makes its own plans
         VirtualTensor.plan_cache.shared = SharedResults()
-    return lambda: _start(told, recorded, patched_time)
+    return lambda: _start(replay_session, recorded, patched_time)
 
 
 def _start(session: ReplaySession, recorded: Trace | None, patched_time: PatchedTime | None) -> None:
@@ -198,7 +198,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
     state.STATE.finish = at_exit(lambda: _finish(gpu, trace, session))
     state.STATE.flush = lambda: _flush(gpu, trace, session)
     if patched_time is not None:
-        patched_time.come_to_present = gpu.streams.come_to_present
+        patched_time.wait_for_clock = gpu.streams.wait_for_clock
         patched_time.calls_of_device = gpu.launches.calls
     if gpu.machine.is_before(1, 11):
         torch_before_1_11.install(torch)

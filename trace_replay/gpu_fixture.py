@@ -68,9 +68,9 @@ class GpuChecks:
 
             (limit_bytes,) = sizes(size)
             peak_bytes = self.peak_memory
-            told = f"the test reserves {size_text(peak_bytes)} of GPU memory at its peak, and {size} are allowed"
+            text = f"the test reserves {size_text(peak_bytes)} of GPU memory at its peak, and {size} are allowed"
         if peak_bytes > limit_bytes:
-            raise AssertionError(told)
+            raise AssertionError(text)
 
     def assert_step_time(self, recording: Trace | str | os.PathLike[str], within: float = 0.05) -> None:
         """Fail if the median step time differs from the recorded step time by more than the fraction `within`."""

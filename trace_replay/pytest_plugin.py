@@ -51,9 +51,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Start the virtual GPU before test modules are imported, because test modules may check whether CUDA is available."""
-    asked = early_config.known_args_namespace
-    session = early_config.stash[_SESSION] = GpuSession(_requested(asked))
-    if session.requested and not _only_distributes(asked):
+    options = early_config.known_args_namespace
+    session = early_config.stash[_SESSION] = GpuSession(_requested(options))
+    if session.requested and not _only_distributes(options):
         session.use(session.requested)
 
 
@@ -185,10 +185,10 @@ class GpuSession:
         return max(self._not_computed - before, 0)
 
 
-def _requested(asked: Any) -> StartOptions | None:
-    if not getattr(asked, "gpu", ""):
+def _requested(options: Any) -> StartOptions | None:
+    if not getattr(options, "gpu", ""):
         return None
-    return {"what": asked.gpu, "values": asked.gpu_values, "gpus": asked.gpus, "memory": asked.gpu_memory}
+    return {"what": options.gpu, "values": options.gpu_values, "gpus": options.gpus, "memory": options.gpu_memory}
 
 
 def _of_marker(item: pytest.Item) -> StartOptions | None:
@@ -202,9 +202,10 @@ def _of_marker(item: pytest.Item) -> StartOptions | None:
     return cast(StartOptions, options)
 
 
-def _only_distributes(asked: Any) -> bool:
+def _only_distributes(options: Any) -> bool:
     """Return True in the controller process of pytest-xdist, which runs no tests."""
-    return "PYTEST_XDIST_WORKER" not in os.environ and bool(getattr(asked, "numprocesses", None) or getattr(asked, "tx", None))
+    distributes = getattr(options, "numprocesses", None) or getattr(options, "tx", None)
+    return "PYTEST_XDIST_WORKER" not in os.environ and bool(distributes)
 
 
 def _listed(tests: list[str]) -> str:

@@ -33,8 +33,8 @@ from traces.script.deferred_signals import at_exit
 def start(session: Mapping[str, Any]) -> None:
     """Wrap PyTorch's functions. The recorder is created when the script first calls a wrapped function."""
     torch: ModuleType = sys.modules["torch"]
-    told = from_json(RecordSession, session)
-    state.start(lambda: _make(torch, told))
+    record_session = from_json(RecordSession, session)
+    state.start(lambda: _make(torch, record_session))
     install_all(torch)
 
 

@@ -50,7 +50,7 @@ class CommunicationRecorder:
     def leaving(self, is_all: bool) -> None:
         self._facts.read_reducers()
         if is_all:
-            self.look(last=True)
+            self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
         """Store when Python called a collective, so that the recorder does not read the collective again from PyTorch's flight
@@ -85,20 +85,20 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stop timing a collective, because the script deleted the collective's Work object without calling `wait`.
+        """Stop timing a collective if the script has deleted its Work objects without waiting.
 
         The method takes no lock, because Python's garbage collector may call the method at any time.
         """
         self._writer.collectives.give_up(pending)
 
-    def look_if_due(self) -> bool:
+    def read_flight_recorder_if_due(self) -> bool:
         """Read PyTorch's flight recorder if enough new entries are expected, and return True after a read."""
         if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
-        self.look()
+        self.read_flight_recorder()
         return True
 
-    def look(self, last: bool = False) -> None:
+    def read_flight_recorder(self, last: bool = False) -> None:
         """Write the collectives that PyTorch has started in C++."""
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return

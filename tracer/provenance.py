@@ -155,9 +155,9 @@ class ProcessFacts:
         """Read memory sizes of the GPU at the end of the script, without freeing memory or waiting."""
         cuda = self._torch.cuda
         for row, device in enumerate(self.devices):
-            told = access.attempt(cuda.mem_get_info, device.index)
-            if told is not None:
-                free_bytes, total_bytes = told
+            memory_info = access.attempt(cuda.mem_get_info, device.index)
+            if memory_info is not None:
+                free_bytes, total_bytes = memory_info
                 outside_bytes = max(total_bytes - free_bytes - cuda.memory_reserved(device.index), 0)
                 self.devices[row] = replace(device, outside_bytes=outside_bytes)
         if self.devices:
@@ -223,9 +223,9 @@ def _nccl_version(torch: ModuleType) -> str | None:
 def _driver_version(torch: ModuleType) -> str | None:
     """Return the version of the NVIDIA driver. If the driver's version is not readable, return the CUDA version that the driver
     supports."""
-    told = Path("/sys/module/nvidia/version")
-    if told.exists():
-        return told.read_text(encoding="ascii", errors="replace").strip()
+    path = Path("/sys/module/nvidia/version")
+    if path.exists():
+        return path.read_text(encoding="ascii", errors="replace").strip()
     number = torch._C._cuda_getDriverVersion() if hasattr(torch._C, "_cuda_getDriverVersion") else 0
     return f"CUDA {number // 1000}.{number % 1000 // 10}" if number else None
 

@@ -187,7 +187,7 @@ class Recorder:
             if not has_lock:
                 if not self._access.is_calling:
                     return
-                self._access.lose("a call into CUDA did not return")
+                self._access.mark_lost("a call into CUDA did not return")
             self._close()
         finally:
             if has_lock:
@@ -202,6 +202,6 @@ class Recorder:
             self.steps.stop()
             self._writer.read_last_events()  # first, because the recorder must not call a device that hangs
             self._profiler.stop(at_end=True)
-            self.communication.look(last=True)
+            self.communication.read_flight_recorder(last=True)
             self._facts.failed(getattr(sys, "last_value", None))
             self._writer.close(self._events.taken, self.steps.reads, self.steps.found)

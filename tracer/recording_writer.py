@@ -123,7 +123,7 @@ class RecordingWriter:
         for step in self.pending:
             if not self._events.read_finished_within(step.taken, PATIENCE_NS):
                 if access.closed is None:
-                    access.lose("its work did not finish, so its last events were not read")
+                    access.mark_lost("its work did not finish, so its last events were not read")
                 return
 
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:

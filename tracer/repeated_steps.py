@@ -1,6 +1,6 @@
 """Divides a step into phases like the previous step, if both steps make the same calls.
 
-    repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptCut` has handled a report
+    repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptSplitter` has handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
     repeated.known[len(repeated.times_ns)]      # the next report, if the current step is like the one before
     times_ns = repeated.ended(now_ns, start_ns)     # the same step at other times
@@ -8,8 +8,8 @@
 
 Note [Steps repeat]
     In a training loop, each step usually reports the same calls as the previous step. For a repeated step, the recorder only
-    stores the time of each call. When a call differs, `ScriptCut` gets all calls of the step so far, and divides the rest of
-    the step as usual. The phases of repeated steps are computed when the steps are written (step_writer.py).
+    stores the time of each call. When a call differs, `ScriptSplitter` gets all calls of the step so far, and divides the rest
+    of the step as usual. The phases of repeated steps are computed when the steps are written (step_writer.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from traces.model.trace import NONE
 from traces.script.phase_rule import Segment, new_segment
-from traces.script.script_cut import CutStep
+from traces.script.script_splitter import CutStep
 
 # Kinds of reports
 ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED = range(6)
@@ -43,8 +43,7 @@ class StepPlan:
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """If the return of a call ended the last phase, `left` is the call's index in `reports`. For other steps, `left` is
-        NONE."""
+        """If a call ends the step when the call returns, `left` is the index of the call. For other steps, `left` is NONE."""
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]

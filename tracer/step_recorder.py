@@ -1,7 +1,7 @@
 """Divides the running script into steps and phases, and records a CUDA event at each boundary.
 
     steps = StepRecorder(...)
-    steps.report(ENTER, "backward")     # `ScriptCut` calls `steps` back at each boundary
+    steps.report(ENTER, "backward")     # `ScriptSplitter` calls `steps` back at each boundary
 
 Note [Segments on several streams]
     A segment (a phase of a step) begins and ends with CUDA events on the same stream. Usually, one event ends a segment and
@@ -42,7 +42,7 @@ from tracer.writing.thread_rows import ThreadRows
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import NONE, StepKind, Untimed
 from traces.script.phase_rule import PLAIN, Segment, new_segment
-from traces.script.script_cut import CutStep, ScriptCut
+from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 
 
@@ -64,7 +64,7 @@ class CapturedReports:
 
 
 class StepRecorder:
-    """Implements the listener of `ScriptCut` (traces/script/script_cut.py). The recorder's lock protects all calls."""
+    """Implements the listener of `ScriptSplitter` (script_splitter.py). The recorder's lock protects all calls."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class StepRecorder:
         cost: OwnCost,
         failed: Callable[[BaseException], None],
     ) -> None:
-        self.script = ScriptCut[int](self, optimizers)  # threads are identified by `threading.get_ident()`
+        self.script = ScriptSplitter[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
         self.has_returned = False  # True if a module has returned that `script` takes for running
         self.capture: CapturedReports | None = None  # in progress
@@ -225,7 +225,7 @@ class StepRecorder:
         end_ns, end = self._clock.now_ns(), self._events.take_on(stream)
         self._stages.append(DataParallelStage(name, self._threads.row(thread), start_ns, end_ns, begin, end))
 
-    # --- callbacks of ScriptCut
+    # --- callbacks of ScriptSplitter
 
     def segment_begins(self, thread: int, name: str, now_ns: int) -> None:
         if self._is_catching_up:
@@ -254,7 +254,7 @@ class StepRecorder:
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Ignore the argument, because the method `step_ends` receives `CutStep.is_evaluation`."""
+        """Do nothing, because evaluation steps are recorded when they end."""
 
     def more_recorded(self) -> None:
         """Return None, because only a replay knows how many model calls were recorded."""
@@ -339,7 +339,7 @@ class StepRecorder:
             self._events.untimed = Untimed.NO  # the events are read together with the events of the next step
         self._begins, self._stages = {}, []
         communication = self._communication
-        has_looked = communication.has_flight and communication.look_if_due()
+        has_looked = communication.has_flight and communication.read_flight_recorder_if_due()
         if has_looked or self.profiler.paused:  # this time does not belong to any step
             now_ns = self._clock.now_ns()
             last = self._events.take(now_ns)

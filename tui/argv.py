@@ -46,12 +46,12 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
         if word == "--":
             return Split(words[:at], words[at + 1 :])
         if word.startswith("-m"):
-            return _after_script(words[:at], words[at:], 2 if word == "-m" else 1)
+            return script_words(words[:at], words[at:], 2 if word == "-m" else 1)
         at += 2 if options.get(word, False) else 1
-    return _after_script(words[:at], words[at:], 1)
+    return script_words(words[:at], words[at:], 1)
 
 
-def _after_script(ours: list[str], script: list[str], names: int) -> Split:
+def script_words(ours: list[str], script: list[str], names: int) -> Split:
     if any(word == FOLLOWER or word.startswith(FOLLOWER + "=") for word in ours):
         return Split(ours, script)
     for at in range(names, len(script)):  # after the script's path, or after -m and a module's name

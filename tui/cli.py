@@ -175,11 +175,11 @@ def explain(
     epilog="$ trace predict v100.msgpack --on-gpu A100\n$ trace predict v100.msgpack --sweep gpus,batch --price 2.5",
 )
 @from_options(PredictOptions)
-def predict(asked: PredictOptions) -> int:
+def predict(options: PredictOptions) -> int:
     """Predict a recording's step time for another GPU, batch size or number of GPUs, with an error estimate."""
     from tui.commands.predict import run
 
-    return run(asked)
+    return run(options)
 
 
 @app.command(
@@ -248,7 +248,7 @@ def report(
     """,
 )
 @from_options(ReplayOptions)
-def replay(asked: ReplayOptions) -> int:
+def replay(options: ReplayOptions) -> int:
     """Run an unmodified script at the pace of a recorded GPU, on this machine, without a GPU.
 
     When the script ends, compare the replay with its recording and print the comparison on stderr. The script's exit code is
@@ -256,12 +256,12 @@ def replay(asked: ReplayOptions) -> int:
     """
     from tui.commands.replay import run
 
-    if not (asked.trace or asked.gpu):
+    if not (options.trace or options.gpu):
         raise UsageError(
             "Missing option '--trace' T (the recording to replay) or '--gpu' NAME (a GPU from the library)",
             get_current_context(),
         )
-    return run(asked)
+    return run(options)
 
 
 @app.command(
@@ -277,18 +277,18 @@ def replay(asked: ReplayOptions) -> int:
     """,
 )
 @from_options(RecordOptions)
-def record(asked: RecordOptions) -> int:
+def record(options: RecordOptions) -> int:
     """Record an unmodified script on a machine with GPUs: steps, phases, kernels, memory and data loading.
 
     A few steps run under torch.profiler; all others are timed with CUDA events. The script's exit code is passed through.
     """
-    if asked.sweep:
+    if options.sweep:
         from tui.commands.record_sweep import run_sweep
 
-        return run_sweep(asked)
+        return run_sweep(options)
     from tui.commands.record import run
 
-    return run(asked)
+    return run(options)
 
 
 @app.command(
@@ -306,17 +306,17 @@ def record(asked: RecordOptions) -> int:
     """,
 )
 @from_options(FitOptions)
-def fit(asked: FitOptions) -> int:
+def fit(options: FitOptions) -> int:
     """Find out which GPUs a script fits on, and the largest batch size for each.
 
-    Run the script's first steps with two batch sizes on a virtual GPU with unlimited memory. Repeat the script's memory
-    requests on a virtual GPU of every GPU model, to find out whether the requests succeed.
+    Run the script's first steps with two batch sizes on a virtual GPU with unlimited memory. Then repeat the script's memory
+    requests on a virtual GPU of each model.
     """
     from tui.commands.fit import run
 
-    if bool(asked.gpus) == asked.every:
+    if bool(options.gpus) == options.every:
         raise typer.BadParameter("name the GPUs to try, or use --all", param_hint="--gpus")
-    return run(asked)
+    return run(options)
 
 
 gate_files = Commands()
@@ -432,14 +432,14 @@ def library_remove(name: EntryArgument, json: JsonOption = False) -> int:
     """,
 )
 @from_options(StallsOptions)
-def stalls(asked: StallsOptions) -> int:
+def stalls(options: StallsOptions) -> int:
     """Measure how long a script waits for data, find the cause (storage, preprocessing or pinning), and suggest a fix.
 
     The script's data loader really runs; GPU times come from the recording. The script's output goes to stderr.
     """
     from tui.commands.stalls import run
 
-    return run(asked)
+    return run(options)
 
 
 @app.command(rich_help_panel=CHECK, epilog="$ trace doctor\n$ trace doctor --json")

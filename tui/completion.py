@@ -16,7 +16,7 @@ def trace_names(incomplete: str) -> list[str]:
     head = incomplete[: incomplete.rfind("/") + 1]
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
-            told = head + path.name
-            if told.startswith(incomplete) and not path.name.startswith("."):
-                names += [told + "/"] if path.is_dir() else [told] if SUFFIX in path.suffixes else []
+            name = head + path.name
+            if name.startswith(incomplete) and not path.name.startswith("."):
+                names += [name + "/"] if path.is_dir() else [name] if SUFFIX in path.suffixes else []
     return names

@@ -114,13 +114,13 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
     cut_texts = list(dict.fromkeys(text for text, one in zip(texts, short, strict=True) if one in alike))
     others = {one for one in short if one not in alike}
     for end in range(width // 4, width - 4):
-        told = {text: fit(text, width - end).rstrip("…") + "…" + " ".join(text.split())[-end:] for text in cut_texts}
-        if len({*told.values()} | others) == len(cut_texts) + len(others):
+        short_texts = {text: fit(text, width - end).rstrip("…") + "…" + " ".join(text.split())[-end:] for text in cut_texts}
+        if len({*short_texts.values()} | others) == len(cut_texts) + len(others):
             break
     else:
         numbers = {text: f"…#{number}" for number, text in enumerate(cut_texts, 1)}
-        told = {text: fit(text, width - len(number) + 1).rstrip("…") + number for text, number in numbers.items()}
-    return [told.get(text, one) if one in alike else one for text, one in zip(texts, short, strict=True)]
+        short_texts = {text: fit(text, width - len(number) + 1).rstrip("…") + number for text, number in numbers.items()}
+    return [short_texts.get(text, one) if one in alike else one for text, one in zip(texts, short, strict=True)]
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:

@@ -31,9 +31,9 @@ def look(stream: TextIO) -> Look:
     NO_COLOR (no-color.org).
     """
     terminal = stream.isatty()
-    asked = _asked(COLOUR, "auto")
+    choice = _asked(COLOUR, "auto")
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
-    colour = asked == "always" or (asked == "auto" and terminal and not plain)
+    colour = choice == "always" or (choice == "auto" and terminal and not plain)
     return Look(width=shutil.get_terminal_size((100, 24)).columns if terminal else 100, colour=colour)
 
 

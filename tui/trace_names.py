@@ -28,7 +28,7 @@ def load_trace(name: str) -> Trace:
     return load_cell(name) if is_cell_name(name) else load(find_trace(name))
 
 
-def load_pace(name: str) -> tuple[Path, Trace]:
+def load_replayable(name: str) -> tuple[Path, Trace]:
     """Return the file and the trace. Raise TraceError if the trace has no GPU work."""
     path = find_trace(name).resolve()
     trace = load(path)

@@ -95,13 +95,13 @@ class RegionGraph:
         launches = here.launches
         requested = self._planned(recorded) if recorded.memory is None else recorded.memory
         if requested is None:
-            with launches.muted():
+            with launches.kernels_off():
                 results = self._run(inputs)
             for signature in recorded.ops:
                 launches.launch(signature, device)
             return results, kept
         memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, kept)
-        with launches.muted(), memory.uncounted(workspaces=recorded.launches_graph):
+        with launches.kernels_off(), memory.uncounted(workspaces=recorded.launches_graph):
             results = self._run(inputs)
         requests = list(requested)
         try:

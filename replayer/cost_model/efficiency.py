@@ -128,11 +128,11 @@ class _Net:
         for weight, bias in self.layers[:-1]:
             values = np.tanh(values @ weight.T + bias)
         weight, bias = self.layers[-1]
-        told: Floats = np.maximum((values @ weight.T + bias)[:, 0], self.fastest[gpu])
-        return told
+        logs: Floats = np.maximum((values @ weight.T + bias)[:, 0], self.fastest[gpu])
+        return logs
 
 
-def member(net: str, seed: int) -> str:
+def network_name(net: str, seed: int) -> str:
     return f"{net}{seed or ''}"
 
 
@@ -151,7 +151,8 @@ class EfficiencyCurves:
         with np.load(path) as file:
             self.about: dict[str, Any] = json.loads(str(file["about"]))
             self._nets = {
-                net: [_net(file, member(net, seed)) for seed in range(self.about.get("seeds", 1))] for net in self.about["gpus"]
+                net: [_net(file, network_name(net, seed)) for seed in range(self.about.get("seeds", 1))]
+                for net in self.about["gpus"]
             }
 
     @classmethod
@@ -163,7 +164,7 @@ class EfficiencyCurves:
     ) -> tuple[float, Origin]:
         """Return the predicted duration divided by the roofline time, and the source of the prediction."""
         net = NETS[kind]
-        gpus, origin = _told_by(tuple(self.about["gpus"][net]), card)
+        gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)
         row = np.array([sizes], dtype=np.float64)
         moved, work = np.array([size_bytes], dtype=np.float64), np.array([flops], dtype=np.float64)
@@ -173,7 +174,7 @@ class EfficiencyCurves:
 
 
 @cache
-def _told_by(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
+def _measured_gpus_like(gpus: tuple[str, ...], card: Card) -> tuple[tuple[int, ...], Origin]:
     # see Note [GPUs without measurements]
     cards = [card_of(name) for name in gpus]
     if card in cards:

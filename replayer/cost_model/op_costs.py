@@ -99,7 +99,7 @@ class OpCosts:
         """Estimate the duration of an op with the given input shapes."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
-        log_slower = self._slower_than_told(op, works)
+        log_slower = self._mean_log_error(op, works)
         if log_slower is None:  # durations of recorded ops already include the slowdown
             return Estimate(max(ns, self.floor_ns) * self.slowdown, origin)
         same = any(learned.op == op for learned in self._learned[_class(op, works)])
@@ -117,23 +117,23 @@ class OpCosts:
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
-        told_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
+        predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
         # A recorded op may take longer than its estimate, because of its launch, idle multiprocessors or its implementation.
         # Recorded time beyond MOST_SLOWER times the estimate is assumed to be proportional to the op's work.
-        excess_ns = took_ns - MOST_SLOWER * told_ns
+        excess_ns = took_ns - MOST_SLOWER * predicted_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
-            return (MOST_SLOWER * now_ns + excess_ns * in_proportion) / (MOST_SLOWER * told_ns + excess_ns)
-        ratio = now_ns / told_ns
+            return (MOST_SLOWER * now_ns + excess_ns * in_proportion) / (MOST_SLOWER * predicted_ns + excess_ns)
+        ratio = now_ns / predicted_ns
         if _layer(before) == _layer(after):
             kind, sizes = before[0].kind, before[0].sizes
             if kind == "conv3" or (kind in ("conv", "conv_weight") and sizes[0] == 1):
                 plain = (_amount(after) / _amount(before)) ** constants.GROWTH
                 ratio = ratio**constants.CURVE_COUNTS * plain ** (1 - constants.CURVE_COUNTS)
             return ratio
-        return ratio * exp((self._slower_than_told(op, after) or 0.0) - (self._slower_than_told(op, before) or 0.0))
+        return ratio * exp((self._mean_log_error(op, after) or 0.0) - (self._mean_log_error(op, before) or 0.0))
 
-    def _slower_than_told(self, op: str, works: list[OpWork]) -> float | None:
+    def _mean_log_error(self, op: str, works: list[OpWork]) -> float | None:
         """Return the weighted mean of log(recorded duration / estimated duration) over similar recorded ops."""
         # see Note [The nearest recorded ops]
         coordinates = _coordinates(works)
@@ -149,8 +149,8 @@ class OpCosts:
         return total / weights * exp(-nearest / FADING_OCTAVES) if weights > 0 else None
 
     def _ns(self, works: list[OpWork]) -> tuple[float, Origin]:
-        told = [self._of(work) for work in works]
-        return sum(ns for ns, _ in told) or 1.0, max((origin for _, origin in told), key=_UNCERTAIN.index)
+        costs = [self._of(work) for work in works]
+        return sum(ns for ns, _ in costs) or 1.0, max((origin for _, origin in costs), key=_UNCERTAIN.index)
 
     def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
         work = _in_tiles(work)

@@ -14,7 +14,7 @@ import torch
 from replayer.distributed.group_call import Combine, GroupCall, RankValues
 from replayer.distributed.rank_message import RankMessage
 from replayer.state import computing
-from replayer.tensor.allocation import Uniform, host_keeps
+from replayer.tensor.allocation import Uniform, is_kept_on_host
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import host_values, known_values, payload_of, view_of
 from replayer.torch_types import TorchAny
@@ -37,7 +37,7 @@ def message_of(call: GroupCall, arrived_ns: int) -> RankMessage:
         message.uniform = values[0] if factor is None else torch.tensor(values[0], dtype=of[0].dtype).mul(factor).item()
         return message
     on_device = any(isinstance(tensor, VirtualTensor) for tensor in inputs)
-    if on_device and not computing() and not host_keeps((count,), inputs[0].dtype):
+    if on_device and not computing() and not is_kept_on_host((count,), inputs[0].dtype):
         return message
     parts = [torch.as_tensor(v).expand(t.shape).to(t.dtype).reshape(-1) for v, t in zip(values, inputs, strict=True)]
     flat = torch.cat(parts) if factor is None else torch.cat(parts).mul(factor).to(parts[0].dtype)
@@ -131,7 +131,7 @@ def _assign_allocation(parts: list[tuple[TorchAny, torch.Tensor]]) -> None:
     if len(parts) == 1 and is_uniform(values):
         allocation.known = Uniform(values[0].item(), first.tensor_meta.dtype)
         return
-    if not host_keeps((sum(output.tensor_meta.numel for output, _ in parts),), first.tensor_meta.dtype):
+    if not is_kept_on_host((sum(output.tensor_meta.numel for output, _ in parts),), first.tensor_meta.dtype):
         return
     memory = torch.empty(allocation.size_bytes, dtype=torch.uint8, device="cpu")
     for output, piece in parts:

@@ -80,25 +80,25 @@ class PendingExchange:
 class DeadlockDetector:
     """Finds ranks that wait for each other.
 
-        detector.circle("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
+        detector.find_deadlock("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
 
     A deadlock is reported only after `_CIRCLE_LASTS_S` seconds, because another thread may still call the missing operation.
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
-        self._store: TorchAny = PrefixStore("waits", _of_this_attempt(store))
+        self._store: TorchAny = PrefixStore("waits", _store_of_attempt(store))
         self._rank = rank
         self._own = b""
         self._circle: tuple[str, float] | None = None  # the deadlock, and when it was first seen
 
-    def circle(self, operation: str, missing: list[int]) -> str:
+    def find_deadlock(self, operation: str, missing: list[int]) -> str:
         """Return a description of the deadlock, or "" if there is none."""
         own = json.dumps([operation, missing[:_MISSING_FOLLOWED]]).encode()
         if own != self._own:
             self._own = own
             self._store.set(str(self._rank), own)
-        circle = self._circle_now()
+        circle = self._shortest_circle()
         if self._circle is None or self._circle[0] != circle:
             self._circle = circle, perf_counter_ns() * 1e-9
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
@@ -110,7 +110,7 @@ class DeadlockDetector:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
 
-    def _circle_now(self) -> str:
+    def _shortest_circle(self) -> str:
         seen, paths = {self._rank}, deque([(self._rank, "")])
         while paths:
             rank, path = paths.popleft()
@@ -150,7 +150,7 @@ class StoreExchange:
         global_ranks: Sequence[int] = (),
         group_name: str = "",
     ) -> None:
-        self._store: TorchAny = _of_this_attempt(store)
+        self._store: TorchAny = _store_of_attempt(store)
         self.rank, self.size = rank, size
         self.timeout_s = timeout_s
         self.offset_ns: OffsetNs = offset_ns or ClockOffset(self._store, rank, clock, timeout_s).ns
@@ -303,7 +303,7 @@ class StoreExchange:
             )
         if missing and self._deadlocks is not None:
             self._is_recorded = True
-            circle = self._deadlocks.circle(f"{own}{self._of_group}", [self._global_ranks[member] for member in missing])
+            circle = self._deadlocks.find_deadlock(f"{own}{self._of_group}", [self._global_ranks[member] for member in missing])
             if circle:
                 raise RuntimeError(f"these ranks wait for each other: {circle}; NCCL would hang here")
         return bool(missing)
@@ -335,7 +335,7 @@ class StoreExchange:
                     self._deadlocks.end()
 
 
-def _of_this_attempt(store: TorchAny) -> TorchAny:
+def _store_of_attempt(store: TorchAny) -> TorchAny:
     """Return a store with a key prefix for this start of the workers. After a failure, torchrun starts the workers again with
     the old key-value store."""
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)

@@ -93,8 +93,8 @@ class ScriptLaunches:
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
         self.launch_by: Callable[[Caller, OpSignature], None] = self._note
-        self._muted: list[int] = []  # threads inside `muted`
-        self._launch_unmuted: Callable[[Caller, OpSignature], None] = self._note
+        self._threads_with_kernels_off: list[int] = []  # threads inside `kernels_off`
+        self._launch_with_kernels: Callable[[Caller, OpSignature], None] = self._note
         self._devices = devices
         self._timeline = simulator.timeline
         self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the op that does not match
@@ -129,24 +129,24 @@ class ScriptLaunches:
 
     def _set_launch(self, launch: Callable[[Caller, OpSignature], None]) -> None:
         with self.lock:
-            self._launch_unmuted = launch
-            self.launch_by = self._launch_if_unmuted if self._muted else launch
+            self._launch_with_kernels = launch
+            self.launch_by = self._launch_unless_kernels_off if self._threads_with_kernels_off else launch
 
-    def _launch_if_unmuted(self, caller: Caller, signature: OpSignature) -> None:
-        if threading.get_ident() not in self._muted:
-            self._launch_unmuted(caller, signature)
+    def _launch_unless_kernels_off(self, caller: Caller, signature: OpSignature) -> None:
+        if threading.get_ident() not in self._threads_with_kernels_off:
+            self._launch_with_kernels(caller, signature)
 
     @contextmanager
-    def muted(self) -> Iterator[None]:
+    def kernels_off(self) -> Iterator[None]:
         """Inside this context, the calling thread's ops launch no kernels."""
         me = threading.get_ident()
-        self._muted.append(me)
-        self._set_launch(self._launch_unmuted)
+        self._threads_with_kernels_off.append(me)
+        self._set_launch(self._launch_with_kernels)
         try:
             yield
         finally:
-            self._muted.remove(me)
-            self._set_launch(self._launch_unmuted)
+            self._threads_with_kernels_off.remove(me)
+            self._set_launch(self._launch_with_kernels)
 
     def flush(self) -> None:
         with self.lock:
@@ -257,12 +257,12 @@ class ScriptLaunches:
             moves_tensor: True for calls of `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`
         """
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
-        told_ns = None if library is None else library.copy_ns(size_bytes)
+        library_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
         with self.looking as thread:
             copy = self.transfers.copy(kind, pinned, size_bytes)
-            if told_ns is not None:
-                copy = copy._replace(duration_ns=told_ns, origin=Origin.PUBLISHED)
+            if library_ns is not None:
+                copy = copy._replace(duration_ns=library_ns, origin=Origin.PUBLISHED)
             stream = self.current.caller_of(thread, device).stream
             if self.captured(stream, signature, copy, blocking):
                 return
@@ -270,7 +270,7 @@ class ScriptLaunches:
                 tracker.enter(thread, "h2d", moves_tensor)
             end_ns = self.simulator.play(thread, stream, signature, self.clock.now_ns(), copy)
             if kind == "d2h" and blocking:
-                tracker.charge_so_far(thread)
+                tracker.add_gpu_work_so_far(thread)
                 end_ns = max(end_ns, stream.ready_ns)
             if blocking:
                 scheduler.script_waits(thread, end_ns, thread.after_wait_ns)

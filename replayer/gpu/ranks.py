@@ -52,7 +52,7 @@ class RankOperations:
         launches = self._launches
         simulator = launches.simulator
         with launches.looking as thread:
-            simulator.tracker.charge_so_far(thread)
+            simulator.tracker.add_gpu_work_so_far(thread)
             row = simulator.timeline.call(thread.row, "cudaLaunchKernelExC", call_ns, call_ns)
             launched_ns = max(thread.host_ns, launches.clock.now_ns()) + simulator.recording.latency_ns
             return row, max(launched_ns, launches.current.caller_of(thread, device).stream.ready_ns)

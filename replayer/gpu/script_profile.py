@@ -33,10 +33,10 @@ class ScriptProfile:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Return a trace of the ops and the GPU work since the method `watch` was called."""
+        """Return the ops and the device work that were recorded since the call of `watch`."""
         simulator = self._launches.simulator
         with self._launches.looking as thread:
-            simulator.tracker.charge_so_far(thread)
+            simulator.tracker.add_gpu_work_so_far(thread)
             threads = self._launches.current.threads
             return self._timeline.watched(Trace(devices=simulator.recording.devices, threads=threads))
 

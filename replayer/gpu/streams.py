@@ -34,7 +34,7 @@ class Streams:
             if capture is not None and capture.record(event, stream):
                 capture.note(_record, event, stream)
                 return
-            self._tracker.charge_so_far(thread)
+            self._tracker.add_gpu_work_so_far(thread)
             event.device = stream.device
             event.time_ns = max(stream.ready_ns, thread.host_ns, self._clock.now_ns())
             if event.awaited:
@@ -60,7 +60,7 @@ class Streams:
                 capture.join(stream, other)
                 capture.note(_wait, stream, other)
                 return
-            self._tracker.charge_so_far(thread)
+            self._tracker.add_gpu_work_so_far(thread)
             stream.wait(other.ready_ns)
 
     def _await_nothing(self, event: VirtualEvent) -> None:
@@ -96,14 +96,14 @@ class Streams:
     def synchronize(self, stream: VirtualStream) -> None:
         self._launches.forbid_in_capture()
         with self._launches.looking as thread:
-            self._tracker.charge_so_far(thread)
+            self._tracker.add_gpu_work_so_far(thread)
             self._scheduler.script_waits(thread, stream.ready_ns)
 
     def synchronize_device(self, device: int) -> None:
         self._launches.forbid_in_capture()
         self._ranks.finish(wait=True)
         with self._launches.looking as thread:
-            self._tracker.charge_so_far(thread)
+            self._tracker.add_gpu_work_so_far(thread)
             streams = [stream.ready_ns for stream in self._scheduler.streams.values() if stream.device == device]
             self._scheduler.script_waits(thread, max(streams, default=0))
 
@@ -126,8 +126,8 @@ class Streams:
         self._launches.flush()
         return self._launches.current.thread().host_ns
 
-    def come_to_present(self) -> None:
-        """Wait until the replay's clock has caught up with the thread's virtual time."""
+    def wait_for_clock(self) -> None:
+        """Wait until the clock reaches the thread's virtual time."""
         thread = self._launches.current.known_thread()
         if thread is not None:
             self._launches.flush()

@@ -34,7 +34,7 @@ class ReadValues:
             launches.captured(stream, signature, None, blocking=True)
             simulator.play(thread, stream, signature, launches.clock.now_ns(), launches.transfers.read(count * 8))
             tracker = simulator.tracker
-            tracker.charge_so_far(thread)
+            tracker.add_gpu_work_so_far(thread)
             simulator.scheduler.script_waits(thread, stream.ready_ns, thread.after_wait_ns)
             values = self._values.next(count, tracker.number, tracker.row_of_values)
             if values is None:

@@ -1,9 +1,9 @@
 """Finds the op that made each memory request.
 
-    op_rows = OpRows(pending)         # `pending` are the ops that were launched but not played
+    op_rows = OpRows(pending)       # `pending` are the ops that were launched but not played
     op_rows.now()                   # number of ops launched so far
     op_rows.played(count, row, next_row)   # the pending ops became host rows, starting at `row`
-    host_rows([op_rows.of(ops)])    # host rows of ops in the last or the next batch
+    host_rows([op_rows.with_offset(ops)])    # host rows of ops in the last or the next batch
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ class OpRows:
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
-    def of(self, ops: Column, begun: int = 0) -> UnresolvedOps:
-        """Return the ops with the given indices. Index 0 is op number `begun`."""
-        return UnresolvedOps(ops, begun, self.now(), self._first, self._row, self._played, self._next_row)
+    def with_offset(self, ops: Column, first_op: int = 0) -> UnresolvedOps:
+        """Return the ops with the given indices. Index 0 is op number `first_op`."""
+        return UnresolvedOps(ops, first_op, self.now(), self._first, self._row, self._played, self._next_row)
 
 
 class UnresolvedOps(NamedTuple):
     """Stores ops that have no timeline row yet."""
 
     ops: Column
-    begun: int
+    first_op: int
     now: int
     first: int
     row: int
@@ -56,8 +56,8 @@ class UnresolvedOps(NamedTuple):
 def host_rows(unresolved: Sequence[UnresolvedOps]) -> Column:
     counts = [len(one.ops) for one in unresolved]
     known = np.array([one[1:] for one in unresolved], np.int64).reshape(-1, 6)
-    begun, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T
-    ops = np.minimum(begun + np.concatenate([np.empty(0, np.int64), *(one.ops for one in unresolved)]), now)
+    first_op, now, first, row, played, next_row = np.repeat(known, counts, axis=0).T
+    ops = np.minimum(first_op + np.concatenate([np.empty(0, np.int64), *(one.ops for one in unresolved)]), now)
     latest = np.minimum(row + ops - first, next_row)
     rows: Column = np.where(ops < played, np.maximum(latest, row), next_row + ops - played)
     return rows

@@ -222,4 +222,4 @@ class TensorAllocator:
 
     def _note_rows(self, rows: Column, ops: Column) -> None:
         if self._note is not None and len(rows):
-            self._note(rows, self._op_rows.of(ops, self._begun), self._now_ns())
+            self._note(rows, self._op_rows.with_offset(ops, self._begun), self._now_ns())

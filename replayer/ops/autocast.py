@@ -73,7 +73,7 @@ class Autocast:
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
-    def full_and_back(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def in_float32_and_back(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Run the op in float32, and cast the result back."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
@@ -86,7 +86,7 @@ class Autocast:
             if not op._schema.arguments[at].kwarg_only:
                 defaults = [argument.default_value for argument in op._schema.arguments[len(args) : at]]
                 args = (*args, *defaults, kwargs.pop("dtype"))
-        return self.as_it_is(op, *args, **kwargs)
+        return self.without_autocast(op, *args, **kwargs)
 
     def widest(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         is_wide = any(_eligible(value) and value.dtype is torch.float32 for value in tree_leaves((args, kwargs)))
@@ -95,9 +95,9 @@ class Autocast:
     def banned(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if any(map(_is_on_device, args)):
             raise RuntimeError(_BANNED)
-        return self.as_it_is(op, *args, **kwargs)
+        return self.without_autocast(op, *args, **kwargs)
 
-    def as_it_is(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def without_autocast(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Run the op without autocast."""
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
@@ -183,7 +183,7 @@ def _cover_packages(autocast: Autocast) -> None:
     def impl_also(self: TorchAny, op_name: TorchAny, fn: TorchAny, dispatch_key: str = "", **options: TorchAny) -> None:
         impl(self, op_name, fn, dispatch_key, **options)
         if (dispatch_key or self.dispatch_key) == "AutocastCUDA" and fn is not torch.library.fallthrough_kernel:
-            impl(self, op_name, partial(autocast.as_it_is, fn), key, **options)
+            impl(self, op_name, partial(autocast.without_autocast, fn), key, **options)
 
     def load_library(path: TorchAny) -> None:
         before = set(torch._C._dispatch_get_all_op_names())
@@ -195,7 +195,7 @@ def _cover_packages(autocast: Autocast) -> None:
                 found = getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
                 made = library(namespace, "IMPL")
                 state.STATE.kept.append(made)
-                impl(made, op, partial(autocast.full_and_back, found), key)
+                impl(made, op, partial(autocast.in_float32_and_back, found), key)
 
     patch(library, impl=impl_also)
     patch(torch.ops, load_library=load_library)

@@ -25,7 +25,7 @@ from replayer.ops.host_reads import HostReads, known_or_assumed
 from replayer.ops.layouts import moved
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import STATE, before_sync, gpu, host_memory
-from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, host_keeps, make
+from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, is_kept_on_host, make
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
@@ -124,7 +124,7 @@ class Copies:
         into = target.allocation
         if not fills_allocation(target):
             values = host_values(source)
-            view = writable_values(target) if values is not None and host_keeps(here.shape, here.dtype) else None
+            view = writable_values(target) if values is not None and is_kept_on_host(here.shape, here.dtype) else None
             if view is not None and values is not None:
                 view.copy_(values)
             elif not (type(known) is type(into.known) is Uniform and known == into.known and here.dtype is there.dtype):
@@ -137,7 +137,7 @@ class Copies:
         elif isinstance(known, Uniform):
             into.known = Uniform(in_dtype(known.value, here.dtype), here.dtype) if known.dtype is there.dtype else None
         elif isinstance(known, torch.Tensor):
-            set_known_values(target, known_values(source) if host_keeps(here.shape, here.dtype) else None)
+            set_known_values(target, known_values(source) if is_kept_on_host(here.shape, here.dtype) else None)
         elif isinstance(known, Truth | Matches):
             into.known = known if type(known) is Matches else Truth.ZERO_OR_ONE
         else:
@@ -162,7 +162,7 @@ class Copies:
         if temporary is not None:
             packed = self._plans.metas.contiguous(meta.shape, meta.dtype, meta.index)
             gpu().launches.launch(self._signature(meta, packed), meta.index)
-        kept = host_keeps(meta.shape, meta.dtype) and type(source) in (torch.Tensor, torch.nn.Parameter)
+        kept = is_kept_on_host(meta.shape, meta.dtype) and type(source) in (torch.Tensor, torch.nn.Parameter)
         if kept and meta.numel == 1 and fills_allocation(target):
             allocation.known = Uniform(source.detach().to(meta.dtype).item(), meta.dtype)
             return

@@ -72,8 +72,8 @@ class DataDependentOps:
         meta_source = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
         result = self._plans.metas.like(aten.index.Tensor(meta_source, meta_indices), meta.index)
         hosts = [self._host(source), *[None if index is None else self._host(index) for index in indices]]
-        told = hosts[0] is not None and all(h is not None or i is None for h, i in zip(hosts[1:], indices, strict=True))
-        known = (aten.index.Tensor(hosts[0], hosts[1:]),) if told else None
+        values_known = hosts[0] is not None and all(h is not None or i is None for h, i in zip(hosts[1:], indices, strict=True))
+        known = (aten.index.Tensor(hosts[0], hosts[1:]),) if values_known else None
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:

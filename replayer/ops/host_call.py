@@ -14,7 +14,7 @@ from replayer.tensor.allocation import Allocation, allocate, make, make_view
 from replayer.tensor.plan import Where
 from replayer.tensor.planning.call_arguments import CallArguments
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.planning.shape_inference import no_such_tensor
+from replayer.tensor.planning.shape_inference import layout_error
 from replayer.tensor.values.known_values import bytes_of, known_values, payload_of, set_known_values
 from replayer.torch_types import TorchAny
 
@@ -50,7 +50,7 @@ class HostCall(CallArguments):
             if value is host:
                 return tensor
         if value.is_nested or value.is_quantized:
-            raise no_such_tensor(value)
+            raise layout_error(value)
         if value.is_conj() or value.is_neg():
             value = value.resolve_conj().resolve_neg()
         if value.layout is not torch.strided:

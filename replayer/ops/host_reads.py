@@ -24,7 +24,7 @@ from replayer.tensor.allocation import Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_virtual
 from replayer.tensor.values.known_values import host_values, known_values
-from replayer.tensor.values.script_branches import answer_without_error
+from replayer.tensor.values.script_branches import truth_value_without_error
 from replayer.tensor.values.value_rules import hold_the_same
 from replayer.torch_types import TorchAny
 
@@ -71,7 +71,7 @@ class HostReads:
         answer = equal_without_kernel(one, other)
         if answer is not None:
             return answer
-        unknown = gpu().values.assumed.improving and answer_without_error() is True
+        unknown = gpu().values.assumed.improving and truth_value_without_error() is True
         return self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
@@ -147,7 +147,7 @@ def known_or_assumed(tensor: TorchAny) -> torch.Tensor | float | int | bool:
     assumed = gpu().values.assumed
     meta: TensorMeta = tensor.tensor_meta
     if meta.dtype is torch.bool and meta.numel == 1 and (known is None or _is_assumed(tensor)):
-        answer = answer_without_error() if assumed.improving else None
+        answer = truth_value_without_error() if assumed.improving else None
         if answer is not None:
             assumed.note_scalar()
             return answer

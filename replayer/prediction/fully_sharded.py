@@ -3,7 +3,7 @@
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
     schedule.exposed_ns         # communication time that is not hidden
 
-The prediction follows torch.distributed.fsdp and Zhao et al., "PyTorch FSDP", 2023, section 3:
+The rules come from torch.distributed.fsdp and from Zhao et al., "PyTorch FSDP", 2023, section 3:
 
 * Communication overlaps with computation on a separate stream.
 * The backward pass gathers parameters early, as with `BackwardPrefetch.BACKWARD_PRE`.
@@ -113,14 +113,14 @@ def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameter
     """
     ranks = conditions.nproc
     layers = layers_of(trace)
-    told = sum(layer.parameter_bytes for layer in layers)
-    parameters = parameters or told
-    if not told:
+    layer_bytes = sum(layer.parameter_bytes for layer in layers)
+    parameters = parameters or layer_bytes
+    if not layer_bytes:
         raise TraceError("the recording has no shapes of layers with parameters, so they cannot be sharded")
     sizes: dict[str, int] = {ROOT: 0}
     for layer in layers:
         sizes[layer.block] = sizes.get(layer.block, 0) + layer.parameter_bytes
-    sizes = {unit: round(size * parameters / told) for unit, size in sizes.items()}
+    sizes = {unit: round(size * parameters / layer_bytes) for unit, size in sizes.items()}
     units, backward_ns = _computing(trace, [(layer.row, layer.block) for layer in layers])
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
 

@@ -256,10 +256,10 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
     # see Note [Predicted traces]
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
-    asked: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
+    given: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:
-        asked["length"] = list(conditions.length)
-    provenance = recorded.provenance | {"predicted": asked}
+        given["length"] = list(conditions.length)
+    provenance = recorded.provenance | {"predicted": given}
     workload = recorded.workload
     if workload is not None and scaling.batch and workload.inputs:
         grown = tuple(_grown(tensor, scaling.batch, conditions.batch) for tensor in workload.inputs)

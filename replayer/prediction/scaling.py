@@ -54,7 +54,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Set shorter kernel durations, for a rank that does only a part of the work."""
+        """Set the kernel durations for one rank's share of the work."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -79,11 +79,11 @@ class Scaling:
         open_rows = []
         for row in np.flatnonzero(work).tolist():
             call = calls[row]
-            told = ratios.of_copy(row, call) if device.kind[row] != DeviceKind.KERNEL else ratios.of(call) if call else None
-            if told is None:
+            ratio = ratios.of_copy(row, call) if device.kind[row] != DeviceKind.KERNEL else ratios.of(call) if call else None
+            if ratio is None:
                 open_rows.append(row)
                 continue
-            factors[row], origins[row] = told
+            factors[row], origins[row] = ratio
         _fill(trace, factors, origins, open_rows, work, ratios.of_data_sheets(), ratios.batches)
         floor_ns = recording.speed.floor_ns
         scaled = np.maximum(device.duration_ns * factors, np.minimum(device.duration_ns, floor_ns))
@@ -98,7 +98,7 @@ def call_rows(trace: Trace) -> Column:
     recorded."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
-    parent, told = host.parent.tolist(), has_shapes.tolist()
+    parent, shaped = host.parent.tolist(), has_shapes.tolist()
     found: list[int] = []
     ids = np.column_stack([host.name, host.shapes]).tolist() if len(host) else []
 
@@ -107,7 +107,7 @@ def call_rows(trace: Trace) -> Column:
         return is_part(canonical_op(strings[name]), parse_shapes(strings[shapes]))
 
     for at in trace.device.launch.tolist():
-        while at >= 0 and not (told[at] and strings[ids[at][1]] and not part(*ids[at])):
+        while at >= 0 and not (shaped[at] and strings[ids[at][1]] and not part(*ids[at])):
             at = parent[at]
         found.append(at if at >= 0 else NONE)
     return np.array(found, dtype=np.int64)
@@ -256,9 +256,9 @@ def _fill(
         known = work & ~is_open & alike & (device.kind == DeviceKind.KERNEL)
         weight = device.duration_ns[known]
         of_sheets = sheets[not kind] / (batches if of_optimizer else 1.0)
-        told = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else of_sheets
-        factors[those] = told
-        if told != 1.0:
+        mean_factor = float((factors[known] * weight).sum() / weight.sum()) if weight.sum() else of_sheets
+        factors[those] = mean_factor
+        if mean_factor != 1.0:
             origins[those] = int(Origin.ROOFLINE)
 
 

@@ -121,7 +121,7 @@ class TensorSplit:
     ranks: int
     pairs: int
     parts: dict[int, tuple[ScaledOp, Shapes, Shapes]]  # by row of trace.device: call, full shapes, shapes of one rank's share
-    untold: list[int]  # rows of trace.device without a known op, scaled by the mean ratio
+    unknown_rows: list[int]  # rows of trace.device without a known op, scaled by the mean ratio
     summed_bytes: dict[int, list[int]]  # bytes of the all-reduces after each row of trace.device
     elements: int
 
@@ -132,7 +132,7 @@ class TensorSplit:
         """Find the kernels whose work is divided among `ranks` ranks.
 
         `calls` lists the op that launched each kernel, or None. Raises TraceError if the recording has no matrix products that
-        can be divided (Note [Pairs of matrix products]).
+        fit Note [Pairs of matrix products].
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
@@ -172,8 +172,8 @@ class TensorSplit:
             if backward:
                 at = rows[min(len(backward) * (number + 1) // len(found), len(backward)) - 1]
                 summed.setdefault(at, []).append(_input_bytes(ops[pair.columns[0]]))
-        untold = [row for row in np.flatnonzero(trace.device.is_work).tolist() if calls[row] is None]
-        return cls(ranks, len(found), parts, untold, summed, elements)
+        unknown_rows = [row for row in np.flatnonzero(trace.device.is_work).tolist() if calls[row] is None]
+        return cls(ranks, len(found), parts, unknown_rows, summed, elements)
 
     def durations_ns(self, durations_ns: Column, is_work: Column, costs: OpCosts) -> Column:
         new = durations_ns.copy()
@@ -185,10 +185,10 @@ class TensorSplit:
                 known[key] = min(after / before, 1.0)
             least_ns = min(int(durations_ns[row]), costs.floor_ns)
             new[row] = max(int(durations_ns[row] * known[key]), least_ns)
-        told = is_work.copy()
-        told[self.untold] = False
-        share = new[told].sum() / max(durations_ns[told].sum(), 1)
-        new[self.untold] = np.round(durations_ns[self.untold] * share)
+        is_known = is_work.copy()
+        is_known[self.unknown_rows] = False
+        share = new[is_known].sum() / max(durations_ns[is_known].sum(), 1)
+        new[self.unknown_rows] = np.round(durations_ns[self.unknown_rows] * share)
         return new
 
     def reductions_ns(self, device_name: str, link_gbps: float, rows: int) -> Column:
@@ -320,9 +320,9 @@ def tensor_parallel(
         reduced_ns: lists, for each kernel, how long the all-reduces after the kernel take
     """
     layers = layers_of(trace)
-    told = sum(layer.parameter_bytes for layer in layers)
+    layer_bytes = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)
-    parameters = parameters or told
+    parameters = parameters or layer_bytes
     split_bytes = min(round(split.elements / steps * parameters / max(elements, 1)), parameters)
     kept = parameters - split_bytes + -(-split_bytes // split.ranks)
     trains = any(call.phase == "backward" for call, _, _ in split.parts.values())

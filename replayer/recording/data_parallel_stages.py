@@ -24,7 +24,7 @@ BROADCAST, REDUCE = "nccl::broadcast", "nccl::reduce"
 _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
 
 
-class Transport(Enum):
+class CopyMethod(Enum):
     """Names the method with which nn.DataParallel copied parameters."""
 
     # see Note [Copies of parameters]
@@ -39,17 +39,17 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
-def transport_of(trace: Trace) -> Transport:
-    """Return how nn.DataParallel copied parameters to the GPUs, or `Transport.COPIES` if the recording does not show how."""
+def copy_method_of(trace: Trace) -> CopyMethod:
+    """Return how nn.DataParallel copied parameters to the GPUs, or `CopyMethod.COPIES` if the recording does not show how."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
-        return Transport.NCCL
+        return CopyMethod.NCCL
     wanted = [index for name in _TRANSFERS if (index := strings.find(name)) != NONE]
     is_transfer = (host.kind == HostKind.OP) & np.isin(host.name, wanted)
     if not is_transfer.any() or len(np.unique(device.device[device.is_work])) < 2:
-        return Transport.COPIES
+        return CopyMethod.COPIES
     copies = device.launch[(device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)]
-    return Transport.COPIES if (enclosing(host, is_transfer)[copies] != NONE).any() else Transport.NOTHING
+    return CopyMethod.COPIES if (enclosing(host, is_transfer)[copies] != NONE).any() else CopyMethod.NOTHING
 
 
 class RecordedStage(NamedTuple):

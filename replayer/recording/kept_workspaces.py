@@ -38,8 +38,8 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
         return False
     if not len(products):
         return None
-    told = (trace.machine_of(rank).torch or "").partition(" ")[0]
-    if trace.run_of(rank).source != KINETO or told not in ("1.13", "2.4"):
+    version = (trace.machine_of(rank).torch or "").partition(" ")[0]
+    if trace.run_of(rank).source != KINETO or version not in ("1.13", "2.4"):
         return None
     taken = events.take(np.isin(events.bytes, [-size for size in sizes_bytes]))
     for thread in np.unique(taken.thread):

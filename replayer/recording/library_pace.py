@@ -146,8 +146,7 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes that makes the virtual GPU run out of memory like the real GPU. Return None for
-        batches that fit.
+        """Return a memory limit in bytes if the script's batch does not fit on the real GPU, or None for other batches.
 
         Args:
             peak_bytes: the script's memory peak so far
@@ -190,10 +189,9 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step. Return the index of the LibrarySteps object that counts this step.
+        """End the training step. `notes()` counts the steps of each kind. Return the index of this step's kind in `notes()`.
 
-        Raises NotInLibrary after several training steps with a batch that was too large for the real GPU, because there are no
-        measured times for the batch.
+        Raises NotInLibrary if the script trains several steps with a batch that did not fit on the real GPU.
         """
         if self._full is not None and trained:
             self._full_steps += 1
@@ -261,17 +259,17 @@ class LibraryPace:
         # see Note [Models missing from the library]
         cell = match.cell
         differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
-        told = f"the library has no times of the script's model on {self.gpu.name}; the nearest is {cell.name} ({differing})"
+        text = f"the library has no times of the script's model on {self.gpu.name}; the nearest is {cell.name} ({differing})"
         if self._named is not None:
-            told = f"the script does not train {cell.name}: {differing}"
+            text = f"the script does not train {cell.name}: {differing}"
         if not self._choice.estimate:
-            self._stop(f"{told}. --estimate continues with marked estimates")
+            self._stop(f"{text}. --estimate continues with marked estimates")
         if match.scalable and batch is not None:
-            self._say(f"{told}; its times are used as an estimate", "other models")
+            self._say(f"{text}; its times are used as an estimate", "other models")
             times = cell.estimated_at(batch)
             ns = {name: round(of * match.input_ratio) for name, of in times.phases_ns.items()}
             return self._made(cell, replace(times, phases_ns=ns), trains, Origin.ROOFLINE, f"estimated: {differing}")
-        self._say(f"{told}; each op is estimated from the GPU's data sheet", "other models")
+        self._say(f"{text}; each op is estimated from the GPU's data sheet", "other models")
         return None
 
     def _made(self, cell: LibraryCell, times: CellTimes, trains: bool, origin: Origin, how: str = "") -> ModelCall:
@@ -312,6 +310,6 @@ def _sum_of(calls: tuple[ModelCall, ...], copied: bool) -> dict[str, int]:
 
 
 def _source(cell: LibraryCell) -> str:
-    told = cell.source
-    of = told.repository or told.study or "a recording"
-    return f"{of} {told.commit[:10]}" if told.commit else of
+    source = cell.source
+    of = source.repository or source.study or "a recording"
+    return f"{of} {source.commit[:10]}" if source.commit else of

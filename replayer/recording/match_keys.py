@@ -15,7 +15,7 @@ from replayer.cost_model.copy_costs import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
 from traces.model.layouts import CHANNELS_LAST, Shape
-from traces.model.trace import UNTOLD_LIST, HostKind, Trace, shapes_text
+from traces.model.trace import UNKNOWN_LIST, HostKind, Trace, shapes_text
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
@@ -28,7 +28,7 @@ class RecordedKeys:
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
         # On AMD GPUs, an ordinary kernel may do a copy, and the kernel's name does not give the direction of the copy.
         self.has_directions = any(directions_of(trace).values())
-        self._unshaped, self._untyped = _partly_told(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
+        self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
         dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
@@ -52,7 +52,7 @@ class RecordedKeys:
         return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
 
 
-def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
+def _incomplete_ops(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
     """Profilers record no dtypes for lists of tensors, and no shapes for long lists of tensors."""
     host, strings = trace.host, trace.strings
     ops = host.kind == HostKind.OP
@@ -60,11 +60,11 @@ def _partly_told(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
     unshaped, untyped = set(), set()
     for name, shapes, dtypes in calls:
         op = strings[name]
-        told = strings[shapes] if shapes >= 0 else ""
-        if UNTOLD_LIST in told or (not told and takes_tensor_list(op)):
+        shape_text = strings[shapes] if shapes >= 0 else ""
+        if UNKNOWN_LIST in shape_text or (not shape_text and takes_tensor_list(op)):
             unshaped.add(canonical_op(op))
             untyped.add(canonical_op(op))
-        elif told and (dtypes < 0 or not strings[dtypes].partition(";")[0]):
+        elif shape_text and (dtypes < 0 or not strings[dtypes].partition(";")[0]):
             untyped.add(canonical_op(op))
     return frozenset(unshaped), frozenset(untyped)
 

@@ -87,8 +87,8 @@ class RecordedRegions:
     ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None if no recorded call matches.
 
-        `number` counts the function's calls in a training step. A compiled function is found by torch.compile's number, such as
-        "0/1", or by the shapes of its inputs.
+        `number` counts the function's calls in a training step. Compiled functions are identified by torch.compile's number and
+        their input shapes.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)

@@ -27,7 +27,7 @@ from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitt
 from replayer.cost_model.op_costs import OpCosts, Sample
 from replayer.cost_model.op_work import ConvolutionOutputs
 from replayer.op_signature import KeptBySignature
-from replayer.recording.data_parallel_stages import transport_of
+from replayer.recording.data_parallel_stages import copy_method_of
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.library_pace import LibraryPace
 from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
@@ -55,7 +55,7 @@ class RecordedRun:
         self._turns: list[int] = []
         self._period = 0  # in training steps, or 0; see Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
-        self.transport = transport_of(trace)
+        self.copy_method = copy_method_of(trace)
         self.library_pace: LibraryPace | None = None
         self._steps_by_call: dict[tuple[tuple[str, int], str], list[int]] | None = None  # by phase and exact key
         self.match_keys = RecordedKeys(trace)
@@ -195,8 +195,8 @@ class RecordedRun:
 
     def _op_samples(self) -> Iterator[Sample]:
         for name, samples in self.samples.items():
-            op, _, told = name.partition("|")
-            if told.partition("|")[2]:
+            op, _, inputs = name.partition("|")
+            if inputs.partition("|")[2]:
                 continue
             for shapes, dtype, ns in samples:
                 yield op, shapes, self.convolution_outputs.of(shapes) if op == "convolution" else (), dtype, ns

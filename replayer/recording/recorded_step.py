@@ -32,7 +32,7 @@ class Instance(NamedTuple):
     shapes: tuple[Shape, ...]
     dtype: str
     after_wait_ns: int = 0  # host time of the call after its wait for the device
-    elsewhere: bool = False  # True for a call in another segment of the step, from whose start its host times are measured
+    of_other_phase: bool = False  # True for a call in another segment of the step, from whose start its host times are measured
 
 
 class Kernel(NamedTuple):
@@ -142,7 +142,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step in which no phase takes less host time than in the step `slow`."""
+        """Return a copy of this step in which each phase takes at least as long on the host as in the step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

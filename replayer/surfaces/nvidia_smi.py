@@ -37,8 +37,8 @@ def install(folder: Path) -> None:
         patch_item(os.environ, "PATH", os.pathsep.join((str(commands), *filter(None, [os.environ.get("PATH")]))))
 
     def tell_and_start(start: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        asked = _NAME in str(options.get("args") or args[start is popen :][:1])
-        if not in_bad_fork() and (asked or (started() is not None and not facts.exists())):
+        runs_nvidia_smi = _NAME in str(options.get("args") or args[start is popen :][:1])
+        if not in_bad_fork() and (runs_nvidia_smi or (started() is not None and not facts.exists())):
             _tell(facts)
         return start(*args, **options)
 
@@ -58,9 +58,9 @@ def _tell(facts: Path) -> None:
         }
         for device in here.devices[: len(here.devices)]
     ]
-    told: SmiFacts = {
+    smi_facts: SmiFacts = {
         "driver": here.machine.driver or ASSUMED_DRIVER, "cuda": here.machine.cuda or "", "devices": devices
     }  # fmt: skip
     part = facts.with_suffix(f".{os.getpid()}")
-    part.write_text(json.dumps(told), encoding="utf-8")
+    part.write_text(json.dumps(smi_facts), encoding="utf-8")
     part.replace(facts)

@@ -46,12 +46,12 @@ def main(words: list[str]) -> int:
     facts, *options = words
     try:
         with open(facts, encoding="utf-8") as file:
-            told: SmiFacts = json.load(file)
+            smi_facts: SmiFacts = json.load(file)
     except FileNotFoundError:
         print("trace: under replay, nvidia-smi works only after the script has used its GPU", file=sys.stderr)
         return 2
     try:
-        print("\n".join(answer(told, options)))
+        print("\n".join(answer(smi_facts, options)))
     except ValueError as unknown:
         print(
             f"trace: nvidia-smi under replay does not support {unknown}; it supports -L, -q, --query-gpu and -i",
@@ -61,36 +61,36 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def answer(told: SmiFacts, options: list[str]) -> list[str]:
+def answer(facts: SmiFacts, options: list[str]) -> list[str]:
     """Return the lines that `nvidia-smi` prints. Raise ValueError with the option's name if an option is unknown."""
-    asked, unknown = _OPTIONS.parse_known_args(options)
+    parsed, unknown = _OPTIONS.parse_known_args(options)
     if unknown:
         raise ValueError(unknown[0])
-    indices = map(int, filter(str.isdigit, map(str.strip, asked.id.split(",")))) if asked.id else range(len(told["devices"]))
-    devices = [(index, told["devices"][index]) for index in indices if index < len(told["devices"])]
-    styles = asked.format.split(",")
-    if asked.query_gpu:
-        return _table(told, devices, [field.strip() for field in asked.query_gpu.split(",")], styles)
-    if asked.query_compute_apps:
-        return [] if "noheader" in styles else [asked.query_compute_apps.replace(",", ", ")]
-    if asked.list_gpus:
+    indices = map(int, filter(str.isdigit, map(str.strip, parsed.id.split(",")))) if parsed.id else range(len(facts["devices"]))
+    devices = [(index, facts["devices"][index]) for index in indices if index < len(facts["devices"])]
+    styles = parsed.format.split(",")
+    if parsed.query_gpu:
+        return _table(facts, devices, [field.strip() for field in parsed.query_gpu.split(",")], styles)
+    if parsed.query_compute_apps:
+        return [] if "noheader" in styles else [parsed.query_compute_apps.replace(",", ", ")]
+    if parsed.list_gpus:
         return [f"GPU {index}: {device['name']} (UUID: {_uuid(index)})" for index, device in devices]
-    return _memory(told, devices) if asked.query or asked.display else _summary(told, devices)
+    return _memory(facts, devices) if parsed.query or parsed.display else _summary(facts, devices)
 
 
 def _uuid(index: int) -> str:
     return f"GPU-00000000-0000-0000-0000-{index:012d}"
 
 
-def _field(told: SmiFacts, index: int, device: SmiDevice, field: str) -> tuple[str, str]:
+def _field(facts: SmiFacts, index: int, device: SmiDevice, field: str) -> tuple[str, str]:
     total, used = device["total_mib"], device["used_mib"]
     texts = {
         "timestamp": time.strftime("%Y/%m/%d %H:%M:%S.000"),
         "index": str(index),
-        "count": str(len(told["devices"])),
+        "count": str(len(facts["devices"])),
         "name": device["name"],
         "uuid": _uuid(index),
-        "driver_version": told["driver"],
+        "driver_version": facts["driver"],
         "compute_cap": device["capability"],
         "pci.bus_id": f"00000000:{index + 1:02X}:00.0",
     }
@@ -101,20 +101,20 @@ def _field(told: SmiFacts, index: int, device: SmiDevice, field: str) -> tuple[s
     return texts.get(field, _NOT_TOLD), ""
 
 
-def _table(told: SmiFacts, devices: list[tuple[int, SmiDevice]], fields: list[str], styles: list[str]) -> list[str]:
+def _table(facts: SmiFacts, devices: list[tuple[int, SmiDevice]], fields: list[str], styles: list[str]) -> list[str]:
     units = "nounits" not in styles
     lines = []
     if "noheader" not in styles:
         lines.append(", ".join(f"{field} [MiB]" if field.startswith("memory.") else field for field in fields))
     for index, device in devices:
-        found = [_field(told, index, device, field) for field in fields]
+        found = [_field(facts, index, device, field) for field in fields]
         lines.append(", ".join(f"{text} {unit}" if unit and units else text for text, unit in found))
     return lines
 
 
-def _memory(told: SmiFacts, devices: list[tuple[int, SmiDevice]]) -> list[str]:
-    lines = ["", "==============NVSMI LOG==============", "", f"Driver Version                            : {told['driver']}"]
-    lines += [f"CUDA Version                              : {told['cuda']}", ""]
+def _memory(facts: SmiFacts, devices: list[tuple[int, SmiDevice]]) -> list[str]:
+    lines = ["", "==============NVSMI LOG==============", "", f"Driver Version                            : {facts['driver']}"]
+    lines += [f"CUDA Version                              : {facts['cuda']}", ""]
     lines.append(f"Attached GPUs                             : {len(devices)}")
     for index, device in devices:
         total, used = device["total_mib"], device["used_mib"]
@@ -124,9 +124,9 @@ def _memory(told: SmiFacts, devices: list[tuple[int, SmiDevice]]) -> list[str]:
     return lines
 
 
-def _summary(told: SmiFacts, devices: list[tuple[int, SmiDevice]]) -> list[str]:
+def _summary(facts: SmiFacts, devices: list[tuple[int, SmiDevice]]) -> list[str]:
     rule = "+" + "-" * 77 + "+"
-    head = f"NVIDIA-SMI {told['driver']}   Driver Version: {told['driver']}   CUDA Version: {told['cuda']}"
+    head = f"NVIDIA-SMI {facts['driver']}   Driver Version: {facts['driver']}   CUDA Version: {facts['cuda']}"
     lines = [rule, f"| {head:<75} |", rule]
     for index, device in devices:
         memory = f"{device['used_mib']}MiB / {device['total_mib']}MiB"

@@ -45,9 +45,9 @@ def install(keep_in: Path | None = None) -> None:
         if keep_in is None or not isinstance(error, Exception):
             after_driver_errors(kind, error, frames)
             return
-        told = "".join(traceback.format_exception(kind, error, frames))
+        trace_text = "".join(traceback.format_exception(kind, error, frames))
         try:
-            (keep_in / FAILURE).write_text(f"{in_a_line(error)}\n{told}", encoding="utf-8")
+            (keep_in / FAILURE).write_text(f"{in_a_line(error)}\n{trace_text}", encoding="utf-8")
         except OSError:
             after_driver_errors(kind, error, frames)
 
@@ -55,7 +55,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message, or the last line if the error was raised in a DataLoader worker."""
+    """Return one line of an error message. If a DataLoader worker failed, the last line contains the worker's error."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

@@ -40,13 +40,13 @@ _CLOCKS = ("time", "perf_counter", "monotonic")
 class PatchedTime:
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
-        self.come_to_present: Callable[[], None] = lambda: None
+        self.wait_for_clock: Callable[[], None] = lambda: None
         self.calls_of_device: Callable[[], int] = lambda: 0
         self._jumps = False
         self._calls_before_sleep = -1
         self._calls: dict[Any, Callable[..., Any]] = {time.sleep: self._sleep(time.sleep)}
         for name in _CLOCKS:
-            self._calls |= self._told(getattr(time, name), getattr(time, f"{name}_ns"))
+            self._calls |= self._virtual_clocks(getattr(time, name), getattr(time, f"{name}_ns"))
         os.register_at_fork(after_in_child=self._after_fork)
 
     def install(self) -> None:
@@ -58,28 +58,28 @@ class PatchedTime:
         by_id = {id(real): call for real, call in self._calls.items()}
         for name, module in list(sys.modules.items()):
             names = getattr(module, "__dict__", None)
-            if isinstance(names, dict) and not waits_for_real(name) and not name.startswith(OUR_MODULES):
+            if isinstance(names, dict) and not uses_os_timeouts(name) and not name.startswith(OUR_MODULES):
                 patch(module, **{key: by_id[id(value)] for key, value in names.copy().items() if id(value) in by_id})
 
     def _after_fork(self) -> None:
         self._jumps = False
         self.clock.after_fork()
 
-    def _told(self, real: Callable[[], float], real_ns: Callable[[], int]) -> dict[Any, Callable[..., Any]]:
+    def _virtual_clocks(self, real: Callable[[], float], real_ns: Callable[[], int]) -> dict[Any, Callable[..., Any]]:
         clock, offset_ns = self.clock, real_ns() - self.clock.now_ns()
 
-        def told() -> float:
+        def virtual_s() -> float:
             return real() if _caller_waits_for_real() else (now_ns() + offset_ns) / 1e9
 
-        def told_ns() -> int:
+        def virtual_ns() -> int:
             return real_ns() if _caller_waits_for_real() else now_ns() + offset_ns
 
         def now_ns() -> int:
             if self._jumps:
-                self.come_to_present()
+                self.wait_for_clock()
             return clock.poll_ns()
 
-        return {real: _like(real, told), real_ns: _like(real_ns, told_ns)}
+        return {real: _like(real, virtual_s), real_ns: _like(real_ns, virtual_ns)}
 
     def _sleep(self, real: Callable[[Any], None]) -> Callable[[Any], None]:
         def sleep(seconds: Any, /) -> None:
@@ -110,13 +110,13 @@ def _others_run() -> bool:
     return True
 
 
-def waits_for_real(module: str) -> bool:
+def uses_os_timeouts(module: str) -> bool:
     """Return True if a module measures timeouts of operating system calls, which take real time."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 
 def _caller_waits_for_real() -> bool:
-    return waits_for_real(sys._getframe(2).f_globals.get("__name__", ""))
+    return uses_os_timeouts(sys._getframe(2).f_globals.get("__name__", ""))
 
 
 def _like(real: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:

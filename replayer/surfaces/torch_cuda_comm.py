@@ -19,7 +19,7 @@ from types import ModuleType
 import torch
 
 from replayer.op_signature import OpSignature
-from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, Transport
+from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, CopyMethod
 from replayer.state import computing, gpu
 from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny
@@ -134,20 +134,20 @@ class Comm:
 
 @contextmanager
 def _transferred(op: str, devices: Sequence[int]) -> Iterator[None]:
-    transport = gpu().recording.transport
-    if transport is Transport.COPIES or len(set(devices)) < 2:
+    copy_method = gpu().recording.copy_method
+    if copy_method is CopyMethod.COPIES or len(set(devices)) < 2:
         yield
         return
     with gpu().launches.peer_copies_left_out():
         yield
-    if transport is Transport.NCCL:
+    if copy_method is CopyMethod.NCCL:
         for device in dict.fromkeys(devices):
             gpu().launches.launch(_SIGNATURES[op], device)
 
 
 class _Nccl:
     def is_available(self, tensors: Sequence[TorchAny]) -> bool:
-        return not computing() and gpu().recording.transport is not Transport.COPIES
+        return not computing() and gpu().recording.copy_method is not CopyMethod.COPIES
 
     def reduce(self, inputs: Sequence[TorchAny], output: torch.Tensor, root: int) -> None:
         with _transferred(REDUCE, [tensor.get_device() for tensor in inputs]):

@@ -112,21 +112,21 @@ def install(torch_module: ModuleType) -> None:
 
     def amount(name: str, of: Callable[[DeviceMemory], int]) -> Callable[..., int]:
         @wraps(getattr(module, name))
-        def told(device: TorchAny = None) -> int:
-            asked = memory(device)
-            return 0 if asked is None else of(asked)
+        def bytes_of_device(device: TorchAny = None) -> int:
+            device_memory = memory(device)
+            return 0 if device_memory is None else of(device_memory)
 
-        return told
+        return bytes_of_device
 
-    def allocated_bytes(asked: DeviceMemory) -> int:
-        if asked.requests is not None:
-            asked.requests.note(RequestKind.LOOK)
-        return asked.usage.allocated_bytes
+    def allocated_bytes(device_memory: DeviceMemory) -> int:
+        if device_memory.requests is not None:
+            device_memory.requests.note(RequestKind.LOOK)
+        return device_memory.usage.allocated_bytes
 
     def list_gpu_processes(device: TorchAny = None) -> str:
         index = module._get_device_index(device, optional=True)
-        asked = memory_of(index)
-        used_mib = (asked.usage.capacity_bytes - asked.usage.free_bytes) / (1 << 20)
+        device_memory = memory_of(index)
+        used_mib = (device_memory.usage.capacity_bytes - device_memory.usage.free_bytes) / (1 << 20)
         return f"GPU:{index}\nprocess {os.getpid():>10d} uses {used_mib:>12.3f} MB GPU memory"
 
     def empty_cache() -> None:
@@ -166,9 +166,9 @@ def install(torch_module: ModuleType) -> None:
         patch(
             owner,
             memory_allocated=amount("memory_allocated", allocated_bytes),
-            max_memory_allocated=amount("max_memory_allocated", lambda asked: asked.usage.peak_allocated_bytes),
-            memory_reserved=amount("memory_reserved", lambda asked: asked.usage.reserved_bytes),
-            max_memory_reserved=amount("max_memory_reserved", lambda asked: asked.usage.peak_reserved_bytes),
+            max_memory_allocated=amount("max_memory_allocated", lambda device_memory: device_memory.usage.peak_allocated_bytes),
+            memory_reserved=amount("memory_reserved", lambda device_memory: device_memory.usage.reserved_bytes),
+            max_memory_reserved=amount("max_memory_reserved", lambda device_memory: device_memory.usage.peak_reserved_bytes),
             list_gpu_processes=list_gpu_processes,
         )
     # torch.cuda.memory copied these functions at import

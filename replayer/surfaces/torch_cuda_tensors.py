@@ -42,10 +42,10 @@ def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
     return torch.sparse_coo_tensor(size=tuple(size), dtype=cls.dtype, device="cuda")  # type: ignore[call-arg]
 
 
-def _named(types: dict[str, TorchAny], asked: TorchAny) -> TorchAny:
-    if isinstance(asked, _TensorType):
-        return asked
-    return types.get(asked.removeprefix("torch.cuda.")) if isinstance(asked, str) and "torch.cuda." in asked else None
+def _named(types: dict[str, TorchAny], kind: TorchAny) -> TorchAny:
+    if isinstance(kind, _TensorType):
+        return kind
+    return types.get(kind.removeprefix("torch.cuda.")) if isinstance(kind, str) and "torch.cuda." in kind else None
 
 
 def install(torch_module: ModuleType) -> None:
@@ -64,14 +64,14 @@ def install(torch_module: ModuleType) -> None:
         known = _named(types, dtype)
         if known is not None:
             return self.to("cuda" if not self.is_cuda else self.device, known.dtype, non_blocking=non_blocking)
-        told = convert(self, dtype, non_blocking, **options)
-        return told.replace("torch.lazy.", "torch.cuda.") if isinstance(told, str) else told
+        type_name = convert(self, dtype, non_blocking, **options)
+        return type_name.replace("torch.lazy.", "torch.cuda.") if isinstance(type_name, str) else type_name
 
-    def set_default_tensor_type(set_default_type: TorchAny, asked: TorchAny) -> None:
-        known = _named(types, asked)
+    def set_default_tensor_type(set_default_type: TorchAny, tensor_type: TorchAny) -> None:
+        known = _named(types, tensor_type)
         if known is None:
             torch_module.set_default_device(None)
-            set_default_type(asked)
+            set_default_type(tensor_type)
         else:
             torch_module.set_default_dtype(known.dtype)
             torch_module.set_default_device("cuda")

@@ -3,8 +3,8 @@
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
-The op `prim::device` tells autograd that fake CUDA tensors have the device type "lazy" (tensor/tensor.py, Note [Lazy]). The
-device type "cuda" would make autograd call the CUDA library, which crashes PyTorch builds without CUDA.
+For a fake "cuda" tensor, `prim::device` returns the device type "lazy" (tensor/tensor.py, Note [Lazy]). The device type "cuda"
+would make autograd call the CUDA library, which crashes PyTorch builds without CUDA.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from traces.script.patching import patch, patch_item
 def install(torch_module: ModuleType) -> None:
     from torch._subclasses import fake_tensor
 
-    asked: TorchAny = torch_module.ops.prim.device.default
+    device_op: TorchAny = torch_module.ops.prim.device.default
     fake: TorchAny = fake_tensor.FakeTensor
     dispatch = fake.__torch_dispatch__
 
     def device(args: TorchAny) -> TorchAny:
-        here = dispatch(asked, (), args)
+        here = dispatch(device_op, (), args)
         return torch_module.device(BACKEND, here.index or 0) if here.type == "cuda" else here
 
     def torch_dispatch(cls: type, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
-        return device(args) if func is asked else dispatch(func, types, args, kwargs or {})
+        return device(args) if func is device_op else dispatch(func, types, args, kwargs or {})
 
     new = fake.__new__
 
@@ -44,4 +44,4 @@ def install(torch_module: ModuleType) -> None:
     # torch.tensor then makes a fake copy of its values first, and moves the copy; a copy of a virtual tensor would not be fake
     patch(fake_tensor.FakeTensorMode, avoid_device_init=True)
     handlers: TorchAny = fake_tensor._DISPATCH_META_HANDLERS
-    patch_item(handlers, asked, device)
+    patch_item(handlers, device_op, device)

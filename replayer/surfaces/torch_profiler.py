@@ -36,11 +36,11 @@ def install(torch_module: ModuleType) -> None:
     cls: TorchAny = torch_module.autograd.profiler.profile
 
     def init_without_device(init: TorchAny, self: TorchAny, enabled: bool = True, **options: TorchAny) -> None:
-        asked = options.pop("use_cuda", False) or options.get("use_device") == "cuda"
-        if asked:
+        uses_cuda = options.pop("use_cuda", False) or options.get("use_device") == "cuda"
+        if uses_cuda:
             options |= {"use_device": None, "use_cpu": True}
         init(self, enabled, **options)
-        self.waits_for_device = asked
+        self.waits_for_device = uses_cuda
         self.gpu_window = None
         self.gpu_ends = []
 
@@ -74,13 +74,13 @@ def install(torch_module: ModuleType) -> None:
             with open(path, encoding="utf-8") as file:
                 kineto = json.load(file)
             window = copy.deepcopy(self.gpu_window)
-            told = merged(kineto, window, self.gpu_shift_ns, self.gpu_ends, self.gpu_loader_waits)
+            merged_profile = merged(kineto, window, self.gpu_shift_ns, self.gpu_ends, self.gpu_loader_waits)
             if not self.record_shapes:
-                for event in told["traceEvents"]:
+                for event in merged_profile["traceEvents"]:
                     for shown in ("Input Dims", "Input type"):
                         event.get("args", {}).pop(shown, None)
             with open(path, "w", encoding="utf-8") as file:
-                json.dump(told, file)
+                json.dump(merged_profile, file)
         return result
 
     def export_host_memory(export_memory: TorchAny, self: TorchAny, path: TorchAny, device: str | None = None) -> None:

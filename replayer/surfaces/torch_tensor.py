@@ -17,7 +17,7 @@ from replayer.state import STATE
 from replayer.surfaces.torch_pin_memory import with_pin_memory
 from replayer.tensor.allocation import make_view
 from replayer.tensor.device_args import backend_arguments, backend_device
-from replayer.tensor.planning.shape_inference import no_such_tensor
+from replayer.tensor.planning.shape_inference import layout_error
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
 from replayer.tensor.tensor_meta import BACKEND, is_virtual
@@ -63,7 +63,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
         if self.is_quantized:
-            _require_host(self, args[0] if args else kwargs.get("device"))
+            _refuse_quantized(self, args[0] if args else kwargs.get("device"))
         return _moving(to, self, *args, **kwargs)
 
     @stands_for(tensor_class.cuda)
@@ -72,7 +72,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
             return handle_torch_function(tensor_class.cuda, (self,), self, device, non_blocking, **kwargs)
         device = backend_device("cuda" if device is None else device)
         if self.is_quantized:
-            _require_host(self, device)
+            _refuse_quantized(self, device)
         return _moving(to, self, device, non_blocking=non_blocking, **kwargs)
 
     @stands_for(copy_)
@@ -90,10 +90,10 @@ def _install_moves(tensor_class: TorchAny) -> None:
     patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_into, new_tensor=new_tensor_placed)
 
 
-def _require_host(tensor: torch.Tensor, device: TorchAny) -> None:
+def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:
     """Raise NotEmulated if a quantized tensor would be moved to a GPU."""
     if isinstance(device, torch.device) and device.type == BACKEND:
-        raise no_such_tensor(tensor)
+        raise layout_error(tensor)
 
 
 def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -38,10 +38,10 @@ def device_properties(torch_module: TorchAny) -> dict[str, property]:
 
 def install(torch_module: ModuleType) -> None:
     tensor: TorchAny = torch_module.Tensor
-    told = device_properties(torch_module)
+    properties = device_properties(torch_module)
 
     def tell(cls: TorchAny) -> None:
-        for name, value in told.items():
+        for name, value in properties.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):
                 PATCHES.set(cls, name, value)
 

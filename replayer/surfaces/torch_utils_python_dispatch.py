@@ -41,9 +41,9 @@ def _tell_cuda(
     args: TorchAny = (),
     kwargs: TorchAny = None,
 ) -> TorchAny:
-    named = {name: _told(value) for name, value in (kwargs or {}).items()}
-    return dispatch(self, func, types, tuple(map(_told, args)), named)
+    named = {name: _as_cuda_device(value) for name, value in (kwargs or {}).items()}
+    return dispatch(self, func, types, tuple(map(_as_cuda_device, args)), named)
 
 
-def _told(value: TorchAny) -> TorchAny:
+def _as_cuda_device(value: TorchAny) -> TorchAny:
     return torch.device("cuda", value.index) if isinstance(value, torch.device) and value.type == BACKEND else value

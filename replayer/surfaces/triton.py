@@ -3,8 +3,8 @@
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, Triton kernels run in Triton's interpreter. If the recording contains a Triton kernel, calling the
-kernel adds no GPU time, because the recorded GPU time already includes the kernel.
+Under `--values compute`, Triton kernels run in Triton's interpreter. A Triton kernel takes no extra time if its name is in the
+recording, because the recorded time already includes the kernel.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
 _KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the host keeps
 
 
-def host_keeps(shape: Shape, dtype: torch.dtype) -> bool:
+def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
     """Return True for small tensors and byte tensors, whose values the replay keeps in host memory."""
     count = math.prod(shape)
     return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
@@ -153,7 +153,7 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
     return made
 
 
-def adopt(tensor: TorchAny, other: TorchAny) -> None:
+def assign_data(tensor: TorchAny, other: TorchAny) -> None:
     _set_data(tensor, other)
     tensor.tensor_meta = other.tensor_meta
     tensor.allocation = other.allocation

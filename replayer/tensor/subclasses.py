@@ -16,7 +16,7 @@ from functools import cache
 import torch
 from torch.utils._pytree import tree_map_only
 
-from replayer.tensor.allocation import adopt
+from replayer.tensor.allocation import assign_data
 from replayer.torch_types import TorchAny
 
 
@@ -75,7 +75,7 @@ def _on_plain(tensor_class: TorchAny) -> TorchAny:
         result = tensor_class.__torch_dispatch__(func, (tensor_class,), plain_args, plain_kwargs)
         for value, twin in given:
             if twin.tensor_meta is not value.tensor_meta or twin.allocation is not value.allocation:
-                adopt(value, twin)
+                assign_data(value, twin)
             if result is twin:
                 result = value
         return result

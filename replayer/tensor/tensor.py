@@ -30,7 +30,7 @@ from torch.overrides import has_torch_function_unary
 
 from replayer.errors import NotEmulated
 from replayer.state import STATE
-from replayer.tensor.allocation import Allocation, adopt, attributes_of, make, make_as, make_view, set_attributes
+from replayer.tensor.allocation import Allocation, assign_data, attributes_of, make, make_as, make_view, set_attributes
 from replayer.tensor.device_args import backend_arguments, backend_device
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
@@ -146,7 +146,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     @data.setter
     def data(self, other: torch.Tensor) -> None:
         if isinstance(other, VirtualTensor):
-            adopt(self, other)
+            assign_data(self, other)
         else:
             move_to(self, other)
 
@@ -242,7 +242,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         steps = table.contiguous(shape, meta.dtype, meta.index).stride if stride is None else tuple(stride)
         there = table.of(shape, steps, storage_offset, meta.dtype, source.device.index)
         with torch.no_grad():
-            adopt(self, make(there, source.allocation))
+            assign_data(self, make(there, source.allocation))
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:

@@ -96,23 +96,22 @@ class StepMatcher:
             recorded = None
         return SegmentMatcher(self, name, count, recorded)
 
-    def instead_of(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
+    def take_over(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
         """Continue the current step of the matcher `other`. Return the current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
         self.visited[under_way.name] = under_way.count
         segment = self.segment(under_way.name)
-        segment.instead_of(under_way)
+        segment.take_over(under_way)
         return segment
 
-    def elsewhere(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Look for a recorded call of an op in other phases with the same name as the phase `here`. The text `exact` contains
-        the op and its shapes."""
+    def find_in_phase_of_same_name(self, here: RecordedSegment, exact: str) -> Instance | None:
+        """Look for a recorded call of the same op with the same shapes in other phases with the name of `here`."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
-                return found[0]._replace(elsewhere=True)
+                return found[0]._replace(of_other_phase=True)
         return None
 
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
@@ -197,12 +196,12 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Move the thread forward to `position_ns` in the recorded phase. The thread's clock advances by the recorded host time
-        in between."""
+        """Advance the thread to `position_ns` in the recorded phase, and add the recorded host time up to there to the thread's
+        clock."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
-        self.reach(thread, position_ns)
+        self.mark_reached(thread, position_ns)
 
-    def reach(self, thread: HostThread, position_ns: int) -> None:
+    def mark_reached(self, thread: HostThread, position_ns: int) -> None:
         if position_ns > thread.position_ns:
             thread.position_ns = position_ns
         if position_ns > self.position_ns:
@@ -256,14 +255,14 @@ class SegmentMatcher:
     @property
     def reached_before_latest_ns(self) -> int:
         earlier = (call.match[1] for call in self._calls_so_far[:-1] if call.match is not None)
-        return max((one.end_ns for one in earlier if not one.elsewhere), default=0)
+        return max((one.end_ns for one in earlier if not one.of_other_phase), default=0)
 
     def fits(self, recorded: RecordedSegment) -> bool:
         """Return True if another recorded phase also has all calls that this phase has matched."""
         keys = (self.step.keys[call.signature] for call in self._calls_so_far if _is_same_shape(call.match))
         return all(key.exact in recorded.exact or key.equivalent in recorded.equivalent for key in keys)
 
-    def instead_of(self, other: SegmentMatcher) -> None:
+    def take_over(self, other: SegmentMatcher) -> None:
         """Match all calls of the matcher `other` again, now with this matcher's recorded step."""
         for remembered in other._calls_so_far:
             self.match(remembered.signature)
@@ -289,7 +288,7 @@ class SegmentMatcher:
         if instance is not None:
             return Origin.EQUIVALENT, instance
         instance = self._next(recorded.named.get(named), named, _BORROWED, near_ns)
-        same = self.step.elsewhere(recorded, exact)
+        same = self.step.find_in_phase_of_same_name(recorded, exact)
         if same is not None:
             return Origin.EXACT, same
         return None if instance is None else (Origin.SCALED, instance)

@@ -82,7 +82,7 @@ class OpBatchSchedule:
                 if other:
                     own = scheduler.usual_host_ns(signature)
                     excess = max(to_ns - begin_ns - own, 0)
-                elif instance.elsewhere:
+                elif instance.of_other_phase:
                     own = to_ns - begin_ns
                 else:
                     advance, own = host_times(reached_ns, begin_ns, to_ns)
@@ -102,7 +102,7 @@ class OpBatchSchedule:
             advance_ns.append(advance)
             own_ns.append(own)
             too_long_ns.append(excess)
-            is_here = match is None or not match[1].elsewhere
+            is_here = match is None or not match[1].of_other_phase
             position_ns.append(max(reached_ns, to_ns) if is_here else reached_ns)
             first.append(len(chosen))
         at, call = np.array(chosen, np.int64), np.repeat(np.arange(len(calls)), np.diff(first))
@@ -143,7 +143,7 @@ class OpBatchSchedule:
             other=other,
         )
 
-    def reach(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
+    def executable_until(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
         """Return the end (exclusive) of the range of calls from `begin` that can be executed together.
 
         Args:

@@ -55,11 +55,11 @@ class StreamScheduler:
             stream = self.streams[device, number] = VirtualStream(device, number, priority, self.recording.launch_queue_depth)
         return stream
 
-    def script_device(self, ordinal: int) -> int:
+    def script_device(self, recorded_device: int) -> int:
         """Return the script's device that corresponds to a recorded device."""
-        return (self.home + ordinal) % max(len(self.recording.devices), 1) if self.home else ordinal
+        return (self.home + recorded_device) % max(len(self.recording.devices), 1) if self.home else recorded_device
 
-    def ordinal(self, device: int) -> int:
+    def recorded_device(self, device: int) -> int:
         """Return the recorded device that corresponds to a device of the script."""
         return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
 

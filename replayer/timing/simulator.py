@@ -98,20 +98,20 @@ class Simulator:
         origin, instance = match
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
-        from_ns, to_ns, kernels, _, _, thread.after_wait_ns, elsewhere = instance
+        from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase = instance
         too_long_ns = 0
         if tracker.remainder.other:
             advance_ns, own_ns = 0, self.scheduler.usual_host_ns(signature)
             too_long_ns = max(to_ns - from_ns - own_ns, 0)
-        elif elsewhere:
+        elif of_other_phase:
             advance_ns, own_ns = 0, to_ns - from_ns
         else:
             advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)
         stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
         start_ns = call_start(thread.host_ns, advance_ns, now_ns, stream.room_at_ns())
         end_ns = thread.host_ns = start_ns + own_ns
-        if not elsewhere:
-            segment.reach(thread, to_ns)
+        if not of_other_phase:
+            segment.mark_reached(thread, to_ns)
         timeline = self.timeline
         row = timeline.op(thread.row, timeline.strings_of[signature], start_ns, end_ns)
         scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
@@ -144,9 +144,9 @@ class Simulator:
             origin, instance = match
             if self._strict and origin is not Origin.EXACT:
                 raise NotExact(signature.op, signature.shapes, origin.name.lower())
-            if not instance.elsewhere:
+            if not instance.of_other_phase:
                 thread.position_in(segment, segment.position_ns)
-                segment.reach(thread, instance.end_ns)
+                segment.mark_reached(thread, instance.end_ns)
             scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
             chosen, matches = instance.kernels, segment.step
             began_ns = launch_ns - matches.step.kernels[chosen[0]].launch_ns if chosen else launch_ns
@@ -250,14 +250,14 @@ class Simulator:
             self._schedules[segment.recorded] = segment.history, schedule
         if schedule.stops[begin] - begin < LEAST_CALLS:
             return 0
-        end = schedule.reach(begin, signatures[at:], stream.depth)
+        end = schedule.executable_until(begin, signatures[at:], stream.depth)
         position_ns = thread.position_in(whole, whole.position_ns)
         if end - begin < LEAST_CALLS or not schedule.may_begin(begin, position_ns):
             return 0
         if any(turn and schedule.classes.find(phase_class, begin, end) >= 0 for phase_class, turn in enumerate(tracker.turns)):
             return 0
         segment.follow(end)
-        segment.reach(thread, schedule.position_ns[end])
+        segment.mark_reached(thread, schedule.position_ns[end])
         called = np.fromiter(called_ns[at : at + end - begin], np.int64, end - begin)
         ends_ns = schedule.play(begin, end, thread, position_ns, stream, called, self.scheduler)
         ahead_ns = ends_ns[ends_ns - called > _AHEAD_NS]

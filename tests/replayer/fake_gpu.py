@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from replayer import state
-from replayer.recording.data_parallel_stages import Transport
+from replayer.recording.data_parallel_stages import CopyMethod
 from replayer.recording.recorded_regions import RecordedRegions
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
@@ -47,7 +47,7 @@ class SurfaceGpu(FakeGpu):
         self.worked_ns = 0
         self.replayed: list[CapturedGraph] = []
         self.made_streams: list[VirtualStream] = []
-        self.recording = SimpleNamespace(transport=Transport.COPIES, regions=RecordedRegions())
+        self.recording = SimpleNamespace(copy_method=CopyMethod.COPIES, regions=RecordedRegions())
         self.plays_peer_copies = True
         for device in self.devices:
             recorded = Device(0, device.index, name, properties=DeviceProperties(**properties))

@@ -14,7 +14,7 @@ from tracer.repeated_steps import BEGINS, CONTINUES, ENDS, ENTER, LEAVE, LEAVES,
 from traces.format.trace_file import load
 from traces.model.trace import NONE, Trace
 from traces.script.phase_rule import Segment
-from traces.script.script_cut import CutStep
+from traces.script.script_splitter import CutStep
 
 
 def test_a_repeated_step_is_cut_at_its_new_times() -> None:

@@ -212,10 +212,10 @@ def child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     made_up: dict[str, Any] = {"code": 0, "timelines": [PID], "booted": [PID], "started": [PID]}
 
     def run_child(
-        rooms: dict[str, ReplaySession], words: list[str], *, ranks: int, meanwhile: Callable[[int], None]
+        options_of_package: dict[str, ReplaySession], words: list[str], *, ranks: int, meanwhile: Callable[[int], None]
     ) -> ChildResult:
         meanwhile(PID)
-        session = rooms["replayer"]
+        session = options_of_package["replayer"]
         made_up.update(session=session, words=words, ranks=ranks)
         for pid in made_up["timelines"]:
             save(small_trace(), session.out / f"replay-{pid}.msgpack")

@@ -40,9 +40,9 @@ class Script:
         self.how: dict[str, Any] = usual | how
         self.batches: list[int] = []
 
-    def __call__(self, rooms: Any, words: Sequence[str], *, stderr: int, **rest: Any) -> ChildResult:
+    def __call__(self, options_of_package: Any, words: Sequence[str], *, stderr: int, **rest: Any) -> ChildResult:
         given = next((word for before, word in pairwise(words) if before == "-b"), self.how["default"])
-        batch, out = min(int(given) * self.how["times"], self.how["most"]), rooms["replayer"].out
+        batch, out = min(int(given) * self.how["times"], self.how["most"]), options_of_package["replayer"].out
         self.batches.append(batch)
         if self.how["said"]:
             with open(stderr, "wb", closefd=False) as stream:
@@ -195,7 +195,7 @@ def test_a_common_name_that_is_not_an_option_does_no_harm(
 ) -> None:
     (tmp_path / "train.py").write_text("print('-b')")
     plain, failing = Script(), Script(code=2, steps=0)
-    runs = lambda rooms, words, **rest: (failing if "-b" in words else plain)(rooms, words, **rest)  # noqa: E731
+    runs = lambda options_of_package, words, **rest: (failing if "-b" in words else plain)(options_of_package, words, **rest)  # noqa: E731
     monkeypatch.setattr(fit, "run_child", runs)
     assert run(FitOptions([str(tmp_path / "train.py")], "v100", json=True)) == 0
     facts = told(capsys)

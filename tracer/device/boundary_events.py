@@ -149,7 +149,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is the calling thread's current stream, or if CUDA cannot determine the current stream."""
+        """Return True if `stream` is the calling thread's current stream, or if the CUDA calls fail."""
         try:
             device = self._cuda.current_device()
             return self._streams.get((device, self._cuda.current_handle(device))) is stream

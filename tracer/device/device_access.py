@@ -103,7 +103,7 @@ class DeviceAccess:
         except RuntimeError:  # a capture blocks the legacy stream (cudaErrorStreamCaptureImplicit)
             return True
 
-    def lose(self, reason: str) -> None:
+    def mark_lost(self, reason: str) -> None:
         # see Note [A lost device]
         self.device_lost = self.device_lost or reason.partition("\n")[0]
 
@@ -112,7 +112,7 @@ class DeviceAccess:
         if code in _OF_A_CAPTURE:
             return Untimed.CAPTURE
         if code in _STICKY if code is not None else _OF_THE_DEVICE.match(str(error)):
-            self.lose(str(error))
+            self.mark_lost(str(error))
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:

@@ -1,9 +1,9 @@
 """Suppresses messages that PyTorch and Kineto print about the recorder's own profiles.
 
-    said: list[str] = []
-    with quiet_profiler(torch, said):
+    messages: list[str] = []
+    with quiet_profiler(torch, messages):
         profile.start_trace()
-    said    # ["failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"], for the recording
+    messages    # ["failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"], for the recording
 
 Note [What Kineto says]
     Kineto, the library behind torch.profiler, writes lines to stderr when a profile starts and stops. The recorder buffers
@@ -39,15 +39,15 @@ _OLD_BLOCK = re.compile(rb"(?:\[rank\d+\]:)?\[W\S+ \S+ CPUAllocator\.cpp:\d+\] M
 
 
 @contextmanager
-def quiet_profiler(torch: ModuleType, said: list[str]) -> Iterator[None]:
+def quiet_profiler(torch: ModuleType, messages: list[str]) -> Iterator[None]:
     """Hide the messages that PyTorch prints about the recorder's use of torch.profiler. Append Kineto's warnings to the list
-    `said`."""
-    with _without_kinetos_lines(said), _without_warnings(torch):
+    `messages`."""
+    with _without_kinetos_lines(messages), _without_warnings(torch):
         yield
 
 
 @contextmanager
-def _without_kinetos_lines(said: list[str]) -> Iterator[None]:
+def _without_kinetos_lines(messages: list[str]) -> Iterator[None]:
     # see Note [What Kineto says]
     sys.stderr.flush()
     own = os.dup(2)
@@ -65,7 +65,7 @@ def _without_kinetos_lines(said: list[str]) -> Iterator[None]:
                         os.write(2, line)
                 elif of_kineto[1] in (b"WARNING", b"ERROR"):
                     text = of_kineto[2].decode(errors="replace").strip()
-                    said += [text] if text not in said else []
+                    messages += [text] if text not in messages else []
 
 
 class _OfThread:

@@ -75,7 +75,7 @@ _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_sing
 Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argument of a call
 
 
-class _Here(threading.local):
+class _OutermostCollective(threading.local):
     """Stores the outermost collective of a thread, because a collective may call other collectives."""
 
     call: _RunningCollective | None = None
@@ -111,7 +111,7 @@ class _CollectiveWrappers:
     def __init__(self, torch: Any) -> None:
         self._dist, self._cuda = torch.distributed, torch.cuda
         self._works = Works(torch)
-        self._here = _Here()
+        self._here = _OutermostCollective()
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
@@ -238,8 +238,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls these methods, and not the
-        wrapped functions of torch.distributed."""
+        """Wrap the methods of process groups that are written in Python, because PyTorch's C++ code calls these methods
+        directly."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():

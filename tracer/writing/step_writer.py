@@ -64,7 +64,7 @@ class EndedStep:
     times_ns: Sequence[int] = ()  # of a repeated step, see `StepPlan`
 
 
-class _Alike(NamedTuple):
+class _StepsOfOnePlan(NamedTuple):
     # see Note [Steps with one plan]
 
     plan: StepPlan
@@ -81,7 +81,7 @@ class StepWriter:
         self._facts = facts
         self._reads = 0
         self._device_rows: dict[int, int] = {}  # by device
-        self._alike: _Alike | None = None  # steps whose rows have not been added to `output`
+        self._alike: _StepsOfOnePlan | None = None  # steps whose rows have not been added to `output`
 
     @property
     def has_steps(self) -> bool:
@@ -112,7 +112,7 @@ class StepWriter:
         alike = self._alike
         if alike is None or alike.plan is not plan or alike.stream is not begin.of:
             self.add_rows(rank)
-            alike = self._alike = _Alike(plan, begin.of, [], [], [], [])
+            alike = self._alike = _StepsOfOnePlan(plan, begin.of, [], [], [], [])
         if step.reads or step.found:
             row = self._output.count("steps") + len(alike.steps)
             self.write_reads(step.reads, row, rank)

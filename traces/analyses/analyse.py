@@ -17,7 +17,7 @@ from traces.analyses.stragglers import RankLateness, stragglers
 from traces.analyses.transfers import TransferSum, transfers
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
 from traces.figures.measure import profiled_steps
-from traces.figures.problems import hides_work
+from traces.figures.problems import why_work_is_hidden
 from traces.model.each_once import each_once
 from traces.model.trace import Trace
 from traces.rates.achieved_rates import OpRates, achieved_tables
@@ -49,7 +49,7 @@ def analyse(trace: Trace, *, details: bool = True) -> Analyses:
     Args:
         details: if False, only the analyses for the first screen of `trace info` are run
     """
-    lacks_work = bool(hides_work(trace))
+    lacks_work = bool(why_work_is_hidden(trace))
     compiled = compiled_figures(trace, trace.ranks[0], profiled_steps(trace))
     path = critical_path(trace) if details and not lacks_work else None
     kinds, shapes = achieved_tables(trace) if details else ([], [])

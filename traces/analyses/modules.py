@@ -88,8 +88,8 @@ def called_modules(trace: Trace) -> tuple[list[str], Column]:
 def _with_backward(trace: Trace, steps: Column) -> Column:
     nodes = np.flatnonzero(trace.host.forward_thread > 0)
     own = step_windows(trace).holding(trace.host.start_ns[nodes], host_ranks(trace)[nodes])
-    told = steps[np.isin(steps, own)]
-    return told if len(told) else steps
+    selected = steps[np.isin(steps, own)]
+    return selected if len(selected) else steps
 
 
 @dataclass
@@ -146,8 +146,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
             of_stack[stack] = numbers[path]
     if not numbers:
         return None
-    told = enclosing(host, of_stack[host.stack] != NONE)
-    module = np.append(of_stack[host.stack], NONE)[told]
+    innermost = enclosing(host, of_stack[host.stack] != NONE)
+    module = np.append(of_stack[host.stack], NONE)[innermost]
     outermost = np.flatnonzero((of_stack[host.stack] != NONE) & (np.append(module, NONE)[host.parent] == NONE))
     return list(numbers), module, _Calls(outermost, module[outermost], is_timed=False)
 

@@ -90,8 +90,8 @@ def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
     found = np.full(len(events), NONE, dtype=np.int64)
     for thread in np.unique(events.thread).tolist():
         threads = [thread] if thread != NONE else [n for n, of in enumerate(trace.threads) if of.rank == rank]
-        own, asked = np.flatnonzero(np.isin(host.thread, threads)), np.flatnonzero(events.thread == thread)
-        found[asked] = innermost_at(host, own, events.time_ns[asked])
+        own, selected = np.flatnonzero(np.isin(host.thread, threads)), np.flatnonzero(events.thread == thread)
+        found[selected] = innermost_at(host, own, events.time_ns[selected])
     asks = trace.strings.matching(host.name, lambda text: canonical_op(text).startswith(_REQUESTS))
     around, asked_for = (enclosing(host, (host.kind == HostKind.OP) & mask) for mask in (~asks, asks))
     names = []

@@ -101,7 +101,7 @@ def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
             continue
         rows = of_rank[rank]
         part = replace(trace, host=host.take(rows), device=replace(device.take(spans), launch=launch[spans]))
-        with each_once(anew=True):
+        with each_once(fresh=True):
             waits = _host_waits(part, rank)
         found[rank] = replace(waits, call=rows[waits.call], work=spans[waits.work])
     return found

@@ -76,22 +76,22 @@ class Session:
         for start in self.shared:
             start()
         if not self.shared:
-            self._with_rooms(lambda child, session: child.start(session))
+            self._call_packages(lambda child, session: child.start(session))
         self.tell("started")
 
     def share(self) -> None:
         """Prepare the recorder and the replayer before this process forks into ranks."""
-        self._with_rooms(lambda child, session: self.shared.append(child.share(session)))
+        self._call_packages(lambda child, session: self.shared.append(child.share(session)))
 
-    def _with_rooms(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
+    def _call_packages(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:
         import json
 
         with open(os.path.join(self.folder, "session.json"), encoding="utf-8") as file:
             session = json.load(file)
-        with self._names.OurNames(session["path"], {"traces", *session["rooms"]}, "_trace_", session["libraries"]):
+        with self._names.OurNames(session["path"], {"traces", *session["options_of_package"]}, "_trace_", session["libraries"]):
             try:
-                for room, told in session["rooms"].items():
-                    call(importlib.import_module(room + ".child"), told)
+                for package, options in session["options_of_package"].items():
+                    call(importlib.import_module(package + ".child"), options)
             except Exception as error:
                 if not is_told_in_a_line(error) or os.environ.get("TRACE_DEBUG") == "1":
                     raise

@@ -21,7 +21,7 @@ from traces.combining.merge import of_rank
 from traces.figures.measure import op_of
 from traces.kineto.reading.eras import DTYPES
 from traces.model.layouts import LAYOUT_ARG
-from traces.model.trace import NONE, UNTOLD_LIST, Column, Device, DeviceKind, HostKind, HostSpans, Strings, Trace, parse_shapes
+from traces.model.trace import NONE, UNKNOWN_LIST, Column, Device, DeviceKind, HostKind, HostSpans, Strings, Trace, parse_shapes
 from traces.names.launch_configs import config_args
 
 Event = dict[str, Any]
@@ -298,7 +298,8 @@ def _inputs(strings: Strings, shapes: int, dtypes: int) -> dict[str, Any]:
     if dtypes != NONE:
         types = [_CPP_DTYPES.get(dtype, dtype) for dtype in strings[dtypes].split(";")]
         args["Input type"] = [
-            "TensorList" if place < len(parts) and parts[place] == UNTOLD_LIST else told for place, told in enumerate(types)
+            "TensorList" if place < len(parts) and parts[place] == UNKNOWN_LIST else recorded
+            for place, recorded in enumerate(types)
         ]
     return args
 
@@ -331,8 +332,8 @@ def _microseconds(time_ns: int) -> int | float:
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
 
 
-def _metadata(pid: int, tid: int, told: str, **args: object) -> Event:
-    return {"ph": "M", "name": told, "pid": pid, "tid": tid, "ts": 0, "args": args}
+def _metadata(pid: int, tid: int, event_name: str, **args: object) -> Event:
+    return {"ph": "M", "name": event_name, "pid": pid, "tid": tid, "ts": 0, "args": args}
 
 
 def _process(pid: int, name: str, label: str, order: int) -> Iterator[Event]:

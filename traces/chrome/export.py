@@ -50,8 +50,8 @@ def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
 
 
 def _header(trace: Trace, rank: int) -> dict[str, Any]:
-    told = trace.run_of(rank).distributed
-    distributed = distributed_info(told, rank, trace.machine_of(rank).nccl) if told is not None else {}
+    facts = trace.run_of(rank).distributed
+    distributed = distributed_info(facts, rank, trace.machine_of(rank).nccl) if facts is not None else {}
     devices = [
         {**to_kineto(device.properties), "id": device.index, "name": device.name}
         | ({"totalGlobalMem": device.total_memory_bytes} if device.total_memory_bytes != NONE else {})

@@ -71,43 +71,43 @@ class ExportNotes:
         used: dict[int, int] = {}
         tables = {
             name: {
-                column: _told(values, used if REFERENCES.get(f"{name}.{column}") == "strings" else None)
+                column: _listed(values, used if REFERENCES.get(f"{name}.{column}") == "strings" else None)
                 for column, values in table.columns().items()
             }
             for name, table in self.tables.items()
             if len(table)
         }
-        told = {field.name: to_json(getattr(self, field.name)) for field in fields(self) if field.name != "tables"}
+        notes = {field.name: to_json(getattr(self, field.name)) for field in fields(self) if field.name != "tables"}
         texts = [strings[index] for index in used]
-        return json.dumps({"format": FORMAT, **told, "texts": texts, "tables": tables}, separators=(",", ":"))
+        return json.dumps({"format": FORMAT, **notes, "texts": texts, "tables": tables}, separators=(",", ":"))
 
     @classmethod
     def parse(cls, text: Any, strings: Strings) -> Self:
         """Parse the output of `text`. Raises ValueError for invalid text."""
         try:
-            told = json.loads(text)
-            if told["format"] != FORMAT:
+            stored = json.loads(text)
+            if stored["format"] != FORMAT:
                 raise ValueError("written in another format version")
-            ids = np.array([*map(_text, told["texts"]), ""], object)
+            ids = np.array([*map(_text, stored["texts"]), ""], object)
             indices = np.array([*(strings.add(text) for text in ids[:-1]), NONE])
             tables = {
-                name: _table(name, kind, told["tables"].get(name, {}), indices)
+                name: _table(name, kind, stored["tables"].get(name, {}), indices)
                 for name, kind in TABLES.items()
                 if name not in IN_EVENTS
             }
             notes = cls(
-                _text(told["grain"]),
-                dict(told["provenance"]),
-                {_text(kind): int(count) for kind, count in told["problems"].items()},
-                list(map(_text, told["lacks"])),
-                list(map(int, told["ranks"])),
-                [from_json(Thread, thread) for thread in told["threads"]],
-                list(map(int, told["tracks"])),
-                [from_json(Device, device) for device in told["devices"]],
-                None if told["machine"] is None else from_json(Machine, told["machine"]),
-                None if told["run"] is None else from_json(Run, told["run"]),
+                _text(stored["grain"]),
+                dict(stored["provenance"]),
+                {_text(kind): int(count) for kind, count in stored["problems"].items()},
+                list(map(_text, stored["lacks"])),
+                list(map(int, stored["ranks"])),
+                [from_json(Thread, thread) for thread in stored["threads"]],
+                list(map(int, stored["tracks"])),
+                [from_json(Device, device) for device in stored["devices"]],
+                None if stored["machine"] is None else from_json(Machine, stored["machine"]),
+                None if stored["run"] is None else from_json(Run, stored["run"]),
                 tables,
-                {category: EventNotes(**_checked(own)) for category, own in told["events"].items()},
+                {category: EventNotes(**_checked(own)) for category, own in stored["events"].items()},
             )
             skeleton: dict[str, Any] = dict(tables)
             if reason := fault(Trace(strings=strings, devices=notes.devices, threads=notes.threads, **skeleton)):
@@ -127,8 +127,8 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the start and duration that each event had before the export to the Chrome format. The returned slice selects
-        the trace's own events."""
+        """Return the start and duration that each event had before the export moved or clipped events. The returned slice
+        excludes events that the export added."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T
@@ -138,12 +138,12 @@ class ExportNotes:
         return slice(own.added, None), start_ns, duration_ns
 
     def origins(self, category: str, count: int) -> Column:
-        told = self.events[category].origins if category in self.events else []
-        known = len(told) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in told)
-        return np.array(told if known else [Origin.MEASURED] * count, "u1")
+        stored = self.events[category].origins if category in self.events else []
+        known = len(stored) == count and all(type(origin) is int and 0 <= origin < len(Origin) for origin in stored)
+        return np.array(stored if known else [Origin.MEASURED] * count, "u1")
 
 
-def _told(values: Column, used: dict[int, int] | None) -> list[Any]:
+def _listed(values: Column, used: dict[int, int] | None) -> list[Any]:
     listed: list[Any] = values.tolist()
     return listed if used is None else [used.setdefault(index, len(used)) if index >= 0 else NONE for index in listed]
 

@@ -76,8 +76,8 @@ class _PairEvents:
         both = np.flatnonzero((self._found.first != NONE) & (self._found.second != NONE))
         columns = (self._found.first, self._found.second, self._found.change, self._found.change_ns)
         for number, (ours, theirs, change, change_ns) in enumerate(zip(*(c[both].tolist() for c in columns), strict=True)):
-            told = KernelChange(change).name.lower().replace("_", " ")
-            flow: dict[str, Any] = {"cat": "counterpart", "name": told, "id": _ARROWS + number}
+            change_name = KernelChange(change).name.lower().replace("_", " ")
+            flow: dict[str, Any] = {"cat": "counterpart", "name": change_name, "id": _ARROWS + number}
             yield {"ph": "s", **flow, **self._middle(0, ours), "args": {"longer_us": change_ns / 1000}}
             yield {"ph": "f", "bp": "e", **flow, **self._middle(1, theirs)}
 

@@ -84,8 +84,8 @@ def _on_devices(name: str, tid: int, table: Any, names: list[str]) -> Iterator[S
 def _batches(trace: Trace) -> Iterator[SideTrack]:
     for kind, tid, name in ((BatchKind.WAIT, _WAITS, "wait for batch"), (BatchKind.PIN, _PINNING, "pin batch")):
         rows = trace.batches.take(trace.batches.kind == kind)
-        told = zip(rows.loader.tolist(), rows.bytes.tolist(), strict=True)
-        args = [{"loader": loader} | ({"bytes": size} if size != NONE else {}) for loader, size in told]
+        batches = zip(rows.loader.tolist(), rows.bytes.tolist(), strict=True)
+        args = [{"loader": loader} | ({"bytes": size} if size != NONE else {}) for loader, size in batches]
         yield SideTrack(f"{name} (loader)", NONE, tid, 2, [name] * len(rows), rows.start_ns, rows.end_ns, args)
 
 

@@ -218,8 +218,8 @@ def _on_clock_of(recording: Trace, profile: Trace, own: Column, theirs: Column) 
             if column in ("start_ns", "time_ns"):
                 setattr(table, column, getattr(table, column) + shift_ns)
             elif column in ("device_start_ns", "device_end_ns", "called_ns"):
-                told = getattr(table, column)
-                setattr(table, column, np.where(told == NONE, NONE, told + shift_ns))
+                times_ns = getattr(table, column)
+                setattr(table, column, np.where(times_ns == NONE, NONE, times_ns + shift_ns))
     return replace(profile, **tables)
 
 
@@ -341,10 +341,10 @@ def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: 
     before: list[dict[str, int]] = []
     columns = {name: column.copy() for name, column in phases.columns().items()}
     for row in np.flatnonzero(loader).tolist():
-        told = {name: int(column[row]) for name, column in columns.items()}
-        begin_ns, device_ns, last_ns = told["start_ns"], told["device_start_ns"], told["device_end_ns"]
-        asked_ns = waits.start_ns[(waits.rank == steps.rank[told["step"]]) & (waits.start_ns >= begin_ns)]
-        lead = leads.get(int(passes_of[told["step"]]))
+        values = {name: int(column[row]) for name, column in columns.items()}
+        begin_ns, device_ns, last_ns = values["start_ns"], values["device_start_ns"], values["device_end_ns"]
+        asked_ns = waits.start_ns[(waits.rank == steps.rank[values["step"]]) & (waits.start_ns >= begin_ns)]
+        lead = leads.get(int(passes_of[values["step"]]))
         if not lead or not len(asked_ns) or not begin_ns < asked_ns[0] < phases.end_ns[row]:
             continue
         whole_ns, done_ns = int(asked_ns[0]) - begin_ns, 0
@@ -355,12 +355,12 @@ def _split_before_loader(recording: Trace, profile: Trace, own: Column, theirs: 
                 until_device_ns = min(max(device_ns, begin_ns + until_ns + behind_ns), last_ns)
             host = {"start_ns": begin_ns + done_ns, "duration_ns": until_ns - done_ns}
             device = {"device_start_ns": device_ns, "device_end_ns": until_device_ns}
-            before.append(told | {"name": recording.strings.add(name)} | host | device)
+            before.append(values | {"name": recording.strings.add(name)} | host | device)
             done_ns, device_ns = until_ns, until_device_ns
         columns["start_ns"][row] += whole_ns
         columns["duration_ns"][row] -= whole_ns
         columns["device_start_ns"][row] = device_ns
-    added = Phases.of(**{name: [told[name] for told in before] for name in columns})
+    added = Phases.of(**{name: [values[name] for values in before] for name in columns})
     return in_order(replace(recording, phases=Phases.concatenated([Phases(**columns), added]))) if before else recording
 
 

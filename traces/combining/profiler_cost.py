@@ -249,8 +249,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of `run` that contains the profiler's estimated overhead. Return `run` itself if no step ran without the
-    profiler, because the cost then cannot be measured."""
+    """Return a copy of `run` that contains the profiler's estimated overhead. If no step ran without the profiler, return `run`
+    itself."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -436,8 +436,8 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
 
 
 def _of_same_events(own_ns: Column, counts: Column) -> Column:
-    told = counts[:, [OP, PLAIN_OP, LAUNCH]]
-    _, group = np.unique(told, axis=0, return_inverse=True)
+    event_counts = counts[:, [OP, PLAIN_OP, LAUNCH]]
+    _, group = np.unique(event_counts, axis=0, return_inverse=True)
     group = group.reshape(-1)
     return np.array([np.median(own_ns[group == own]) for own in group.tolist()])
 

@@ -55,7 +55,7 @@ from traces.figures.pace import (
     step_times,
 )
 from traces.figures.phase_medians import PhaseMedians, phase_medians, phase_waits_ns
-from traces.figures.problems import hides_work, serious_problems
+from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.figures.spread import NOTHING, Spread, median_per_step, relative_error, spread
 from traces.figures.stage_times import StageError, stage_errors
 from traces.figures.step_memory import step_rises
@@ -305,7 +305,7 @@ def compare(
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     worked = Both(without_waits(recorded), without_waits(other))
-    hidden = any(hides_work(trace) for trace in (recorded, other))
+    hidden = any(why_work_is_hidden(trace) for trace in (recorded, other))
     lacks_work = hidden or "phase" in (recorded.grain, other.grain)
     gpu_busy = NOTHING if lacks_work else _busy_spread(worked, ours, theirs)
     judged = _judged({"steps": steps} if whole else {"compute_side": compute_side}, gpu_busy, tolerance)
@@ -497,12 +497,12 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
 
 def _problems(trace: Trace, beside: Trace) -> list[str]:
-    said = [of.text for of in serious_problems(trace)]
+    texts = [of.text for of in serious_problems(trace)]
     # The profiler slows all steps of an imported profile, but only some steps of a recording made by `trace record`.
     sources = [of.run_of(of.ranks[0]).source if of.ranks else "" for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
-        said.append(_UNDER_PROFILER)
-    return said
+        texts.append(_UNDER_PROFILER)
+    return texts
 
 
 def _bottleneck(trace: Trace, of: StepPace | None, analyses: Analyses, between_ranks: Communication | None) -> PaceLimit | None:

@@ -3,8 +3,8 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-The explanation compares the GPU times of the phases if the GPU limits the step time. If the host limits the step time, the
-explanation compares host times, because these times add up to the step time.
+If the GPU limits the step time, the GPU times of the phases are compared. If the GPU does not limit the step time, the host
+times of the phases are compared, because host times add up to the step time.
 """
 
 from __future__ import annotations
@@ -91,13 +91,13 @@ def explain(comparison: Comparison) -> Explanation:
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
     verdict, noise = comparison.verdict, comparison.steps.noise_floor
-    said = [f"In {name}: {text}" for name, texts in zip("AB", comparison.problems, strict=True) for text in texts]
-    said += comparison.estimate_sentences()
+    sentences = [f"In {name}: {text}" for name, texts in zip("AB", comparison.problems, strict=True) for text in texts]
+    sentences += comparison.estimate_sentences()
     if verdict.same is False:
-        said.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
+        sentences.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
     elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
-        said.append(f"The steps of A differ by {100 * noise:.1f} %, so this difference may be noise.")
-    return " ".join(said)
+        sentences.append(f"The steps of A differ by {100 * noise:.1f} %, so this difference may be noise.")
+    return " ".join(sentences)
 
 
 def _headline(before_ns: int, after_ns: int) -> str:
@@ -221,17 +221,17 @@ def _work(comparison: Comparison) -> Iterator[Reason]:
     if comparison.fused:  # then only work under the same name has not been explained
         lists = lists[0].of_same_names(), lists[1].of_same_names()
     ops, kernels = map(_by_size, lists)
-    told: set[int] = set()
+    listed: set[int] = set()
     for op in ops[:_MOST_OPS]:
         names, keys = _names(op), {op_key(name) for name in _names(op)}
         what = f"op {names[0]}"
         yield _of_work(op, "op", what, "")
-        own = [place for place, kernel in enumerate(kernels) if kernel.op in keys and place not in told]
-        told.update(own)
+        own = [place for place, kernel in enumerate(kernels) if kernel.op in keys and place not in listed]
+        listed.update(own)
         inner = [kernels[place] for place in own if set(_names(kernels[place])) != set(names)]  # a fused kernel is its own op
         for kernel in inner[:_MOST_KERNELS]:
             yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", what)
-    rest = [kernel for place, kernel in enumerate(kernels) if place not in told and not kernel.op]
+    rest = [kernel for place, kernel in enumerate(kernels) if place not in listed and not kernel.op]
     for kernel in rest[:_MOST_OPS]:
         yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", "")
 
@@ -266,13 +266,13 @@ def _reason(
 ) -> Reason:
     delta_ns = (after_ns or 0) - (before_ns or 0)
     if before_ns is None:
-        said = f"{subject} {'are' if verb == 'take' else 'is'} new: {_ms(after_ns or 0)} of a step"
+        text = f"{subject} {'are' if verb == 'take' else 'is'} new: {_ms(after_ns or 0)} of a step"
     elif after_ns is None:
-        said = f"{subject} {'are' if verb == 'take' else 'is'} gone: {_ms(before_ns)} of a step"
+        text = f"{subject} {'are' if verb == 'take' else 'is'} gone: {_ms(before_ns)} of a step"
     else:
         more = "more" if delta_ns > 0 else "less"
-        said = f"{subject} {verb} {_ms(abs(delta_ns))} {more}: {_ms(before_ns)} -> {_ms(after_ns)}"
-    return Reason(what, delta_ns, before_ns, after_ns, phase, f"{said}; {meaning}" if meaning else said)
+        text = f"{subject} {verb} {_ms(abs(delta_ns))} {more}: {_ms(before_ns)} -> {_ms(after_ns)}"
+    return Reason(what, delta_ns, before_ns, after_ns, phase, f"{text}; {meaning}" if meaning else text)
 
 
 def _ms(time_ns: float) -> str:

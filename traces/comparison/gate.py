@@ -73,11 +73,11 @@ class GateResult:
 def read_budgets(path: Path) -> dict[str, float]:
     """Read the budgets by key. Raises OSError, or GateError for invalid budgets."""
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise GateError(f"{path}: not TOML: {error}") from None
-    table = told.get("budget")
-    if not isinstance(table, dict) or not table or told.keys() - {"budget"}:
+    table = document.get("budget")
+    if not isinstance(table, dict) or not table or document.keys() - {"budget"}:
         raise GateError(f"{path}: must contain one table [budget] with some of the keys {', '.join(KEYS)}")
     return {key: _budget(path, key, value) for key, value in table.items()}
 
@@ -149,12 +149,12 @@ def _budget(path: Path, key: str, value: object) -> float:
     if key in _COUNTS and type(value) is int and value >= 0:
         return float(value)
     units = _SHARES if key in _CHANGES else _UNITS.get(key, {})
-    told = key
+    given = key
     match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(\S+)\s*", value) if isinstance(value, str) else None
     if match is None or match[2].lower() not in units:
         examples = [(_TIMES, '"180 ms"'), (_SIZES, '"14 GiB"'), (_SHARES, '"5 %"')]
         wanted = next((text for own, text in examples if own is units), "a whole number")
         if match is not None and match[2] in _SHARES and f"{key}_change" in _CHANGES:
             key, wanted = f"{key}_change", f'"{value}"'
-        raise GateError(f"{path}: {told} = {value!r} is invalid; write {key} = {'true' if key == 'same_program' else wanted}")
+        raise GateError(f"{path}: {given} = {value!r} is invalid; write {key} = {'true' if key == 'same_program' else wanted}")
     return float(match[1]) * units[match[2].lower()]

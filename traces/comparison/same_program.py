@@ -127,8 +127,8 @@ def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_s
         which, bare = ("second", other) if ours else ("first", recorded)
         reason = f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}"
         if len(work_rows(bare)):
-            told = f"the {which} trace has GPU work but not the ops that launched it (CUDA graphs, or only kernels)"
-            return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, told)
+            text = f"the {which} trace has GPU work but not the ops that launched it (CUDA graphs, or only kernels)"
+            return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, text)
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a replay may repeat a step
     names = _similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
@@ -152,8 +152,8 @@ def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_s
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, made)
     here, there = map(_channels_last_share, (ours, theirs))
     if here is not None and there is not None and abs(here - there) > OTHER_LAYOUT_SHARE:
-        told = f"{_percent(here)} of the ops on images are channels_last in the recording, {_percent(there)} here"
-        return Verdict(Sameness.OTHER_LAYOUTS, Evidence.OPS_AND_SHAPES, f"same ops and shapes, other memory layouts: {told}")
+        text = f"{_percent(here)} of the ops on images are channels_last in the recording, {_percent(there)} here"
+        return Verdict(Sameness.OTHER_LAYOUTS, Evidence.OPS_AND_SHAPES, f"same ops and shapes, other memory layouts: {text}")
     lacking = [] if all(any(call.dtype for call in calls) for calls in (ours, theirs)) else ["dtypes"]
     if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
         lacking.append("memory layouts")
@@ -162,13 +162,13 @@ def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_s
 
 
 def _alike(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:
-    said = f"{reason}. Not compared (missing from one trace): {', '.join(lacking)}" if lacking else reason
-    return Verdict(Sameness.SAME_PROGRAM, evidence, said, tuple(lacking))
+    text = f"{reason}. Not compared (missing from one trace): {', '.join(lacking)}" if lacking else reason
+    return Verdict(Sameness.SAME_PROGRAM, evidence, text, tuple(lacking))
 
 
 def _channels_last_share(calls: list[_DeviceOp]) -> float | None:
-    told = [call.layout == CHANNELS_LAST for call in calls if call.layout in (CHANNELS_LAST, CONTIGUOUS)]
-    return sum(told) / len(told) if told else None
+    is_channels_last = [call.layout == CHANNELS_LAST for call in calls if call.layout in (CHANNELS_LAST, CONTIGUOUS)]
+    return sum(is_channels_last) / len(is_channels_last) if is_channels_last else None
 
 
 def _otherwise_made(
@@ -187,23 +187,24 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. Different sizes of the copies to the GPU show that the batch sizes differ."""
+    """Compare two traces without recorded shapes. A larger batch makes copies to the GPU larger, so the sizes of the copies are
+    compared."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:
-        told = f"other ops: only {reason} (shapes were not recorded)"
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, told)
+        text = f"other ops: only {reason} (shapes were not recorded)"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, text)
     if made := _otherwise_made(recorded, other, steps):
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, made)
     copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
     if all(copied) and _similarity(*copied, steps) < SAME_SHAPES:
         largest = [f"{max(sizes):,}" for sizes in copied]
-        told = f"the same ops, but different sizes of device copies: up to {largest[0]} bytes recorded, {largest[1]} here"
-        return Verdict(Sameness.OTHER_SHAPES, Evidence.OP_NAMES, told)
+        text = f"the same ops, but different sizes of device copies: up to {largest[0]} bytes recorded, {largest[1]} here"
+        return Verdict(Sameness.OTHER_SHAPES, Evidence.OP_NAMES, text)
     here, there = _half_share(a, ours, rows[0]), _half_share(b, theirs, rows[1])
     if here is not None and there is not None and abs(here - there) > OTHER_HALF_SHARE:
-        told = f"{_percent(here)} of the work in half precision recorded, {_percent(there)} here"
-        return Verdict(Sameness.OTHER_DTYPES, Evidence.OP_NAMES, f"the same ops, but other dtypes: {told}")
+        text = f"{_percent(here)} of the work in half precision recorded, {_percent(there)} here"
+        return Verdict(Sameness.OTHER_DTYPES, Evidence.OP_NAMES, f"the same ops, but other dtypes: {text}")
     lacking = ["shapes"] if all(copied) else ["shapes", "the size of a batch"]
     lacking += ["dtypes"] if None in (here, there) else []
     return _alike(Evidence.OP_NAMES, reason, [*lacking, "memory layouts"])
@@ -217,16 +218,16 @@ def _work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
 
 def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
     rows = _work_of(trace, steps, DeviceKind.MEMCPY)
-    told = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
-    return [size for size, name in told if size >= 0 and copy_direction(trace.strings[name]) == "h2d"]
+    copies = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
+    return [size for size, name in copies if size >= 0 and copy_direction(trace.strings[name]) == "h2d"]
 
 
 def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | None:
-    told = [call.dtype in _HALVES for call in calls if call.dtype in _FLOATING]
-    if not told:
+    is_half = [call.dtype in _HALVES for call in calls if call.dtype in _FLOATING]
+    if not is_half:
         names = [trace.strings[name] for name in trace.device.name[_work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
-        told = [bool(half) for half, single in ((_HALF.search(n), _SINGLE.search(n)) for n in names) if half or single]
-    return sum(told) / len(told) if told else None
+        is_half = [bool(half) for half, single in ((_HALF.search(n), _SINGLE.search(n)) for n in names) if half or single]
+    return sum(is_half) / len(is_half) if is_half else None
 
 
 def _identical(recorded: Trace, other: Trace) -> bool:
@@ -278,10 +279,10 @@ def _dtype_similarity(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tup
 
 def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
-    told = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
+    comparable = [[call for call in calls if call.shape or not shaped] for calls in (ours, theirs)]
     a, b = (
         _times_a_step(calls, [(call.canonical, call.shape if shaped else None) for call in calls], number)
-        for calls, number in zip(told, steps, strict=True)
+        for calls, number in zip(comparable, steps, strict=True)
     )
     each = {key: (a[key], b[key]) for key in a.keys() & b.keys()}
     apart = {key: abs(here - there) for key, (here, there) in each.items()}
@@ -450,13 +451,13 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
     parsed: dict[int, tuple[Shape | None, tuple[Shape, ...]]] = {}
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
-        name, told = int(host.name[row]), _with_shapes(trace, row)
-        shapes, dtypes = (int(host.shapes[told]), int(host.dtypes[told])) if told >= 0 else (NONE, NONE)
+        name, with_shapes = int(host.name[row]), _with_shapes(trace, row)
+        shapes, dtypes = (int(host.shapes[with_shapes]), int(host.dtypes[with_shapes])) if with_shapes >= 0 else (NONE, NONE)
         if shapes not in parsed:
             all_shapes = parse_shapes(strings[shapes])
             parsed[shapes] = max(all_shapes, key=lambda s: (np.prod(s), s), default=None), canonical_shapes(all_shapes)
         thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
-        layout = strings[int(host.layout[told])] if told >= 0 else ""
+        layout = strings[int(host.layout[with_shapes])] if with_shapes >= 0 else ""
         largest, compared = parsed[shapes]
         calls.append(_DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout))
     return calls

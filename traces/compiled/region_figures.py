@@ -86,8 +86,8 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
     for call in calls:
         by_name.setdefault(call.region, []).append(call)
     notes = trace.run_of(rank).replay
-    told = notes.compiled if notes is not None else None
-    functions = told.functions if told is not None else {}
+    compiled = notes.compiled if notes is not None else None
+    functions = compiled.functions if compiled is not None else {}
     regions = tuple(_region(trace, name, of, functions.get(name, "")) for name, of in by_name.items())
     figures = CompiledFigures(
         regions,
@@ -97,12 +97,12 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
         compilations(trace, rank),
         *_shares(trace, calls, rank, steps),
     )
-    if told is None:
+    if compiled is None:
         return figures
-    recompiles = max(figures.recompiles, told.recompiles)
+    recompiles = max(figures.recompiles, compiled.recompiles)
     return replace(
-        figures, recompiles=recompiles, graph_breaks=told.graph_breaks, break_reasons=told.break_reasons,
-        compile_ns=told.compile_ns, eager=told.eager,
+        figures, recompiles=recompiles, graph_breaks=compiled.graph_breaks, break_reasons=compiled.break_reasons,
+        compile_ns=compiled.compile_ns, eager=compiled.eager,
     )  # fmt: skip
 
 

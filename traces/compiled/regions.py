@@ -184,15 +184,15 @@ class _Numbers:
         self._forwards += 1
         if names[host.name[row]] != FORWARD:
             return number, ""
-        told = number, names[host.shapes[row]]
-        self._open.append(told)
+        numbered_shapes = number, names[host.shapes[row]]
+        self._open.append(numbered_shapes)
         if sequence != NONE:
-            self._by_sequence[sequence] = told
-        return told
+            self._by_sequence[sequence] = numbered_shapes
+        return numbered_shapes
 
     def _forward_of(self, number: str, sequence: int) -> tuple[str, str]:
         known = self._by_sequence.pop(sequence, None)
-        alike = [told for told in self._open if told[0] == number] or self._open
+        alike = [one for one in self._open if one[0] == number] or self._open
         forward = known or (alike[-1] if alike else ("", ""))
         if forward in self._open:
             del self._open[len(self._open) - 1 - self._open[::-1].index(forward)]

@@ -24,7 +24,7 @@ from traces.analyses.idle import IdleTime
 from traces.comparison.thresholds import CAUGHT_UP_NS, CAUGHT_UP_SHARE, MUCH_DATA
 from traces.figures.measure import device_time_by_origin, steady_steps
 from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
-from traces.figures.problems import hides_work
+from traces.figures.problems import why_work_is_hidden
 from traces.model.trace import NONE, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
 
@@ -72,7 +72,7 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 
 def why_idle_is_unknown(trace: Trace) -> str:
     """Return why the idle time of GPUs is unknown, or "" if it is known."""
-    if reason := hides_work(trace):
+    if reason := why_work_is_hidden(trace):
         return reason
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
     if notes is not None and notes.config.clock == "recorded":

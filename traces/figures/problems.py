@@ -38,7 +38,7 @@ class _Kind:
     severity: Severity
     text: str
     serious_if_many: bool = False  # the problem becomes serious at SERIOUS_SHARE of the kernels
-    hides_work: str = ""  # why the device may have worked at times that look idle
+    why_work_is_hidden: str = ""  # why the device may have worked at times that look idle
 
 
 _INFORMATION, _WARNING, _SERIOUS = Severity.INFORMATION, Severity.WARNING, Severity.SERIOUS
@@ -64,13 +64,13 @@ _KINDS = {
         "{n} kernel[|s] or cop[y|ies] begin[s|] more than 1 ms before the call that launched [it|them]: the clocks of host and"
         " GPU disagree, so idle time is not reliable.",
         serious_if_many=True,
-        hides_work="the clocks of host and GPU disagree",
+        why_work_is_hidden="the clocks of host and GPU disagree",
     ),
     "clocks-late": _Kind(
         _SERIOUS,
         "All {n} kernels or copies that were launched while the GPU was idle begin more than 1 ms after the launch: the clocks"
         " of host and GPU seem to disagree, so idle time is not reliable.",
-        hides_work="the clocks of host and GPU disagree",
+        why_work_is_hidden="the clocks of host and GPU disagree",
     ),
     "collective-without-kernel": _Kind(
         _WARNING,
@@ -81,7 +81,7 @@ _KINDS = {
     ),
     "control-character": _Kind(_INFORMATION, "{n} unescaped control character[|s] in texts [is|are] kept."),
     "damaged-gzip": _Kind(
-        _SERIOUS, "The compressed data is damaged: everything after the damage is missing.", hides_work=_CUT
+        _SERIOUS, "The compressed data is damaged: everything after the damage is missing.", why_work_is_hidden=_CUT
     ),
     "damaged-log": _Kind(_INFORMATION, "The profiler's own log in the header is not valid JSON. It is left out."),
     "duplicate-correlation": _Kind(
@@ -107,7 +107,7 @@ _KINDS = {
         "{n} kernel[|s] or cop[y|ies] seem[s|] to run while later work of the same stream runs, which is impossible."
         " [It ends|They end] where the later work begins, or [counts|count] as 0.",
         serious_if_many=True,
-        hides_work="the recorded times of kernels are impossible",
+        why_work_is_hidden="the recorded times of kernels are impossible",
     ),
     "invalid-escape": _Kind(
         _INFORMATION, "{n} backslash[|es] that begin[s|] no known escape [is|are] kept as [it is|they are]."
@@ -128,13 +128,13 @@ _KINDS = {
         _WARNING,
         "{n} of {of} kernels [is|are] missing: idle time is not reliable.",
         serious_if_many=True,
-        hides_work="kernels are missing from the recording",
+        why_work_is_hidden="kernels are missing from the recording",
     ),
     "mostly-captured": _Kind(
         _SERIOUS,
         "{n} launch[|es] [was|were] captured into CUDA graphs and did not run, more than the recording has kernels:"
         " idle time means nothing.",
-        hides_work="most launches were captured into CUDA graphs and did not run",
+        why_work_is_hidden="most launches were captured into CUDA graphs and did not run",
     ),
     "negative-duration": _Kind(_WARNING, "{n} event[|s] end[s|] before [it begins|they begin]. [It counts|They count] as 0."),
     "non-finite-number": _Kind(_INFORMATION, "{n} number[|s] written as NaN, Infinity or N/A count[s|] as missing."),
@@ -164,12 +164,12 @@ _KINDS = {
         _WARNING, "{n} file[|s] [is|are] not a recording and [is|are] left out (`trace info` lists skipped_files)."
     ),
     "trailing-comma": _Kind(_INFORMATION, "{n} comma[|s] before a closing bracket [is|are] skipped."),
-    "truncated-file": _Kind(_SERIOUS, "The file ends early: everything after the cut is missing.", hides_work=_CUT),
+    "truncated-file": _Kind(_SERIOUS, "The file ends early: everything after the cut is missing.", why_work_is_hidden=_CUT),
     "truncated-gzip": _Kind(
-        _SERIOUS, "The compressed data ends early: everything after the cut is missing.", hides_work=_CUT
+        _SERIOUS, "The compressed data ends early: everything after the cut is missing.", why_work_is_hidden=_CUT
     ),
     "truncated-json": _Kind(
-        _SERIOUS, "The file ends in the middle of an event: everything after the cut is missing.", hides_work=_CUT
+        _SERIOUS, "The file ends in the middle of an event: everything after the cut is missing.", why_work_is_hidden=_CUT
     ),
     "unescaped-quote": _Kind(_INFORMATION, "{n} name[|s] contain[s|] unescaped quotation marks, which are kept."),
     "unknown-category": _Kind(
@@ -195,15 +195,15 @@ def serious_problems(trace: Trace) -> list[Problem]:
     return [of for of in problems_of(trace.problems, kernels) if of.severity is Severity.SERIOUS]
 
 
-def hides_work(trace: Trace) -> str:
-    """Return why the idle time of GPUs is unknown, or "" if it is known."""
-    reasons = (_KINDS.get(of.kind, _UNKNOWN).hides_work for of in serious_problems(trace))
+def why_work_is_hidden(trace: Trace) -> str:
+    """Return why a GPU may have worked at times that look idle, or "" if no problem hides work."""
+    reasons = (_KINDS.get(of.kind, _UNKNOWN).why_work_is_hidden for of in serious_problems(trace))
     return next((reason for reason in reasons if reason), "")
 
 
 def is_cut(trace: Trace) -> bool:
     """Return whether the end of the trace's file was missing when the file was imported."""
-    return any(_KINDS.get(kind, _UNKNOWN).hides_work == _CUT for kind in trace.problems)
+    return any(_KINDS.get(kind, _UNKNOWN).why_work_is_hidden == _CUT for kind in trace.problems)
 
 
 def _problem(kind: str, count: int, kernels: int) -> Problem:

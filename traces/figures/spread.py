@@ -43,13 +43,8 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare recorded times with the times of another trace.
-
-    Args:
-        ours: the recorded steps to compare, as indices of `our_ns`.
-        theirs: the other trace's steps to compare, as indices of `their_ns`.
-        all_ours: all recorded steps. The noise of the step time is computed from these steps.
-    """
+    """Compare the recorded times `our_ns[ours]` with the other trace's times `their_ns[theirs]`. The noise of the step time is
+    computed from all recorded steps (the indices `all_ours`)."""
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None

@@ -35,12 +35,12 @@ class UnpackLimit:
     def of(cls, file_bytes: int) -> UnpackLimit:
         """Return the memory limit for a file. Raises TooLarge for an invalid value of the environment variable
         TRACE_UNPACK_LIMIT_MB."""
-        told = os.environ.get(VARIABLE)
-        if told is None:
+        limit_mb = os.environ.get(VARIABLE)
+        if limit_mb is None:
             return cls(file_bytes, _BASE_BYTES + _TIMES_THE_FILE * file_bytes)
-        if not told.isdecimal() or len(told) > 12:
-            raise TooLarge(f"{VARIABLE} is {told!r}; give a whole number of megabytes")
-        return cls(file_bytes, int(told) * 10**6)
+        if not limit_mb.isdecimal() or len(limit_mb) > 12:
+            raise TooLarge(f"{VARIABLE} is {limit_mb!r}; give a whole number of megabytes")
+        return cls(file_bytes, int(limit_mb) * 10**6)
 
     @staticmethod
     def least_file_bytes(unpacked_bytes: int) -> int:

@@ -32,7 +32,8 @@ def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) 
     path = Path(path)
     problems: Counter[str] = Counter()
     with _collector_off():
-        return assemble(recordings_in(path, problems), problems, strangers=holds_several(path), marks_are_steps=marks_are_steps)
+        recordings = recordings_in(path, problems)
+        return assemble(recordings, problems, skip_others=holds_several(path), marks_are_steps=marks_are_steps)
 
 
 def read_kineto_bytes(data: bytes, name: str = "trace.json") -> Trace:

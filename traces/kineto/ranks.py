@@ -56,11 +56,11 @@ class _Recording:
 
 
 def assemble(
-    sources: Iterable[Source], problems: Counter[str], *, strangers: bool = False, marks_are_steps: bool = False
+    sources: Iterable[Source], problems: Counter[str], *, skip_others: bool = False, marks_are_steps: bool = False
 ) -> Trace:
     """Build one trace from the contents of several profiler files.
 
-    Set `strangers` to True to skip files without profiler events instead of raising an error. Raises TraceImportError if no
+    Set `skip_others` to True to skip files without profiler events instead of raising an error. Raises TraceImportError if no
     file can be read, or if the rank of a file is unknown.
     """
     recordings: list[_Recording] = []
@@ -78,7 +78,7 @@ def assemble(
                 del document
             recordings[first:] = _of_one_file(recordings[first:])
         except TraceImportError as error:
-            if not strangers:
+            if not skip_others:
                 raise
             skipped[source.name], failure = str(error).removeprefix(f"{source.label}: "), error
             continue
@@ -96,8 +96,8 @@ def _of_one_file(recordings: list[_Recording]) -> list[_Recording]:
     if len(recordings) < 2 or any(part.exported for part in recordings):
         return recordings
     recordings = _of_each_process(recordings)
-    told = {part.rank for part in recordings}
-    free = (number for number in count() if number not in told)
+    known = {part.rank for part in recordings}
+    free = (number for number in count() if number not in known)
     seen: set[int | None] = {None}
     found = []
     for part in recordings if len(recordings) > 1 else []:
@@ -176,8 +176,8 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 def _ranks_in_names(files: list[str]) -> list[int | None]:
     """Inference servers write a rank's positions in its parallel groups into the file name, such as "run-TP-1-PP-0"."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
-    said = [_RANK_IN_NAME.search(stem) for stem in stems]
-    if not any(said):
+    matches = [_RANK_IN_NAME.search(stem) for stem in stems]
+    if not any(matches):
         names = [file.rpartition("/")[2] for file in files]
         places = [tuple(int(number) for number in _PLACES_IN_NAME.findall(name)) for name in names]
         if all(places) and len(set(places)) == len(files):
@@ -185,9 +185,9 @@ def _ranks_in_names(files: list[str]) -> list[int | None]:
             return list(first) if len(set(first)) == len(files) else [sorted(places).index(place) for place in places]
     bare = [_NUMBER.search(stem) for stem in stems]
     numbers = [int(match[0][:9]) if match else -1 for match in bare]
-    if not any(said) and sorted(numbers) == list(range(len(files))) and len({_NUMBER.sub("", stem) for stem in stems}) == 1:
+    if not any(matches) and sorted(numbers) == list(range(len(files))) and len({_NUMBER.sub("", stem) for stem in stems}) == 1:
         return list(numbers)
-    return [int((match[1] or match[2])[:9]) if match else None for match in said]
+    return [int((match[1] or match[2])[:9]) if match else None for match in matches]
 
 
 def _by_rank(pieces: list[Piece]) -> dict[int | None, list[Piece]]:
@@ -213,8 +213,8 @@ def _refuse_pair(source: Source, document: Document) -> None:
 def _read_rank(
     source: Source, document: Document, rank: int | None, problems: Counter[str], marks_are_steps: bool
 ) -> _Recording:
-    told = document.header.get("distributedInfo")
-    distributed = told if isinstance(told, dict) else {}
+    info = document.header.get("distributedInfo")
+    distributed = info if isinstance(info, dict) else {}
     if rank is None:
         rank = told_rank if type(told_rank := distributed.get("rank")) is int and 0 <= told_rank < 1 << 31 else None
     strings = Strings()

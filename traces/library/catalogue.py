@@ -48,7 +48,7 @@ def cell_files() -> list[CellFile]:
 
 def faults() -> list[str]:
     """Return one message for each unreadable library file and for each duplicate entry."""
-    told = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
+    found = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
     for file in cell_files():
@@ -56,7 +56,7 @@ def faults() -> list[str]:
             first = seen.setdefault((file.gpu.name, model), file.path)
             if first != file.path:
                 twice.setdefault((first, file.path), []).append(f"{file.gpu.name}/{model}")
-    return [*told, *(twice_text(names[0], *paths, others=len(names) - 1) for paths, names in twice.items())]
+    return [*found, *(twice_text(names[0], *paths, others=len(names) - 1) for paths, names in twice.items())]
 
 
 def gpus() -> list[Gpu]:

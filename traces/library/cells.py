@@ -69,7 +69,7 @@ class CellSource:
     virtual_gpu: str = ""  # the GPU whose times were replayed, if the recording is not from a real GPU
 
     @property
-    def is_told(self) -> bool:
+    def is_named(self) -> bool:
         return bool(self.repository or self.study or self.source)
 
 
@@ -92,13 +92,13 @@ class NotMeasured(TraceLibraryError):
 
     def __init__(self, cell: LibraryCell, batch: int) -> None:
         self.out_of_memory = cell.out_of_memory_batch is not None and batch >= cell.out_of_memory_batch
-        told = f"{cell.name}: batch {batch} was not measured"
+        text = f"{cell.name}: batch {batch} was not measured"
         if self.out_of_memory:
             at = cell.out_of_memory_batch
-            told = f"{cell.name}: {cell.gpu.device} ran out of memory at batch {at}; this run needs batch {batch}"
+            text = f"{cell.name}: {cell.gpu.device} ran out of memory at batch {at}; this run needs batch {batch}"
         elif len(cell.batches):
-            told += f"; the library has {cell.batches[0]} to {cell.last_batch}"
-        super().__init__(told)
+            text += f"; the library has {cell.batches[0]} to {cell.last_batch}"
+        super().__init__(text)
 
 
 @dataclass(frozen=True)
@@ -293,8 +293,8 @@ def read_cells(path: str | os.PathLike[str]) -> CellFile:
         _, checksum, body = outer
         if zlib.crc32(body) != checksum:
             raise ValueError("its checksum is wrong")
-        told = msgpack.unpackb(body, strict_map_key=True)
-        gpu, cells, provenance = told["gpu"], told["cells"], told.get("provenance", {})
+        content = msgpack.unpackb(body, strict_map_key=True)
+        gpu, cells, provenance = content["gpu"], content["cells"], content.get("provenance", {})
         of = Gpu(str(gpu["name"]), str(gpu["device"]), int(gpu["memory_bytes"]))
         stored = {str(cell["model"]): cell for cell in cells}
         if len(stored) < len(cells):
@@ -325,8 +325,8 @@ def write_cells(path: str | os.PathLike[str], gpu: Gpu, cells: Iterable[LibraryC
             "out_of_memory_batch": cell.out_of_memory_batch,
             "columns": {name: _pack_column(column) for name, column in columns.items() if len(column)},
         })  # fmt: skip
-    told = {"name": gpu.name, "device": gpu.device, "memory_bytes": gpu.memory_bytes}
-    body = msgpack.packb({"gpu": told, "provenance": dict(shared), "cells": stored})
+    gpu_facts = {"name": gpu.name, "device": gpu.device, "memory_bytes": gpu.memory_bytes}
+    body = msgpack.packb({"gpu": gpu_facts, "provenance": dict(shared), "cells": stored})
     try:
         with atomic_write(path) as file:
             file.write(MAGIC + msgpack.packb([VERSION, zlib.crc32(body), body]))

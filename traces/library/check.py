@@ -126,7 +126,7 @@ def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) ->
 
 
 def _of_source(source: CellSource, facts: dict[str, Any], name: str) -> Iterator[Fault]:
-    if not (source.is_told or facts.get("script")):
+    if not (source.is_named or facts.get("script")):
         yield Fault(ERROR, name, "it does not name the source of its figures")
     if source.virtual_gpu:
         whose = f"the times are those of {source.virtual_gpu}"
@@ -159,5 +159,5 @@ def _ends_on_a_line(batches: Any, times: Any) -> bool:
 
 
 def unreadable(path: Path, error: TraceError | OSError) -> Fault:
-    told = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return Fault(ERROR, "", told.removeprefix(f"{path}: "))
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return Fault(ERROR, "", reason.removeprefix(f"{path}: "))

@@ -44,8 +44,7 @@ class MeasuredLimit:
     def largest(self, estimated: int | None) -> int | None:
         """Return the largest batch size that fits into the GPU's memory, or None if it is unknown.
 
-        If the estimated batch size `estimated` contradicts the measured batch sizes, the result is the closest possible batch
-        size.
+        `estimated` is an estimate of the batch size. The result is at least `fitted`, and less than `full`.
         """
         if self.is_exact:
             return self.fitted

@@ -58,12 +58,12 @@ def all_entries() -> list[LibraryEntry]:
                 cell = file.cell(model)
             except TraceError:
                 continue
-            told = cell.source
-            source = " ".join(filter(None, (told.study, told.repository, told.commit, told.source)))
-            short = f"{(told.repository or told.source).rpartition('/')[2]} {told.commit[:10]}"
+            origin = cell.source
+            source = " ".join(filter(None, (origin.study, origin.repository, origin.commit, origin.source)))
+            short = f"{(origin.repository or origin.source).rpartition('/')[2]} {origin.commit[:10]}"
             cells.append(
                 LibraryEntry(
-                    cell.name, file.gpu.name, file.gpu.device, model, told.grain or "phase", source,
+                    cell.name, file.gpu.name, file.gpu.device, model, origin.grain or "phase", source,
                     (int(cell.batches[0]), cell.last_batch), cell.out_of_memory_batch, "cells", short.strip(), file.path,
                 )
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Caches the results of functions that take a trace, until a `with` block or a decorated function ends.
+"""Caches the results of functions that take a trace, while a summary of the trace is computed.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
@@ -30,15 +30,15 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 
 @contextmanager
-def each_once(*, anew: bool = False) -> Iterator[None]:
+def each_once(*, fresh: bool = False) -> Iterator[None]:
     """Cache the results of functions decorated with `once` until the `with` block or the decorated function ends.
 
-    Nested `with each_once()` blocks share one cache.
+    If `with each_once()` blocks are nested, the inner block uses the cache of the outer block.
 
     Args:
-        anew: True to begin with an empty cache
+        fresh: True to begin with an empty cache
     """
-    if _KEPT.get() is not None and not anew:
+    if _KEPT.get() is not None and not fresh:
         yield
         return
     token = _KEPT.set({})

@@ -61,8 +61,8 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. The argument `owner` assigns each window to a rank, for
-    example. Time windows of one rank must not overlap."""
+    """Finds the time window [start, end) that contains a given time. `owner` is the number of a rank, for example. The time
+    windows of one owner must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
@@ -77,13 +77,13 @@ class TimeWindows:
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
         found = np.full(len(times), NONE, dtype=np.int64)
-        for asked in grouped(owners):
-            rows = self._rows_of.get(int(owners[asked[0]]))
+        for rows_of_owner in grouped(owners):
+            rows = self._rows_of.get(int(owners[rows_of_owner[0]]))
             if rows is None:
                 continue
-            place = np.searchsorted(self._start_ns[rows], times[asked], side="right") - 1
+            place = np.searchsorted(self._start_ns[rows], times[rows_of_owner], side="right") - 1
             row = rows[place]
-            found[asked] = np.where((place >= 0) & (times[asked] < self._end_ns[row]), row, NONE)
+            found[rows_of_owner] = np.where((place >= 0) & (times[rows_of_owner] < self._end_ns[row]), row, NONE)
         return found
 
 

@@ -49,8 +49,8 @@ class DeviceProperties:
         return DeviceProperties(**other.known() | self.known())
 
     def known(self) -> dict[str, Any]:
-        told = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in told.items() if value is not None}
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 UNKNOWN_PROPERTIES = DeviceProperties()
@@ -96,8 +96,9 @@ class Machine:
 
     def is_before(self, major: int, minor: int) -> bool:
         """Return True if the recording's PyTorch is older than the release `major`.`minor`."""
-        told = re.findall(r"(\d+)\.(\d+)", self.torch or "")
-        return bool(told) and max((int(a), int(b)) for a, b in told[:2]) < (major, minor) and "newer" not in (self.torch or "")
+        torch = self.torch or ""
+        versions = [(int(a), int(b)) for a, b in re.findall(r"(\d+)\.(\d+)", torch)[:2]]
+        return bool(versions) and max(versions) < (major, minor) and "newer" not in torch
 
 
 # From Kineto's `deviceProperties` to torch's names

@@ -230,9 +230,9 @@ def distributed_of(facts: object) -> Distributed | None:
     """Create a `Distributed` object from Kineto's `distributedInfo`, or return None if it is missing."""
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
-    told = replace(fitting(Distributed, facts), pg_config=groups)
-    return told if told != Distributed() else None
+    distributed = replace(fitting(Distributed, facts), pg_config=groups)
+    return distributed if distributed != Distributed() else None
 
 
-def distributed_info(told: Distributed, rank: int, nccl: str | None) -> dict[str, Any]:
-    return {"rank": rank, **to_json(told)} | ({"nccl_version": nccl} if nccl else {})
+def distributed_info(distributed: Distributed, rank: int, nccl: str | None) -> dict[str, Any]:
+    return {"rank": rank, **to_json(distributed)} | ({"nccl_version": nccl} if nccl else {})

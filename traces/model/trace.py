@@ -152,10 +152,10 @@ class Table:
 
     def __init_subclass__(cls) -> None:
         hints = get_annotations(cls, eval_str=True).items()
-        told = {name: hint.__metadata__ for name, hint in hints if hasattr(hint, "__metadata__")}
-        cls.DTYPES = {name: dtype for name, (dtype, _, _) in told.items()}
-        cls.DEFAULTS = {name: default for name, (_, default, _) in told.items()}
-        cls.MEANINGS = {name: meaning for name, (_, _, meaning) in told.items()}
+        columns = {name: hint.__metadata__ for name, hint in hints if hasattr(hint, "__metadata__")}
+        cls.DTYPES = {name: dtype for name, (dtype, _, _) in columns.items()}
+        cls.DEFAULTS = {name: default for name, (_, default, _) in columns.items()}
+        cls.MEANINGS = {name: meaning for name, (_, _, meaning) in columns.items()}
         cls.__repr__ = Table.__repr__  # type: ignore[method-assign]  # set before `dataclass` adds one that prints every column
 
     def __repr__(self) -> str:
@@ -550,7 +550,7 @@ TABLES: dict[str, type[Table]] = {
 }
 
 
-UNTOLD_LIST = "?"  # in place of a list of tensors whose shapes the profiler did not write
+UNKNOWN_LIST = "?"  # in place of a list of tensors whose shapes the profiler did not write
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:
@@ -564,6 +564,6 @@ def shapes_text(shapes: Iterable[Shape]) -> str:
 def parse_shapes(text: str) -> tuple[Shape, ...]:
     """Parse the output of `shapes_text`. Raises TraceError for invalid text."""
     try:
-        return tuple(tuple(map(int, part.split(","))) for part in text.split(";") if part != UNTOLD_LIST) if text else ()
+        return tuple(tuple(map(int, part.split(","))) for part in text.split(";") if part != UNKNOWN_LIST) if text else ()
     except ValueError:
         raise TraceError(f"shapes that are not numbers: {text[:40]!r}") from None

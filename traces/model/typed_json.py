@@ -23,8 +23,8 @@ T = TypeVar("T")
 def to_json(value: Any) -> Any:
     """Convert a dataclass object to JSON, without fields that have their default values."""
     if is_dataclass(value) and not isinstance(value, type):
-        told = ((field, getattr(value, field.name)) for field in fields(value))
-        return {field.name: to_json(of) for field, of in told if not _is_default(field, of)}
+        fields_and_values = ((field, getattr(value, field.name)) for field in fields(value))
+        return {field.name: to_json(of) for field, of in fields_and_values if not _is_default(field, of)}
     if isinstance(value, list | tuple):
         return [to_json(of) for of in value]
     if isinstance(value, Mapping):
@@ -68,8 +68,8 @@ def _is_default(field: Field[Any], value: object) -> bool:
 
 @cache
 def _hints(kind: type[Any]) -> dict[str, Any]:
-    told = get_type_hints(kind)
-    return {field.name: told[field.name] for field in fields(kind)}
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
 
 
 @cache

@@ -134,11 +134,11 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
         model.append("same modules, but their order or parameter shapes differ")
     model += _differing(recorded, other, "training_modules")
     if recorded.inputs is not None and other.inputs is not None and recorded.inputs != other.inputs:
-        said = f"inputs {_listed(recorded.inputs)} recorded, {_listed(other.inputs)} here"
+        inputs_text = f"inputs {_listed(recorded.inputs)} recorded, {_listed(other.inputs)} here"
         if model or not differ_in_batch_size_alone(recorded.inputs, other.inputs):
-            model.append(said)
+            model.append(inputs_text)
         else:
-            return WorkloadMatch(Sameness.OTHER_BATCH_SIZE, (said,))
+            return WorkloadMatch(Sameness.OTHER_BATCH_SIZE, (inputs_text,))
     if model:
         return WorkloadMatch(Sameness.OTHER_PROGRAM, tuple(model))
     if batch := _differing(recorded, other, "batch_bytes"):
@@ -147,7 +147,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     alike = [name for name in names if getattr(recorded, name) is not None and getattr(other, name) is not None]
     if not {"parameters", "modules"} & set(alike) or not {"inputs", "batch_bytes"} & set(alike):
         return WorkloadMatch(Sameness.CANNOT_BE_TOLD, ("model or batch size is missing from one trace",))
-    lacking = tuple(said for name, said in _OF_LATER_RELEASES.items() if name not in alike)
+    lacking = tuple(inputs_text for name, inputs_text in _OF_LATER_RELEASES.items() if name not in alike)
     if any(len(tensor.shape) in IMAGES for tensor in recorded.inputs or ()):
         lacking += ("memory layouts",)
     return WorkloadMatch(Sameness.SAME_PROGRAM, ("the same " + ", ".join(name.replace("_", " ") for name in alike),), lacking)

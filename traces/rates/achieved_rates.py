@@ -37,7 +37,7 @@ import numpy as np
 from traces.comparison.op_calls import calls_of
 from traces.figures.measure import enclosing, op_of, work_rows
 from traces.model.layouts import Shape
-from traces.model.trace import NONE, UNTOLD_LIST, Column, DeviceKind, HostKind, Trace, parse_shapes, shapes_text
+from traces.model.trace import NONE, UNKNOWN_LIST, Column, DeviceKind, HostKind, Trace, parse_shapes, shapes_text
 from traces.names.cards import UNKNOWN_CARD, Card, card_of
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, shapes_of_canonical
@@ -101,7 +101,7 @@ class OpRates:
 
 def compared_text(op: str, shapes: str) -> str:
     """Convert recorded input shapes to a form that is the same in all PyTorch releases."""
-    return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNTOLD_LIST not in shapes else shapes
+    return shapes_text(shapes_of_canonical(op, parse_shapes(shapes))) if shapes and UNKNOWN_LIST not in shapes else shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,9 +267,9 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     if not len(op):
         return
     host, strings, device = trace.host, trace.strings, trace.device
-    told = _with_shapes(trace, op)
-    shapes = np.where(told >= 0, host.shapes[told], NONE)
-    dtypes = np.where(told >= 0, host.dtypes[told], NONE)
+    with_shapes = _with_shapes(trace, op)
+    shapes = np.where(with_shapes >= 0, host.shapes[with_shapes], NONE)
+    dtypes = np.where(with_shapes >= 0, host.dtypes[with_shapes], NONE)
     node = np.full(len(op), NONE)
     expands = strings.matching(host.name, lambda text: text.startswith(_EXPANDS))
     if expands.any():
@@ -290,8 +290,8 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     for place, row in enumerate(first.tolist()):
         name, shape, dtype = int(host.name[op[row]]), int(shapes[row]), int(dtypes[row])
         text, kind = strings[shape] if shape >= 0 else "", canonical_op(strings[name])
-        is_told = text and UNTOLD_LIST not in text and kind not in _COMMUNICATION
-        parsed = parse_shapes(text) if is_told else ()
+        has_shapes = text and UNKNOWN_LIST not in text and kind not in _COMMUNICATION
+        parsed = parse_shapes(text) if has_shapes else ()
         names = strings[dtype].split(";") if dtype >= 0 else []
         known = [word for word in names if word]
         floating = next((word for word in known if "float" in word), known[0] if known else "float32" if parsed else "")
@@ -301,8 +301,8 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
         config = device.config[rows[row]]
         yield _LikeCalls(
             op=kind,
-            name=strings[int(host.name[told[row]])].rpartition("::")[2] if told[row] >= 0 else "",
-            compared_shapes=compared_text(kind, text) if is_told else text,
+            name=strings[int(host.name[with_shapes[row]])].rpartition("::")[2] if with_shapes[row] >= 0 else "",
+            compared_shapes=compared_text(kind, text) if has_shapes else text,
             dtype=floating,
             operands=tuple(Operand(*of) for of in zip(parsed, sizes, strict=True)),
             output=output,

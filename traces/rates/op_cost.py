@@ -124,6 +124,6 @@ def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":
         is_cudnn = op.startswith(("convolution", "_cudnn"))
-        told = settings.tf32_cudnn if is_cudnn else settings.tf32_matmul
-        unit = "tf32" if (is_cudnn if told is None else told) else "fp32"
+        allows_tf32 = settings.tf32_cudnn if is_cudnn else settings.tf32_matmul
+        unit = "tf32" if (is_cudnn if allows_tf32 is None else allows_tf32) else "fp32"
     return unit

@@ -50,7 +50,7 @@ class ChildResult:
 
 
 def run_child(
-    rooms: Mapping[str, object],
+    options_of_package: Mapping[str, object],
     words: Sequence[str],
     *,
     ranks: int = 0,
@@ -64,13 +64,14 @@ def run_child(
     """Run `python WORDS...` to completion, with the recorder or the replayer in the child process.
 
     Args:
-        rooms: contains the options of the recorder under the key "tracer", and those of the replayer under the key "replayer"
+        options_of_package: contains the options of the recorder under the key "tracer", and those of the replayer under the
+            key "replayer"
         ranks: the number of processes to fork, or 0 to run the script without a fork
         meanwhile: is called with the child's process id while the child process runs
     """
     with tempfile.TemporaryDirectory(prefix="trace-") as folder:
         session = Path(folder)
-        write_session(session, rooms, trigger=trigger, root=root)
+        write_session(session, options_of_package, trigger=trigger, root=root)
         with _Relay() as relay:
             environment = {**(_group(os.environ, ranks) if ranks else os.environ), **bootstrap_variables(os.environ, session)}
             command = [sys.executable, *words]
@@ -81,21 +82,21 @@ def run_child(
                     meanwhile(child.pid)
             finally:
                 code = child.wait()
-        said = {int(file.name): file.read_text(encoding="utf-8").split() for file in (session / "handshake").iterdir()}
+        handshakes = {int(file.name): file.read_text(encoding="utf-8").split() for file in (session / "handshake").iterdir()}
     return ChildResult(
         returncode=128 - code if code < 0 else code,
         pid=child.pid,
-        booted=frozenset(pid for pid, told in said.items() if "boot" in told),
-        triggered=frozenset(pid for pid, told in said.items() if "trigger" in told),
-        started=frozenset(pid for pid, told in said.items() if "started" in told),
+        booted=frozenset(pid for pid, events in handshakes.items() if "boot" in events),
+        triggered=frozenset(pid for pid, events in handshakes.items() if "trigger" in events),
+        started=frozenset(pid for pid, events in handshakes.items() if "started" in events),
     )
 
 
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine.
 
-    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). More than 128 ranks run on machines with eight
-    GPUs each. Raises TraceError if the ranks do not fill all machines.
+    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). Raises TraceError for more than 128 ranks if
+    their number is not divisible by eight.
     """
     if ranks <= MOST_DEVICES:
         return ranks
@@ -125,14 +126,14 @@ def check_torch() -> None:
             raise TraceError(f"replays need PyTorch {oldest} or later, not {version}: pip install 'torch>={oldest}'")
 
 
-def write_session(folder: Path, rooms: Mapping[str, object], *, trigger: str = "torch", root: Path = ROOT) -> None:
-    if "replayer" in rooms:
+def write_session(folder: Path, options_of_package: Mapping[str, object], *, trigger: str = "torch", root: Path = ROOT) -> None:
+    if "replayer" in options_of_package:
         check_torch()
     (folder / "trigger").write_text(trigger, encoding="utf-8")
     facts = {
         "path": [str(root), str(root.parent)],
         "libraries": {name: home for name in LIBRARIES if (home := _home(name)) is not None},
-        "rooms": to_json(rooms),
+        "options_of_package": to_json(options_of_package),
     }
     (folder / "session.json").write_text(json.dumps(facts), encoding="utf-8")
     (folder / "handshake").mkdir()
@@ -150,8 +151,8 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     local = ranks_per_machine(ranks)
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(local)}
-    return {"OMP_NUM_THREADS": "1", **env, **told, "GROUP_WORLD_SIZE": str(ranks // local), "TRACE_RANKS": str(ranks)}
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(local)}
+    return {"OMP_NUM_THREADS": "1", **env, **variables, "GROUP_WORLD_SIZE": str(ranks // local), "TRACE_RANKS": str(ranks)}
 
 
 class _Relay:

@@ -220,8 +220,7 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`. Nested calls only use the
-        outermost call's context."""
+        """Wrap `call` so that its outermost call runs inside the context manager `scope(args, kwargs)`."""
 
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -271,8 +270,8 @@ class PhaseScope:
     ) -> Callable[..., Any]:
         """Return a wrapper of `call` that reports the start and end of the phase.
 
-        If `call` raises no exception, the wrapper then calls `completed(listener, args)`, where `args` are the positional
-        arguments.
+        If the wrapped function `call` returns without an exception, the callback `completed` receives the listener and the
+        positional arguments.
         """
         local, hearing, phase = self._local, self._listener, self.phase
 

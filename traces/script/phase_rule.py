@@ -1,11 +1,11 @@
 """Decides which training phase an event belongs to, such as the call of an op.
 
-    cut = PhaseCut()
-    cut.enter("loader", 0); cut.leave("loader", 5)
-    cut.op(PLAIN, 7)            # forward begins where the loader ended
-    cut.op(LOSS, 20)
-    cut.enter("backward", 30); cut.leave("backward", 60)
-    cut.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
+    splitter = PhaseSplitter()
+    splitter.enter("loader", 0); splitter.leave("loader", 5)
+    splitter.op(PLAIN, 7)            # forward begins where the loader ended
+    splitter.op(LOSS, 20)
+    splitter.enter("backward", 30); splitter.leave("backward", 60)
+    splitter.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
 The phases "forward", "loss" and "other" begin with an op, and end when the next phase begins. Other phases are reported by the
 caller. The time between two phases belongs to the second phase. If a caller ends a phase with `open_ended=True`, the phase
@@ -69,7 +69,7 @@ def op_class(name: str) -> int:
     return ASIDE if bare in ASIDE_OPS or bare.startswith(_ASIDE_BEGINNINGS) else PLAIN
 
 
-class PhaseCut:
+class PhaseSplitter:
     """Divides the time of one thread into phases without gaps."""
 
     def __init__(self) -> None:

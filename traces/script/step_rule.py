@@ -1,13 +1,13 @@
 """Decides when a training or evaluation step of a script ends, for recordings and replays.
 
-    cut = StepCut(optimizers)
-    cut.loader_entered()                # StepEnd.NOTHING: nothing to end yet
-    cut.module_called(id(model), True)  # NOTHING: a forward pass with gradients
-    cut.backward()
-    cut.optimizer_stepped(True)         # TRAINING: a training step has ended
-    cut.loader_entered()
-    cut.module_called(id(model), False)
-    cut.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
+    splitter = StepSplitter(optimizers)
+    splitter.loader_entered()                # StepEnd.NOTHING: nothing to end yet
+    splitter.module_called(id(model), True)  # NOTHING: a forward pass with gradients
+    splitter.backward()
+    splitter.optimizer_stepped(True)         # TRAINING: a training step has ended
+    splitter.loader_entered()
+    splitter.module_called(id(model), False)
+    splitter.loader_entered()                # EVALUATION: the step of an evaluated batch ends here
 
 A training step ends when the method `step` of the script's first optimizer returns. In an evaluation step, the script evaluates
 one batch without computing gradients. An evaluation step ends when the script requests the next batch from the DataLoader.
@@ -89,7 +89,7 @@ class Optimizers:
         return first is optimizer
 
 
-class StepCut:
+class StepSplitter:
     """Decides where the training steps of one thread end. Modules are identified by integers such as `id(module)`."""
 
     def __init__(self, optimizers: Optimizers) -> None:

@@ -120,19 +120,20 @@ def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> 
 
 
 def stalls_of(
-    gpu: Trace, prepared: Trace, told: list[Loading], cores: int, core_counts: list[int],
-    fetched: Trace | None = None, told_cold: list[Loading] | None = None,
+    gpu: Trace, prepared: Trace, loadings: list[Loading], cores: int, core_counts: list[int],
+    fetched: Trace | None = None, cold_loadings: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
     """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data.
 
-    The lists `told` and `told_cold` contain the measured costs of loading each batch, from cached data and from uncached data.
-    `cores` is the number of CPU cores of the machine that ran the script. Raises TraceError without a DataLoader.
+    The list `loadings` contains the measured cost of loading each batch of cached data. The list `cold_loadings` contains the
+    measured cost for uncached data. `cores` is the number of CPU cores of the machine that ran the script. Raises TraceError
+    without a DataLoader.
     """
-    if not any(one.batches for one in told):
+    if not any(one.batches for one in loadings):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
-    told = _of_training(told)
-    cached, cold = Loading.sum(told), None if told_cold is None else Loading.sum(_of_training(told_cold))
-    workers, prefetch = _workers(told) or cached.workers, cached.prefetch or 2
+    loadings = _of_training(loadings)
+    cached, cold = Loading.sum(loadings), None if cold_loadings is None else Loading.sum(_of_training(cold_loadings))
+    workers, prefetch = _workers(loadings) or cached.workers, cached.prefetch or 2
     if cold is not None and not cold.read_bytes:
         fetched = cold = None
     batches, samples = cached.batches, cached.samples / max(cached.batches, 1)
@@ -144,12 +145,12 @@ def stalls_of(
     # A DataLoader returns batches in order, so one slow batch delays all later batches. A mean time would hide slow batches, so
     # the model of the DataLoader uses the measured time of each batch.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
-    fetches = _in_rounds([one for one in told if one.batches], workers)
+    fetches = _in_rounds([one for one in loadings if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
     cost = BatchCost(at_pace.cpu_ns // at_pace.batches)
     step_ns = paces[0].step_ns // step_batches
     computing = [BatchCost(one.cpu_ns // one.batches) for one in fetches]
-    scripted = [one for one in told if one.script_batches]
+    scripted = [one for one in loadings if one.script_batches]
     hosts_ns = [one.script_cpu_ns // one.script_batches for one in scripted] or [0]
     hosts_ns += hosts_ns[-1:] * (last - len(hosts_ns))
     taken = _taken(Loading.sum(scripted[first:last]), cost.cpu_ns)
@@ -181,8 +182,8 @@ def stalls_of(
     if cold is not None and cold.dropped and cold.kept:
         share = cold.kept / cold.dropped
         notes.append(f"{share:.0%} of the files stayed cached: their file system ignores posix_fadvise.")
-    if cold is not None and cold.dropped and cold.untold:
-        share = cold.untold / cold.dropped
+    if cold is not None and cold.dropped and cold.undetermined:
+        share = cold.undetermined / cold.dropped
         notes.append(f"For {share:.0%} of the files, the file system cannot show whether they left the cache.")
     return Stalls(
         gpu=paces[0],
@@ -216,9 +217,9 @@ def _step_batches(cached: Loading, prepared: Trace) -> int:
     return max(round(got / max(len(_training_steps(prepared)), 1)), 1)
 
 
-def _workers(told: list[Loading]) -> int:
+def _workers(loadings: list[Loading]) -> int:
     by_loader: dict[int, Loading] = {}
-    for one in told:
+    for one in loadings:
         if one.script_batches:
             by_loader.setdefault(one.loader, Loading()).add(one)
     most = max((one.script_batches for one in by_loader.values()), default=0)
@@ -255,9 +256,9 @@ def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
     return [one for epoch in epochs for in_turn in zip(*epoch, strict=False) for one in in_turn] or fetches
 
 
-def _of_training(told: list[Loading]) -> list[Loading]:
-    evaluating = {one.evaluates for one in told if one.evaluates}
-    return [one for one in told if not one.evaluation and one.process not in evaluating]
+def _of_training(loadings: list[Loading]) -> list[Loading]:
+    evaluating = {one.evaluates for one in loadings if one.evaluates}
+    return [one for one in loadings if not one.evaluation and one.process not in evaluating]
 
 
 def _bottleneck(gpu: Pace, prepared: Pace, fetched: Pace | None, pin_ns: int | None) -> Bottleneck:

@@ -2,7 +2,7 @@
 
     with StorageServer(folder / "storage", Disk(530e6, 60_000), CacheShare(0.35, CachePolicy.LRU)) as server:
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
-    Loading.sum(server.told).cpu_ns             # the cost of loading, over all processes
+    Loading.sum(server.loadings).cpu_ns             # the cost of loading, over all processes
 
 Each message is one line of JSON. The server answers with the time (CLOCK_MONOTONIC) at which the simulated read is complete.
 """
@@ -40,7 +40,7 @@ class Loading:
     missed_seeks: int = 0
     dropped: int = 0  # number of files, or places in files, that this machine was asked to drop from its cache
     kept: int = 0  # number of dropped files or places that stayed in memory
-    untold: int = 0  # number of dropped files or places whose state is unknown (a file system in memory)
+    undetermined: int = 0  # number of dropped files or places whose state is unknown (a file system in memory)
     data_set_samples: int = 0
     loader: int = 0  # number of the batch's loader in the script's process
     workers: int = 0
@@ -56,15 +56,15 @@ class Loading:
     script_wall_ns: int = 0  # wall time between batches that the script gets from a loader with workers
     machine_cpu_ns: int = 0  # CPU time of all programs in `script_wall_ns`, on the script's cores (Linux; 0 elsewhere)
 
-    def add(self, told: Loading) -> None:
+    def add(self, loading: Loading) -> None:
         for field in fields(self):
-            before, more = getattr(self, field.name), getattr(told, field.name)
+            before, more = getattr(self, field.name), getattr(loading, field.name)
             setattr(self, field.name, max(before, more) if field.name in _SIZES else before + more)
 
     @classmethod
-    def sum(cls, told: Iterable[Loading]) -> Loading:
+    def sum(cls, loadings: Iterable[Loading]) -> Loading:
         total = cls()
-        for one in told:
+        for one in loadings:
             total.add(one)
         return total
 
@@ -82,7 +82,7 @@ class StorageServer:
     def __init__(
         self, path: Path, disk: Disk | None = None, cache: CacheShare | None = None, drop_cached: bool = False
     ) -> None:
-        self.told: list[Loading] = []  # one item for each batch that was fetched, pinned, or received by the script
+        self.loadings: list[Loading] = []  # one item for each batch that was fetched, pinned, or received by the script
         self._disk = disk
         self._lock = threading.Lock()
         share, policy = (0.0, CachePolicy.LRU) if cache is None else (cache.cached_share, cache.policy)
@@ -114,13 +114,13 @@ class StorageServer:
         self._server.server_close()
         self._thread.join()
 
-    def _answer(self, told: dict[str, Any]) -> int | None:
+    def _answer(self, message: dict[str, Any]) -> int | None:
         with self._lock:
-            if "at_ns" not in told:
-                self.told.append(Loading(**told))
+            if "at_ns" not in message:
+                self.loadings.append(Loading(**message))
                 return None
             assert self._disk is not None
-            return self._disk.read(told["at_ns"], told["bytes"], told["seeks"])
+            return self._disk.read(message["at_ns"], message["bytes"], message["seeks"])
 
 
 class StorageClient:
@@ -152,14 +152,14 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Remove a file from the operating system's page cache if the storage server's option `drop_cached` is set."""
+        """Drop the file from the page cache if the server was created with `drop_cached`."""
         with self._lock:
             self._connected()
         if self._drops and not self._cache.holds(file):
             dropped = dropped_from_cache(descriptor)
             loading.dropped += 1
             loading.kept += dropped is False
-            loading.untold += dropped is None
+            loading.undetermined += dropped is None
 
     def note(self, loading: Loading) -> None:
         with self._lock:
@@ -178,12 +178,12 @@ class StorageClient:
             try:
                 self._socket.connect(str(self._path))
                 self._answers = self._socket.makefile("rb")
-                told = json.loads(self._answer())
+                settings = json.loads(self._answer())
             except OSError:
                 self.close()
                 raise
-            self._asks, self._drops = told["disk"], told["drop_cached"]
-            self._cache = CacheShare(told["cached"], CachePolicy(told["policy"]))
+            self._asks, self._drops = settings["disk"], settings["drop_cached"]
+            self._cache = CacheShare(settings["cached"], CachePolicy(settings["policy"]))
         return self._socket
 
     def _answer(self) -> bytes:
@@ -220,5 +220,5 @@ def _first_page_in_memory(descriptor: int) -> bool | None:
         return None
 
 
-def _line(told: dict[str, Any]) -> bytes:
-    return json.dumps(told).encode() + b"\n"
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"

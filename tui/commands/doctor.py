@@ -48,22 +48,22 @@ torch.cuda.synchronize()
 _ASK_TORCH = """
 import json, tempfile, os
 import torch
-told = {"version": torch.__version__, "build": torch.version.cuda or (torch.version.hip and "ROCm " + torch.version.hip) or ""}
-told["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-if told["gpus"]:
+facts = {"version": torch.__version__, "build": torch.version.cuda or (torch.version.hip and "ROCm " + torch.version.hip) or ""}
+facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
+if facts["gpus"]:
     try:
         torch.cuda.init()
         activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities) as profile:
             torch.ones(4, device="cuda").add_(1)
             torch.cuda.synchronize()
-        told["kernels"] = sum(of.device_type == torch.autograd.DeviceType.CUDA for of in profile.events())
+        facts["kernels"] = sum(of.device_type == torch.autograd.DeviceType.CUDA for of in profile.events())
     except RuntimeError as error:
-        told["gpu_error"] = str(error).partition("\\n")[0]
+        facts["gpu_error"] = str(error).partition("\\n")[0]
 with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
     torch.ones(4) + 1
-told["profiled"] = len(profile.events())
-print(json.dumps(told))
+facts["profiled"] = len(profile.events())
+print(json.dumps(facts))
 """
 
 
@@ -108,8 +108,8 @@ class DoctorFacts:
     findings: list[Diagnosis]
 
 
-def _judged(check: str, is_well: bool, told: str, advice: str, otherwise: str = "") -> Diagnosis:
-    return Diagnosis(check, Health.ok, told) if is_well else Diagnosis(check, Health.warn, otherwise or told, advice)
+def _judged(check: str, is_well: bool, text: str, advice: str, otherwise: str = "") -> Diagnosis:
+    return Diagnosis(check, Health.ok, text) if is_well else Diagnosis(check, Health.warn, otherwise or text, advice)
 
 
 def run(json_wanted: bool) -> int:
@@ -130,7 +130,7 @@ def run(json_wanted: bool) -> int:
     return int(failed)
 
 
-def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def _run_with_timeout(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -138,33 +138,33 @@ def _ended(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]
 
 
 def _torch() -> Iterator[Diagnosis]:
-    done = _ended([sys.executable, "-c", _ASK_TORCH], Path.cwd())
+    done = _run_with_timeout([sys.executable, "-c", _ASK_TORCH], Path.cwd())
     if done.returncode:
         reason = done.stderr.strip().rpartition("\n")[2]
         advice = f"install it for {sys.executable}: pip install torch"
         yield Diagnosis("torch", Health.fail, f"cannot be imported: {reason}", advice)
         return
-    told: TorchFacts = json.loads(done.stdout.splitlines()[-1])
-    build = f"CUDA {told['build']}" if told["build"] and "ROCm" not in told["build"] else told["build"] or "CPU build"
+    facts: TorchFacts = json.loads(done.stdout.splitlines()[-1])
+    build = f"CUDA {facts['build']}" if facts["build"] and "ROCm" not in facts["build"] else facts["build"] or "CPU build"
     try:
         check_torch()
-        yield Diagnosis("torch", Health.ok, f"{told['version']} ({build}), of {sys.executable}")
+        yield Diagnosis("torch", Health.ok, f"{facts['version']} ({build}), of {sys.executable}")
     except TraceError as too_old:
         yield Diagnosis("torch", Health.fail, "too old", str(too_old))
     yield _judged(
-        "torch.profiler", bool(told["profiled"]), "records host operations", "record with --grain phase", "records nothing"
+        "torch.profiler", bool(facts["profiled"]), "records host operations", "record with --grain phase", "records nothing"
     )
     none = "no GPU; replays need none, and trace record can use a recording with --on"
-    yield Diagnosis("GPU", Health.ok, ", ".join(told["gpus"]) if told["gpus"] else none)
-    if told["gpus"]:
-        yield _kernels(told, done.stderr)
+    yield Diagnosis("GPU", Health.ok, ", ".join(facts["gpus"]) if facts["gpus"] else none)
+    if facts["gpus"]:
+        yield _kernels(facts, done.stderr)
 
 
-def _kernels(told: KernelFacts, stderr: str) -> Diagnosis:
-    if "gpu_error" in told:
-        text = f"the GPU failed to run a test kernel: {told['gpu_error']}"
+def _kernels(facts: KernelFacts, stderr: str) -> Diagnosis:
+    if "gpu_error" in facts:
+        text = f"the GPU failed to run a test kernel: {facts['gpu_error']}"
         return Diagnosis("kernels", Health.warn, text, "check it with nvidia-smi")
-    if told["kernels"]:
+    if facts["kernels"]:
         return Diagnosis("kernels", Health.ok, "torch.profiler records them: trace record works here")
     obstacle = why_no_kernels(line for line in stderr.splitlines() if line.startswith(("WARNING", "ERROR")))
     return Diagnosis("kernels", Health.warn, f"cannot be recorded: {obstacle.reason}", obstacle.remedy)
@@ -177,7 +177,7 @@ def _replay() -> Iterator[Diagnosis]:
         words = ["replay", "--trace", "p100-no-cudnn", "--clock", "virtual", "--report", "r.json", script.name]
         start_s = time.monotonic()
         command = [sys.executable, "-c", "import sys; from trace_replay import main; sys.exit(main())", *words]
-        done = _ended(command, Path(folder))
+        done = _run_with_timeout(command, Path(folder))
         took_s = time.monotonic() - start_s
         if done.returncode == 0 and (Path(folder) / "r.json").exists():
             yield Diagnosis("a replay", Health.ok, f"3 steps on the bundled P100 in {took_s:.1f} s")
@@ -196,16 +196,16 @@ def _clock() -> Iterator[Diagnosis]:
         clock.wait_until(deadline_ns)
         late_ns.append(clock.now_ns() - deadline_ns)
     worst_ns = sorted(late_ns)[_DEADLINES * 99 // 100]
-    told = f"{worst_ns / 1e3:.0f} µs late at the 99th percentile of {_DEADLINES} deadlines"
-    yield _judged("clock", worst_ns <= LATE_NS, told, "this machine is busy; use --clock recorded, which ignores its load")
+    text = f"{worst_ns / 1e3:.0f} µs late at the 99th percentile of {_DEADLINES} deadlines"
+    yield _judged("clock", worst_ns <= LATE_NS, text, "this machine is busy; use --clock recorded, which ignores its load")
 
 
 def _locked_memory() -> Iterator[Diagnosis]:
     limit_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     is_free = limit_bytes == resource.RLIM_INFINITY or _may_lock_anything()
-    told = "no limit: pinned memory is page-locked as on a GPU machine"
+    text = "no limit: pinned memory is page-locked as on a GPU machine"
     advice = "pinned memory beyond that is not page-locked; raise it: `ulimit -l unlimited`, docker --ulimit memlock=-1"
-    yield _judged("locked memory", is_free, told, advice, f"{size_text(limit_bytes)} at most")
+    yield _judged("locked memory", is_free, text, advice, f"{size_text(limit_bytes)} at most")
 
 
 def _may_lock_anything() -> bool:
@@ -221,14 +221,14 @@ def _disk() -> Iterator[Diagnosis]:
         if not os.access(folder, os.W_OK):
             yield Diagnosis("disk", Health.warn, f"{name}: not writable", "use -o to write files to another folder")
         else:
-            told = f"{name}: {size_text(free_bytes)} free"
-            yield _judged("disk", free_bytes >= LOW_DISK_BYTES, told, "the timeline of one hour takes about 100 MB")
+            text = f"{name}: {size_text(free_bytes)} free"
+            yield _judged("disk", free_bytes >= LOW_DISK_BYTES, text, "the timeline of one hour takes about 100 MB")
 
 
 def _processors() -> Iterator[Diagnosis]:
     count, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    told = f"{count} for this process, load {load:.1f}"
-    yield _judged("processors", load <= count, told, "other programs use them too, so replays run slower than necessary")
+    text = f"{count} for this process, load {load:.1f}"
+    yield _judged("processors", load <= count, text, "other programs use them too, so replays run slower than necessary")
 
 
 def _extras() -> Iterator[Diagnosis]:

@@ -14,18 +14,18 @@ from tui.trace_names import load_trace
 
 def run(first: str, second: str, json: bool) -> int:
     comparison = compare(load_trace(first), load_trace(second))
-    told = explain(comparison)
+    explanation = explain(comparison)
     if json:
-        print(json_text(told))
+        print(json_text(explanation))
         return 0
-    show_text(told.headline)
-    if told.caution:
-        show_text(told.caution)
-    for said in filter(None, [compilation_difference(comparison), *compilation_notes(comparison)]):
-        show_text(said)
-    for reason, text in zip(told.reasons, reason_texts(told.reasons), strict=True):
+    show_text(explanation.headline)
+    if explanation.caution:
+        show_text(explanation.caution)
+    for sentence in filter(None, [compilation_difference(comparison), *compilation_notes(comparison)]):
+        show_text(sentence)
+    for reason, text in zip(explanation.reasons, reason_texts(explanation.reasons), strict=True):
         show_text(f"{'    ' if reason.phase else '  '}{text}")
-    if not told.reasons and told.delta_ns is not None:
+    if not explanation.reasons and explanation.delta_ns is not None:
         print("  nothing differs by more than 0.2 % of a step")
     show_text(f"\nNext: trace diff {shlex.join([first, second])} --details; with stacks recorded, --by function")
     return 0

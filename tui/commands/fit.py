@@ -100,12 +100,12 @@ def run(fit: FitOptions) -> int:
 
 def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
     name = shlex.join(words)
-    with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as output_file:
         out = Path(folder)
         save(_machine(card, max(fit.count, fit.nproc)), out / "card.msgpack")
         config = ReplayConfig(loader="recorded", clock="recorded", gpu_memory_bytes=(_ROOM_BYTES,), steps=fit.steps)
         session = ReplaySession(out / "card.msgpack", out, os.getpid(), config=config)
-        output = sys.stderr.fileno() if is_verbose() else said.fileno()
+        output = sys.stderr.fileno() if is_verbose() else output_file.fileno()
         with working(f"running {name} for {counted(fit.steps, 'step')}"):
             result = run_child({"replayer": session}, words, ranks=fit.nproc, stdout=output, stderr=output)
         stored = RankRequests.read_all(out)
@@ -113,8 +113,8 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
         logs = [log for log in logs if any(entry.kind == RequestKind.REQUEST for entry in log.entries)]
         steps, ended = max((log.steps for log in logs), default=0), max((of.ended for of in stored), default=0)
         if result.returncode and steps < fit.steps:
-            said.seek(0)
-            tail = said.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
+            output_file.seek(0)
+            tail = output_file.read().decode(errors="replace").splitlines()[-_TAIL_LINES:]
             print("\n".join(tail), file=sys.stderr)
             raise TraceError(f"{name}: {ending_text(result.returncode)} after {counted(steps, 'training step')}")
         if not logs:
@@ -244,11 +244,11 @@ def _card_fit(
 
 def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) -> list[CardFit]:
     runs: dict[int, list[RequestLog] | None] = {}
-    told = []
+    verified_fits = []
     for one in found:
         batch = one.largest_batch
         if not batch or one.is_measured:
-            told.append(one)
+            verified_fits.append(one)
             continue
         for size in (batch, batch + 1):
             if size not in runs:
@@ -256,8 +256,8 @@ def _verified(fit: FitOptions, found: list[CardFit], option: str, need: Need) ->
                 runs[size] = run.logs if run.batch is None or need.batch is None or run.batch == size else None
         capacity = _capacity(one.card.memory_bytes, one.card.context_bytes)
         fits = [None if logs is None else _fit(logs, capacity, one.card) for logs in (runs[batch], runs[batch + 1])]
-        told.append(replace(one, verified=None if None in fits else fits == [True, False]))
-    return told
+        verified_fits.append(replace(one, verified=None if None in fits else fits == [True, False]))
+    return verified_fits
 
 
 def _fit(logs: Sequence[RequestLog], capacity: Capacity, card: Card) -> bool:

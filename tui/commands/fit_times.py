@@ -80,7 +80,8 @@ class KnownTimes:
         estimated_ns = self._estimated_ns(card)
         if estimated_ns is None:
             return None
-        source = f"{ESTIMATED}, corrected by {', '.join(name for name, _ in self._off)}" if self._off else ESTIMATED
+        names = ", ".join(name for name, _ in self._measured_over_estimated)
+        source = f"{ESTIMATED}, corrected by {names}" if names else ESTIMATED
         assert self._ran is not None
         error = network_error("training" if self._trains else "inference", precision_of(self._ran), card.names[0])
         return StepTime(round(estimated_ns * self._correction), source, is_estimate=True, error=error)
@@ -110,14 +111,14 @@ class KnownTimes:
         return found
 
     @cached_property
-    def _off(self) -> list[tuple[str, float]]:
+    def _measured_over_estimated(self) -> list[tuple[str, float]]:
         """Return the ratio of measured to estimated step time for each library entry, and the entry's name."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 
     @property
     def _correction(self) -> float:
-        return median(times for _, times in self._off) if self._off else 1.0
+        return median(times for _, times in self._measured_over_estimated) if self._measured_over_estimated else 1.0
 
     def _estimated_ns(self, card: Card) -> float | None:
         durations_ns = self._durations_ns(card)

@@ -68,9 +68,9 @@ def default_name(recording: Path) -> str:
 
 
 def _contents(summary: Summary) -> str:
-    told = asdict(summary.counts)
-    steps, ranks = told.pop("steps"), len(summary.ranks)
+    figures = asdict(summary.counts)
+    steps, ranks = figures.pop("steps"), len(summary.ranks)
     singular = {"kernels": "kernel", "copies": "copy", "host_ops": "host op", "memory_events": "memory event"}
-    counts = ", ".join(f"{count} {singular[what] if count == 1 else what.replace('_', ' ')}" for what, count in told.items())
+    counts = ", ".join(f"{count} {singular[what] if count == 1 else what.replace('_', ' ')}" for what, count in figures.items())
     several = f" of {ranks} ranks" if ranks > 1 else ""
     return f"{counts}, {counted(steps, 'step')}{several} on {summary.gpu_names}"

@@ -192,10 +192,10 @@ def show(name: str, json: bool) -> int:
     if json:
         print(json_text(facts))
         return 0
-    told = {key: value for key, value in as_json(facts).items() if key not in _OF_THE_TABLE}
-    told["board"] = f"{cell.gpu.device}, {size_text(cell.gpu.memory_bytes)}"
-    told["out_of_memory_batch"] = cell.out_of_memory_batch or f"none up to {cell.last_batch}"
-    show_text(_lines(told | _workload(cell), f"trace replay --trace {cell.name} train.py"))
+    shown = {key: value for key, value in as_json(facts).items() if key not in _OF_THE_TABLE}
+    shown["board"] = f"{cell.gpu.device}, {size_text(cell.gpu.memory_bytes)}"
+    shown["out_of_memory_batch"] = cell.out_of_memory_batch or f"none up to {cell.last_batch}"
+    show_text(_lines(shown | _workload(cell), f"trace replay --trace {cell.name} train.py"))
     head, *rows = _figures(cell)
     show_text("\n" + "\n".join(table(head, rows, width=_width())))
     return 0
@@ -256,20 +256,20 @@ def add(path: Path, name: str, json: bool) -> int:
 def check(paths: list[Path], json: bool) -> int:
     """Return 0 if the library accepts all files, and 1 if a file has a problem. Return the exit code 2 if a file cannot be
     read."""
-    told: dict[str, list[Fault]] = {}
+    faults_by_path: dict[str, list[Fault]] = {}
     failed = False
     for path in paths:
         try:
-            told[str(path)] = findings_of(path)
+            faults_by_path[str(path)] = findings_of(path)
         except (TraceError, OSError) as error:
-            told[str(path)] = [unreadable(path, error)]
+            faults_by_path[str(path)] = [unreadable(path, error)]
             failed = True
-    found = [finding for of in told.values() for finding in of]
+    found = [finding for of in faults_by_path.values() for finding in of]
     errors = sum(finding.level == ERROR for finding in found)
     if json:
-        print(json_text(CheckFacts(told, errors)))
+        print(json_text(CheckFacts(faults_by_path, errors)))
     else:
-        for name, of in told.items():
+        for name, of in faults_by_path.items():
             for finding in of:
                 show_text(f"{name}: {finding.level}: {f'{finding.entry}: ' if finding.entry else ''}{finding.text}")
             if not of:
@@ -342,8 +342,8 @@ def _spread_text(cell: LibraryCell) -> str:
         phase: spread[times > 0] / times[times > 0] for phase, times in cell.phases_ns.items()
         if (spread := cell.spread_ns.get(phase)) is not None and (times > 0).any()
     }  # fmt: skip
-    told = ", ".join(f"{phase} {100 * of.min():.1f} to {100 * of.max():.1f} %" for phase, of in shares.items())
-    return f"standard deviation between steps: {told}"
+    listed = ", ".join(f"{phase} {100 * of.min():.1f} to {100 * of.max():.1f} %" for phase, of in shares.items())
+    return f"standard deviation between steps: {listed}"
 
 
 def _workload(cell: LibraryCell) -> dict[str, Any]:
@@ -376,8 +376,8 @@ def _figures(cell: LibraryCell) -> list[list[str]]:
 
 def _lines(facts: Mapping[str, Any], next_step: str) -> str:
     wide = max(map(len, facts))
-    told = [f"{key.replace('_', ' '):{wide}}  {_text(value)}" for key, value in facts.items() if value not in (None, {}, [])]
-    return "\n".join([*told, "", f"next: {next_step}"])
+    lines = [f"{key.replace('_', ' '):{wide}}  {_text(value)}" for key, value in facts.items() if value not in (None, {}, [])]
+    return "\n".join([*lines, "", f"next: {next_step}"])
 
 
 def _text(value: Any) -> str:

@@ -44,26 +44,26 @@ class SweepFacts:
     predictions: list[PredictionFacts]
 
 
-def run(asked: PredictOptions) -> int:
+def run(options: PredictOptions) -> int:
     conditions = conditions_of(
-        asked.on_gpu, asked.batch, asked.length, asked.gpus, asked.nproc, asked.link_gbps, asked.host_speed,
-        asked.recorded_batch, asked.parallel, "nproc" in asked.sweep,
+        options.on_gpu, options.batch, options.length, options.gpus, options.nproc, options.link_gbps, options.host_speed,
+        options.recorded_batch, options.parallel, "nproc" in options.sweep,
     )  # fmt: skip
-    require_writable(asked.output)
-    recorded = load_trace(asked.trace)
-    if asked.sweep:
-        found = _sweep(recorded, asked, conditions)
-        costs = [_cost(prediction, asked) for prediction in found]
+    require_writable(options.output)
+    recorded = load_trace(options.trace)
+    if options.sweep:
+        found = _sweep(recorded, options, conditions)
+        costs = [_cost(prediction, options) for prediction in found]
         facts = [_facts(prediction, cost) for prediction, cost in zip(found, costs, strict=True)]
-        sweep = SweepFacts(sweep=asked.sweep, predictions=facts)
-        show_text(json_text(sweep) if asked.json else sweep_text(found, costs, asked.trace, **look(sys.stdout)))
+        sweep = SweepFacts(sweep=options.sweep, predictions=facts)
+        show_text(json_text(sweep) if options.json else sweep_text(found, costs, options.trace, **look(sys.stdout)))
         return 0
-    prediction = predict(recorded, conditions, strict=asked.strict)
-    if asked.output is not None:
-        save(prediction.trace, asked.output)
-    cost = _cost(prediction, asked)
-    text = json_text(_facts(prediction, cost)) if asked.json else None
-    show_text(text or prediction_text(prediction, asked.trace, cost, asked.output, **look(sys.stdout)))
+    prediction = predict(recorded, conditions, strict=options.strict)
+    if options.output is not None:
+        save(prediction.trace, options.output)
+    cost = _cost(prediction, options)
+    text = json_text(_facts(prediction, cost)) if options.json else None
+    show_text(text or prediction_text(prediction, options.trace, cost, options.output, **look(sys.stdout)))
     return 0
 
 
@@ -72,15 +72,15 @@ def _facts(prediction: Prediction, cost: float | None) -> PredictionFacts:
     return extended(PredictionFacts, prediction, **more)
 
 
-def _cost(prediction: Prediction, asked: PredictOptions) -> float | None:
-    if not asked.price or not prediction.samples_per_s:
+def _cost(prediction: Prediction, options: PredictOptions) -> float | None:
+    if not options.price or not prediction.samples_per_s:
         return None
     gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)
-    return asked.price * gpus / 3600 / prediction.samples_per_s
+    return options.price * gpus / 3600 / prediction.samples_per_s
 
 
-def _sweep(recorded: Trace, asked: PredictOptions, conditions: Conditions) -> list[Prediction]:
-    axes = [axis.strip() for axis in asked.sweep.split(",") if axis.strip()]
+def _sweep(recorded: Trace, options: PredictOptions, conditions: Conditions) -> list[Prediction]:
+    axes = [axis.strip() for axis in options.sweep.split(",") if axis.strip()]
     unknown = [axis for axis in axes if axis not in ("gpus", "batch", "nproc")]
     if unknown or not axes:
         raise TraceError(f"--sweep takes gpus, nproc and batch, not {', '.join(unknown) or 'nothing'}")
@@ -99,5 +99,5 @@ def _sweep(recorded: Trace, asked: PredictOptions, conditions: Conditions) -> li
     for number, (count, size) in enumerate(cells, start=1):
         with working(f"predicting {number} of {len(cells)}"):
             asked_for: dict[str, Any] = {under: 0 if count == 1 else count, "batch": size}
-            found.append(predictor.predict(replace(conditions, **asked_for), strict=asked.strict))
+            found.append(predictor.predict(replace(conditions, **asked_for), strict=options.strict))
     return found

@@ -25,7 +25,7 @@ from traces.combining.profiler_cycles import joined_cycles
 from traces.combining.replayed_ranks import process_of_each_rank
 from traces.format.trace_file import load, save
 from traces.kineto import read_kineto
-from traces.kineto.spans.python_calls import folded
+from traces.kineto.spans.python_calls import without_short_calls
 from traces.model.row_order import in_order
 from traces.model.run import RecorderNotes, Run
 from traces.model.trace import Trace, TraceError
@@ -38,7 +38,7 @@ from tui.outputs import require_writable
 from tui.running.narration import explain_empty_run, hint_misplaced_option, say
 from tui.running.progress import working
 from tui.text.record import lack_lines, record_lines
-from tui.trace_names import load_pace
+from tui.trace_names import load_replayable
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
     if record.on is None:
         return {}
     config = ReplayConfig(clock="recorded", loader="recorded")  # keep the times of that recording, not of this machine
-    path, _ = load_pace(record.on)  # fails before the script runs if the trace is unusable
+    path, _ = load_replayable(record.on)  # fails before the script runs if the trace is unusable
     return {"replayer": ReplaySession(path, folder, os.getpid(), config=config)}
 
 
@@ -143,7 +143,7 @@ def _whole(part: _ProcessFiles) -> Trace:
     profiles = list[Trace]()
     for path in part.profiles:
         try:
-            profiles.append(without_folders(folded(read_kineto(path, marks_are_steps=True))))
+            profiles.append(without_folders(without_short_calls(read_kineto(path, marks_are_steps=True))))
         except TraceError:  # the file was cut off because the process ended or the disk was full
             recording.problems["unreadable-profile"] = recording.problems.get("unreadable-profile", 0) + 1
     if not profiles:

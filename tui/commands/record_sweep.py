@@ -52,8 +52,8 @@ class Sweep:
         at = max(text.rfind("="), text.rfind(" ")) + 1
         before, values = text[:at], _values(text[at:])
         if not before.strip(" =") or not values:
-            told = '"--batch-size=1..256" (doubling), "--batch-size=8..64+8" or "--batch-size=16,24,32"'
-            raise TraceError(f"--sweep {text!r}: give an option of the script and its values, such as {told}")
+            examples = '"--batch-size=1..256" (doubling), "--batch-size=8..64+8" or "--batch-size=16,24,32"'
+            raise TraceError(f"--sweep {text!r}: give an option of the script and its values, such as {examples}")
         return cls(text, before, values)
 
     def words(self, value: int) -> list[str]:
@@ -107,8 +107,8 @@ def _nothing(code: int) -> int:
 def _say_row(row: RunOfCell, value: int) -> None:
     total = sum(of for name, of in row.phases_ns.items() if name != "h2d")
     other = "" if row.batch == value else f" (the model's inputs; {value} was given)"
-    told = f"{counted(row.steps, 'step')} of {time_text(total)}, forward {time_text(row.phases_ns['forward'])}"
-    say(f"batch {row.batch}{other}: {told}")
+    listed = f"{counted(row.steps, 'step')} of {time_text(total)}, forward {time_text(row.phases_ns['forward'])}"
+    say(f"batch {row.batch}{other}: {listed}")
 
 
 def _write(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int | None) -> int:

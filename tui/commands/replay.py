@@ -78,15 +78,15 @@ def run(replay: ReplayOptions) -> int:
     return result.returncode
 
 
-def _run(replay: ReplayOptions, rooms: dict[str, object], recorded: Trace, out: Path) -> ChildResult:
+def _run(replay: ReplayOptions, options_of_package: dict[str, object], recorded: Trace, out: Path) -> ChildResult:
     if replay.view:
         from tui.commands.replay_view import can_view, run_with_view  # imports textual
 
         if can_view():
-            return run_with_view(rooms, _words(replay), replay.nproc, recorded, replay.trace, out)
+            return run_with_view(options_of_package, _words(replay), replay.nproc, recorded, replay.trace, out)
         say("--view needs a terminal; replaying without it")
     with reporting_steps(out, replay.script, recorded) as meanwhile:
-        return run_child(rooms, _words(replay), ranks=replay.nproc, meanwhile=meanwhile)
+        return run_child(options_of_package, _words(replay), ranks=replay.nproc, meanwhile=meanwhile)
 
 
 def _words(replay: ReplayOptions) -> list[str]:

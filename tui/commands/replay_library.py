@@ -32,7 +32,7 @@ from tui.formatting import time_text
 from tui.text.compiled import compilation_notes
 from tui.text.diff import estimate_sentences
 from tui.text.memory import memory_sentences
-from tui.trace_names import load_pace
+from tui.trace_names import load_replayable
 
 # how calls are timed if the library entry matches the script's model
 _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"})
@@ -74,7 +74,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
         return ReplaySource(trace or of.name, recorded, choice=choice, gpu=of)
     if gpu:
         return ReplaySource(gpu, card_alone(gpu), is_estimate=True)
-    path, recorded = load_pace(trace)
+    path, recorded = load_replayable(trace)
     return ReplaySource(trace, recorded, path=path)
 
 
@@ -121,7 +121,8 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str, gpus: int = 1) -> Trace:
-    """Return a trace that describes a GPU, but has no steps, for replays on a GPU without published times."""
+    """Return a trace that describes a GPU, without any steps. A replay uses this trace if there are no published times for the
+    GPU."""
     # see Note [A card that the library lacks]
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
@@ -143,8 +144,8 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
         lines.append("The script completed no training step.")
     if is_gpu_time and medians:
         lines.append("An estimate has no recorded host pace. --clock wall adds the host time of this machine.")
-    said = [*estimate_sentences(comparison), *compilation_notes(comparison), *memory_sentences(comparison.memory)]
-    return "\n".join([*lines, *said])
+    notes = [*estimate_sentences(comparison), *compilation_notes(comparison), *memory_sentences(comparison.memory)]
+    return "\n".join([*lines, *notes])
 
 
 def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
@@ -167,11 +168,11 @@ def library_messages(replayed: Trace) -> tuple[str, ...]:
 
 def sentences(replayed: Trace) -> list[str]:
     """Describe where the replayed step times came from, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
-    told: dict[str, Counter[tuple[int, str]]] = {}
+    counts_by_cell: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
         for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:
-            told.setdefault(cell, Counter())[batch, how] += played.steps
-    return [f"{cell}: {_listed(counts)}" for cell, counts in sorted(told.items())]
+            counts_by_cell.setdefault(cell, Counter())[batch, how] += played.steps
+    return [f"{cell}: {_listed(counts)}" for cell, counts in sorted(counts_by_cell.items())]
 
 
 def _listed(counts: Counter[tuple[int, str]]) -> str:

@@ -25,7 +25,7 @@ def can_view() -> bool:
 
 
 def run_with_view(
-    rooms: Mapping[str, object], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
+    options_of_package: Mapping[str, object], words: Sequence[str], ranks: int, recorded: Trace, name: str, folder: Path
 ) -> ChildResult:
     live = Live((name, recorded), folder)
     failures: list[Exception] = []
@@ -45,7 +45,7 @@ def run_with_view(
                     print("trace: the replay continues without the view; Ctrl-C stops it", file=sys.stderr)
 
             result = run_child(
-                rooms, words, ranks=ranks, stdin=stdin, stdout=output.stdout, stderr=output.stderr, meanwhile=show
+                options_of_package, words, ranks=ranks, stdin=stdin, stdout=output.stdout, stderr=output.stderr, meanwhile=show
             )
     finally:
         if stdin is not None:

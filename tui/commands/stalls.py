@@ -32,7 +32,7 @@ from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text, hint_misplaced_option, say
 from tui.running.progress import working
 from tui.terminal import is_verbose
-from tui.trace_names import load_pace
+from tui.trace_names import load_replayable
 
 # A SATA SSD at the rate of its interface, and a hard disk of 7 200 rpm, where half a turn takes 4.2 ms and a seek about as
 # long.
@@ -73,33 +73,33 @@ def counts_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def run(asked: StallsOptions) -> int:
-    cached, cores = share(asked.cached, "--cached"), counts_of(asked.cores)
-    if not asked.gpu and not asked.trace:
+def run(options: StallsOptions) -> int:
+    cached, cores = share(options.cached, "--cached"), counts_of(options.cores)
+    if not options.gpu and not options.trace:
         raise TraceError("no GPU given; use --gpu with a GPU of the library (--gpu v100) or --trace with a recording")
-    choice = choice_of(asked.trace, asked.gpu, asked.estimate)
-    path = None if choice is not None or asked.gpu else load_pace(asked.trace)[0]
-    disk = disk_of(asked.disk) if asked.disk not in ("", OWN_DISK) else None
+    choice = choice_of(options.trace, options.gpu, options.estimate)
+    path = None if choice is not None or options.gpu else load_replayable(options.trace)[0]
+    disk = disk_of(options.disk) if options.disk not in ("", OWN_DISK) else None
     if not 0 <= cached <= 1:
         raise TraceError(f"--cached {cached:.0%} is out of range; give a share from 0 to 100 %")
-    if cached and not asked.disk:
+    if cached and not options.disk:
         raise TraceError("--cached needs a disk; add for example --disk ssd")
     runs: list[tuple[str, str, Disk | None, CacheShare | None]] = [
         ("with a batch in memory", "synthetic", None, None),
         ("with cached data", "real", None, None),
     ]
-    if asked.disk:
-        runs.append((f"with data from {_disk_text(asked)}", "real", disk, CacheShare(cached, asked.policy)))
+    if options.disk:
+        runs.append((f"with data from {_disk_text(options)}", "real", disk, CacheShare(cached, options.policy)))
     done: list[tuple[Trace, list[Loading]]] = []
     try:
         with tempfile.TemporaryDirectory(prefix="trace-stalls-") as folder:
             for number, (words, loader, modelled, cache) in enumerate(runs, start=1):
                 with working(f"run {number} of {len(runs)}: the script {words}"):
-                    trace, loading, returncode = _run(Path(folder), asked, path, choice, loader, modelled, cache)
+                    trace, loading, returncode = _run(Path(folder), options, path, choice, loader, modelled, cache)
                 if returncode:
                     run_text = f"run {number} of {len(runs)}, {words}"
                     say(f"nothing was compared: in {run_text}, {_why(Path(folder), returncode)}", is_error=True)
-                    hint_misplaced_option(asked.script, refused=returncode == 2)
+                    hint_misplaced_option(options.script, refused=returncode == 2)
                     return returncode
                 done.append((trace, loading))
     except OSError as error:
@@ -112,7 +112,7 @@ def run(asked: StallsOptions) -> int:
         say(message)
     found = stalls_of(ready, *cached_run, _cores(), list(cores), *(cold[0] if cold else (None, None)))
     shares = {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
-    show_text(json_text(extended(StallsFacts, found, **shares)) if asked.json else "\n".join(text(found, asked, cached)))
+    show_text(json_text(extended(StallsFacts, found, **shares)) if options.json else "\n".join(text(found, options, cached)))
     return 0
 
 
@@ -120,9 +120,9 @@ def _why(folder: Path, returncode: int) -> str:
     path = folder / "out" / FAILURE
     if not path.exists():
         return ending_text(returncode)
-    line, _, told = path.read_text(encoding="utf-8").partition("\n")
+    line, _, rest = path.read_text(encoding="utf-8").partition("\n")
     if is_verbose():
-        print(told, end="", file=sys.stderr)
+        print(rest, end="", file=sys.stderr)
     return f"the script failed: {line}{'' if is_verbose() else ' (-v shows where)'}"
 
 
@@ -131,41 +131,41 @@ def _cores() -> int:
 
 
 def _run(
-    folder: Path, asked: StallsOptions, path: Path | None, choice: LibraryChoice | None, loader: str, disk: Disk | None,
+    folder: Path, options: StallsOptions, path: Path | None, choice: LibraryChoice | None, loader: str, disk: Disk | None,
     cache: CacheShare | None,
 ) -> tuple[Trace, list[Loading], int]:  # fmt: skip
     out, socket = folder / "out", folder / "storage"
     out.mkdir(exist_ok=True)
     if path is None:
         path = saved_in(folder, "card")
-        save(card_alone(asked.gpu) if choice is None else card_of(choice)[1], path)
+        save(card_alone(options.gpu) if choice is None else card_of(choice)[1], path)
     with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
-        config = ReplayConfig(loader=loader, steps=asked.steps)
+        config = ReplayConfig(loader=loader, steps=options.steps)
         session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)
         # stdout is for the results, so the script's output goes to stderr
-        result = run_child({"replayer": session}, asked.script, stdout=sys.stderr.fileno())
+        result = run_child({"replayer": session}, options.script, stdout=sys.stderr.fileno())
     socket.unlink()
     if shutil.disk_usage(folder).free < _LEAST_FREE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # raised even if the script handled the error
     if result.returncode:
-        return Trace(), server.told, result.returncode
+        return Trace(), server.loadings, result.returncode
     timelines = timelines_in(out)
     if not timelines:
         raise TraceError("the script did not use the GPU, so no GPU time can be compared with data loading")
     for file in out.glob("replay-*.msgpack"):
         file.unlink()
-    return one_replay(timelines, result.pid)[0], server.told, 0
+    return one_replay(timelines, result.pid)[0], server.loadings, 0
 
 
-def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
+def text(found: Stalls, options: StallsOptions, cached: float) -> list[str]:
     estimated = found.estimated_share > _NOTICEABLE_ESTIMATE
     own_pace = f"data ready in memory (GPU speed{', estimated' if estimated else ''})"
     rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]
     if found.fetched is not None:
-        held = f", {cached:.0%} cached ({asked.policy})" if cached else ", nothing cached"
-        rows.append([f"data from {_disk_text(asked)}{held}", *_pace(found.fetched)])
+        held = f", {cached:.0%} cached ({options.policy})" if cached else ", nothing cached"
+        rows.append([f"data from {_disk_text(options)}{held}", *_pace(found.fetched)])
     head = ["measured, with an estimated GPU" if estimated else "measured", "step", "waiting", "samples/s"]
-    lines = [_verdict(found, bool(asked.disk)), "", *table(head, rows, width=88), ""]
+    lines = [_verdict(found, bool(options.disk)), "", *table(head, rows, width=88), ""]
     if estimated:
         share = share_text(found.estimated_share)
         rest = "the rest is from published tables and recordings"
@@ -196,8 +196,8 @@ def text(found: Stalls, asked: StallsOptions, cached: float) -> list[str]:
     return [*lines, *found.notes]
 
 
-def _disk_text(asked: StallsOptions) -> str:
-    return "this machine's disk" if asked.disk == OWN_DISK else asked.disk
+def _disk_text(options: StallsOptions) -> str:
+    return "this machine's disk" if options.disk == OWN_DISK else options.disk
 
 
 def _pace(of: Pace) -> list[str]:

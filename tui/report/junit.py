@@ -18,14 +18,14 @@ def comparison_junit(comparison: Comparison, first: str, second: str, gate: Gate
     suite = ElementTree.Element("testsuite", name=f"trace diff {first} {second}")
     failures = skipped = 0
     if gate is None:
-        said = "\n".join(sentence for sentence, _ in verdict_sentences(comparison))
+        text = "\n".join(sentence for sentence, _ in verdict_sentences(comparison))
         case = ElementTree.SubElement(suite, "testcase", classname="trace.diff", name="within tolerance")
         if comparison.within_tolerance is None:
             skipped = 1
-            ElementTree.SubElement(case, "skipped", message=printable(said, colour=False))
+            ElementTree.SubElement(case, "skipped", message=printable(text, colour=False))
         elif not comparison.within_tolerance:
             failures = 1
-            ElementTree.SubElement(case, "failure", message=printable(said, colour=False))
+            ElementTree.SubElement(case, "failure", message=printable(text, colour=False))
     else:
         for check in gate.checks:
             case = ElementTree.SubElement(suite, "testcase", classname="trace.gate", name=check.name)

@@ -85,8 +85,8 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
 def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
-        texts = filter(None, [compilation_difference(comparison), *(said for said, _ in rest)])
-        verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(said)}</p>" for said in texts)
+        texts = filter(None, [compilation_difference(comparison), *(sentence for sentence, _ in rest)])
+        verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(sentence)}</p>" for sentence in texts)
         notes = warning_sentences(comparison)
     else:
         summary = sides[0].summary
@@ -94,7 +94,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
     marks = [f"<b>{label}</b> " if comparison else "" for label in labels]
     names = "".join(f"<p>{mark}{_text(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
     idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]
-    notes = [*(f"GPU idle{f' ({label})' if comparison else ''} {said}." for label, said in idle if said), *notes]
+    notes = [*(f"GPU idle{f' ({label})' if comparison else ''} {sentence}." for label, sentence in idle if sentence), *notes]
     listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
     cards = _cards(comparison, [side.summary for side in sides])
     return f"{verdict}{names}{cards}{f'<ul>{listed}</ul>' if listed else ''}"
@@ -120,11 +120,11 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
         figures.append(("memory peak", [peak_bytes], size_text))
     cards = []
     for label, values, worded in figures:
-        told = " → ".join(worded(value) for value in values)
+        listed = " → ".join(worded(value) for value in values)
         change = ""
         if len(values) == 2 and values[0] and values[1] is not None:
             change = f"<small>{error_text(values[1] / values[0] - 1)}</small>"
-        cards.append(f"<div><span>{label}</span><strong>{told}</strong>{change}</div>")
+        cards.append(f"<div><span>{label}</span><strong>{listed}</strong>{change}</div>")
     return f'<div class="cards">{"".join(cards)}</div>'
 
 

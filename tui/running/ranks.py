@@ -32,7 +32,7 @@ def require_ranks(count: int, available: int | None) -> None:
 
 
 def require_torchrun(words: list[str]) -> None:
-    """Raise TraceError if the option `--nproc-per-node` of `torchrun` exceeds PyTorch's limit of 128 GPUs per machine."""
+    """Raise TraceError if `torchrun` would start more ranks on one machine than PyTorch can address as GPUs."""
     found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
     if found is not None and int(found[1]) > MOST_DEVICES:
         raise TraceError(
@@ -44,8 +44,8 @@ def require_torchrun(words: list[str]) -> None:
 def available_bytes() -> int | None:
     """Return the free memory of this machine in bytes, or None if unknown."""
     try:
-        told = Path("/proc/meminfo").read_text(encoding="ascii")
+        meminfo_text = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:
         return None
-    found = re.search(r"^MemAvailable:\s+(\d+) kB", told, re.MULTILINE)
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo_text, re.MULTILINE)
     return int(found[1]) << 10 if found is not None else None

@@ -112,7 +112,7 @@ def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iter
     paths = [of.critical_path for of in pair]
     kinds = dict.fromkeys(kind for path in paths if path is not None for kind in path.by_kind)
     cells = [[time_text(path.by_kind.get(kind, 0)) if path is not None else ABSENT for path in paths] for kind in kinds]
-    yield "Critical path of the median step", [[kind, *told] for kind, told in zip(kinds, cells, strict=True)]
+    yield "Critical path of the median step", [[kind, *times] for kind, times in zip(kinds, cells, strict=True)]
     rows = []
     for label, both in list(paired_launches(sides, streams).items())[:4]:
         rows.append([f"{label}, delay", *(ABSENT if row is None else time_text(row.delay_median_ns) for row in both)])
@@ -131,8 +131,8 @@ def both_sections(sides: Both[Analyses], streams: Iterable[StreamShare]) -> Iter
     rates = _shared(*({op_label(row): row for row in of.achieved if row.calls} for of in pair))[:_MOST_OPS]
     yield "Achieved rates by kind of op", [row for label, ops in rates for row in _compared_rates(label, ops)]
     shapes = _shared(*({op_label(row): row for row in of.op_shapes if row.calls} for of in pair))[:_MOST_OPS]
-    told = [(label, ops) for label, ops in shapes if any(row.shapes for row in ops)]
-    rows = [[label, *(time_text(row.device_ns / row.calls) for row in ops)] for label, ops in told]
+    shaped = [(label, ops) for label, ops in shapes if any(row.shapes for row in ops)]
+    rows = [[label, *(time_text(row.device_ns / row.calls) for row in ops)] for label, ops in shaped]
     yield "GPU time of ops by shape, per call", rows
     ranks = _shared(*({row.rank: row for row in of.stragglers} for of in pair))[:_MOST_OPS]
     rows = [[f"rank {rank} was late", *(time_text(row.late_ns) for row in late)] for rank, late in ranks]
@@ -208,10 +208,10 @@ def idle_sentence(idle: dict[str, IdleTime]) -> str:
         return ""
     per_step = idle_per_step(idle)
     most = sorted(per_step, key=lambda words: -per_step[words])[:3]
-    told = ", ".join(f"{words} {time_text(per_step[words])}" for words in most if per_step[words])
+    listed = ", ".join(f"{words} {time_text(per_step[words])}" for words in most if per_step[words])
     share = share_text(sum(of.idle_ns for of in idle.values()) / window_ns)
     of = per_step_words(idle).replace(", ", "on average ")
-    return f"{share}; {of}{': ' if of else ''}{told}" if told else share
+    return f"{share}; {of}{': ' if of else ''}{listed}" if listed else share
 
 
 _RATES = ["", "calls", "time", "TFLOP/s", "of peak", "GB/s", "of peak"]
@@ -255,9 +255,9 @@ def communication_rows(sides: Both[Communication | None]) -> list[list[str]]:
     ]
     calls = [{(row.name, row.phase): row for row in (of.operations if of else ())} for of in both]
     for name, phase in dict.fromkeys(key for side in calls for key in side):
-        told = [side.get((name, phase)) for side in calls]
+        side_calls = [side.get((name, phase)) for side in calls]
         label = f"{name} in {phase}" if phase else f"{name} outside of steps"
-        rows.append([label, *map(_calls, told)])
+        rows.append([label, *map(_calls, side_calls)])
     return rows
 
 

@@ -45,35 +45,35 @@ def compilation_difference(comparison: Comparison) -> str:
         return ""
     first, second = ("the recording", "the script") if comparison.replay else ("A", "B")
     if not both.replayed.is_compiled and comparison.replay:
-        said = f"{first} is compiled and {second} is eager: fused kernels have no counterpart among the eager ops"
+        text = f"{first} is compiled and {second} is eager: fused kernels have no counterpart among the eager ops"
     elif not both.replayed.is_compiled:
-        said = f"{first} is compiled and {second} is eager: a fused kernel runs several ops, so names and counts of ops differ"
+        text = f"{first} is compiled and {second} is eager: a fused kernel runs several ops, so names and counts of ops differ"
     elif not both.recorded.is_compiled and comparison.replay:
-        said = f"{second} is compiled and {first} is eager: compiled code takes the times of the recorded eager ops"
+        text = f"{second} is compiled and {first} is eager: compiled code takes the times of the recorded eager ops"
     elif not both.recorded.is_compiled:
-        said = f"{second} is compiled and {first} is eager: a fused kernel runs several ops, so names and counts of ops differ"
+        text = f"{second} is compiled and {first} is eager: a fused kernel runs several ops, so names and counts of ops differ"
     elif (count := len(both.replayed.regions)) != len(both.recorded.regions):
-        said = f"{second} compiles into {counted(count, 'region')}, {first} into {count_text(len(both.recorded.regions))}"
+        text = f"{second} compiles into {counted(count, 'region')}, {first} into {count_text(len(both.recorded.regions))}"
     else:
         return ""
-    return f"{said[0].upper()}{said[1:]}."
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def compilation_notes(comparison: Comparison) -> list[str]:
     both = comparison.compiled
     if both is None or not both.replayed.is_compiled:
         return []
-    of, said = both.replayed, []
+    of, notes = both.replayed, []
     if of.graph_breaks is not None:
         breaks = counted(of.graph_breaks, "graph break")
         reasons = sorted(of.break_reasons, key=lambda reason: -of.break_reasons[reason])[:_NAMES_SHOWN]
         breaks += f" ({'; '.join(reasons)})" if reasons else ""
         took = f"; tracing took {time_text(of.compile_ns)} on this host, in the first steps" if of.compile_ns else ""
-        said.append(f"Compiled code: {breaks}, {counted(of.recompiles, 'recompilation')}{took}.")
+        notes.append(f"Compiled code: {breaks}, {counted(of.recompiles, 'recompilation')}{took}.")
     if of.eager:
         listed = "; ".join(f"{one.region} ({one.reason})" for one in of.eager[:_NAMES_SHOWN])
-        said.append(f"{counted(len(of.eager), 'compiled region')} could not be traced and ran eagerly: {listed}.")
-    return said
+        notes.append(f"{counted(len(of.eager), 'compiled region')} could not be traced and ran eagerly: {listed}.")
+    return notes
 
 
 def compiled_line(of: CompiledFigures | None) -> str:

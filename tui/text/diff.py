@@ -113,8 +113,8 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     """Return the verdict of the comparison as sentences, each with a style such as "green" or "bold"."""
     verdict = comparison.verdict
     if verdict.same is None:
-        said = "NOT JUDGED: the traces do not show whether this is the same program."
-        return [(said, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
+        text = "NOT JUDGED: the traces do not show whether this is the same program."
+        return [(text, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
     error, tolerance = comparison.judged_error, share_text(comparison.tolerance)
     differs = _differences(comparison)
     if verdict.same is False:
@@ -122,21 +122,21 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
         reason = f"NOT the same program: {verdict.reason}."
         return [(reason, "red"), (f"The figures below compare different work{judged}.", "")]
     if comparison.within_tolerance and error is None:
-        said, style = "PASS: the traces are identical, but have no steps and no GPU work to compare.", "green"
+        text, style = "PASS: the traces are identical, but have no steps and no GPU work to compare.", "green"
     elif comparison.within_tolerance:
-        said, style = f"PASS: {differs}; limit {tolerance}.", "green"
+        text, style = f"PASS: {differs}; limit {tolerance}.", "green"
     elif error is None and comparison.within_tolerance is None:
-        said, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
+        text, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
     elif comparison.within_tolerance is None:
         sides = zip(("A", "B"), comparison.bottlenecks, strict=True)
         why = next((f"{of.reason} ({side})" for side, of in sides if of is not None and of.reason), "")
-        said, style = f"NOT JUDGED: {differs}, but GPU time cannot be compared: {why}.", "red"
+        text, style = f"NOT JUDGED: {differs}, but GPU time cannot be compared: {why}.", "red"
     else:
-        said, style = f"FAIL: {differs}; limit {tolerance}.", "red"
+        text, style = f"FAIL: {differs}; limit {tolerance}.", "red"
         behind_ns = comparison.host.lag_ns_per_step or 0
         if behind_ns > comparison.tolerance * (comparison.steps.recorded_median_ns or 0):
-            said += f" This host is {time_text(behind_ns)} per step slower than the recorded host."
-    return [(said, style), (f"Same program: {verdict.reason}.", "")]
+            text += f" This host is {time_text(behind_ns)} per step slower than the recorded host."
+    return [(text, style), (f"Same program: {verdict.reason}.", "")]
 
 
 def reason_texts(reasons: Sequence[Reason]) -> list[str]:
@@ -165,41 +165,41 @@ def _differences(comparison: Comparison) -> str:
 
 def warning_sentences(comparison: Comparison) -> list[str]:
     names = ("the recording", "the replay") if comparison.replay else ("A", "B")
-    said = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
-    said += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
+    sentences = [f"In {name}: {text}" for name, texts in zip(names, comparison.problems, strict=True) for text in texts]
+    sentences += comparison.estimate_sentences() + memory_sentences(comparison.memory) + event_sentences(comparison)
     lags = (comparison.paces.recorded, comparison.paces.replayed)
-    said += [text for name, of in zip(names, lags, strict=True) if (text := lag_sentence(of, f"The GPU of {name}"))]
+    sentences += [text for name, of in zip(names, lags, strict=True) if (text := lag_sentence(of, f"The GPU of {name}"))]
     if _has_only_phases(comparison):
-        said.append(
+        sentences.append(
             "The recording has only phase times, no kernels: each phase took its recorded time, and GPU time is not compared."
         )
     else:
-        said += estimate_sentences(comparison)
+        sentences += estimate_sentences(comparison)
         if comparison.missing_in_steps:
             ops = list(dict.fromkeys(row.op for row in comparison.missing_in_steps))
             several = f" and {counted(len(ops) - 3, 'other op')}" if len(ops) > 3 else ""
-            said.append(f"Estimated (not recorded): {', '.join(ops[:3])}{several}.")
-    said += compilation_notes(comparison) + values_sentences(comparison) + pace_sentences(comparison)
+            sentences.append(f"Estimated (not recorded): {', '.join(ops[:3])}{several}.")
+    sentences += compilation_notes(comparison) + values_sentences(comparison) + pace_sentences(comparison)
     if comparison.judged == "compute_side" and comparison.clock is not None:
-        said.append(loader_note(comparison))
+        sentences.append(loader_note(comparison))
     ranks = comparison.ranks
     if ranks.recorded != ranks.replayed:
         names = ("The recording", "the replay") if comparison.replay else ("A", "B")
         has = f"{names[0]} has {counted(ranks.recorded, 'rank')} and {names[1]} has {ranks.replayed}"
-        said.append(f"{has}. All times are those of one rank.")
+        sentences.append(f"{has}. All times are those of one rank.")
     is_judged = comparison.verdict.same and comparison.within_tolerance is not None
     is_step_alone = is_judged and "gpu_busy" not in comparison.judged_figures
     if is_step_alone and comparison.steps_compared.recorded and not _has_only_phases(comparison):
-        said.append("GPU time is missing from at least one trace, so only step time is judged.")
+        sentences.append("GPU time is missing from at least one trace, so only step time is judged.")
     if comparison.steps.noise_floor:
         spread = "the recorded steps" if comparison.replay else "the steps of A"
-        said.append(f"Noise floor: {share_text(comparison.steps.noise_floor)} (spread of {spread}).")
+        sentences.append(f"Noise floor: {share_text(comparison.steps.noise_floor)} (spread of {spread}).")
     if comparison.communication:
         names = ("recorded", "replayed") if comparison.replay else ("A", "B")
         sides = zip(names, (comparison.communication.recorded, comparison.communication.replayed), strict=True)
-        told = [f"{which} {sentence}" for which, of in sides if (sentence := exposure_sentence(of))]
-        said.append(f"Communication between ranks: {'; '.join(told) or 'calls and bytes are in the details'}.")
-    return said
+        exposures = [f"{which} {sentence}" for which, of in sides if (sentence := exposure_sentence(of))]
+        sentences.append(f"Communication between ranks: {'; '.join(exposures) or 'calls and bytes are in the details'}.")
+    return sentences
 
 
 def estimate_sentences(comparison: Comparison) -> list[str]:
@@ -215,15 +215,15 @@ def estimate_sentences(comparison: Comparison) -> list[str]:
     parts = [f"{share_text(coverage[kind])} {of}" for kind, of in words.items() if coverage.get(kind, 0) >= 0.001]
     matched = coverage["exact"] + coverage["equivalent"]
     if parts and matched < 1 - _ALL:
-        said = [f"Origin of the GPU time: {', '.join(parts)}."]
+        texts = [f"Origin of the GPU time: {', '.join(parts)}."]
     else:
-        said = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
+        texts = [f"{share_text(matched)} of the GPU time is matched op by op" + (f"; {', '.join(parts)}." if parts else ".")]
     if coverage["unmatched"] >= 0.001:
-        said.append(f"{share_text(coverage['unmatched'])} is in recorded phases that the script never entered.")
+        texts.append(f"{share_text(coverage['unmatched'])} is in recorded phases that the script never entered.")
     is_estimated = any(coverage.get(kind, 0) >= 0.001 for kind in words if kind != "phase")
     if error is not None and error.work != OTHER_SHAPES and is_estimated:
-        said.append(error.sentence())
-    return said
+        texts.append(error.sentence())
+    return texts
 
 
 def time_cells(recorded_ns: int | None, replayed_ns: int | None) -> list[str]:
@@ -277,11 +277,11 @@ class _DiffPage:
 
     def limits(self) -> list[str]:
         sides = list(zip((self.first, self.second), self.of.paces, self.of.bottlenecks, strict=True))
-        told = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
+        limit_texts = [(which, text) for which, pace, of in sides if (text := limit_text(pace, of))]
         if self.of.replay:
-            told = [("", text) for which, text in told if which == self.first]
-        listed = ", ".join(f"{text} in {which or 'the recording'}" for which, text in told)
-        return _wrapped(f"Bottleneck: {listed}.", self.width) if told else []
+            limit_texts = [("", text) for which, text in limit_texts if which == self.first]
+        listed = ", ".join(f"{text} in {which or 'the recording'}" for which, text in limit_texts)
+        return _wrapped(f"Bottleneck: {listed}.", self.width) if limit_texts else []
 
     def largest_reason(self) -> list[str]:
         of = explain(self.of)
@@ -312,8 +312,8 @@ class _DiffPage:
         return rows
 
     def warnings(self) -> list[str]:
-        said = warning_sentences(self.of)
-        return [line for sentence in said for line in _wrapped(sentence, self.width, "  ")] + ([""] if said else [])
+        sentences = warning_sentences(self.of)
+        return [line for sentence in sentences for line in _wrapped(sentence, self.width, "  ")] + ([""] if sentences else [])
 
     def per_step(self) -> list[str]:
         steps = self.of.steps
@@ -352,11 +352,11 @@ class _DiffPage:
         if self.of.host_phases_comparable:
             lines = self.medians_of(self.of.phases, "", "Phases on the host, per step")
         else:
-            said = (
+            text = (
                 "Host times of phases are not compared: only one of the traces was measured with the GPU synchronized at each"
                 " boundary."
             )
-            lines = [*_wrapped(said, self.width), ""] if self.of.phases else []
+            lines = [*_wrapped(text, self.width), ""] if self.of.phases else []
         lines += self.medians_of(self.of.phases, "device_", "Phases between CUDA events, including waits")
         return lines + self.medians_of(self.of.phases, "busy_", "GPU busy time, by launching phase")
 
@@ -461,10 +461,10 @@ class _DiffPage:
         return self.table([f"{title} with other names in {other}{per}", "count", self.first, self.second, "change"], rows)
 
     def verdict(self) -> list[str]:
-        said = verdict_sentences(self.of)
+        sentences = verdict_sentences(self.of)
         if sentence := compilation_difference(self.of):
-            said.insert(0, (sentence, "bold"))
-        wrapped = [(line, style) for sentence, style in said for line in _wrapped(sentence, self.width)]
+            sentences.insert(0, (sentence, "bold"))
+        wrapped = [(line, style) for sentence, style in sentences for line in _wrapped(sentence, self.width)]
         return [paint(line, style, colour=self.colour) for line, style in wrapped]
 
     def first_name(self) -> str:

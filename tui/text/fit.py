@@ -68,7 +68,7 @@ class CardFit:
         return self.limit is not None and self.limit.is_exact
 
     @property
-    def told(self) -> bool:
+    def fits_in_simulation(self) -> bool:
         """Return True if the simulated allocator shows that the GPU has enough memory for the unchanged script."""
         return self.fits and self.outcome.fits
 
@@ -90,7 +90,7 @@ class CardFit:
             fits_by_allocator=outcome.fits,
             peak_allocated_bytes=outcome.peak_bytes,
             peak_reserved_bytes=outcome.reserved_bytes,
-            headroom_bytes=self.headroom_bytes if self.told else None,
+            headroom_bytes=self.headroom_bytes if self.fits_in_simulation else None,
             alloc_retries=outcome.retries,
             out_of_memory=None if outcome.fits else OutOfMemoryFacts(outcome.steps + 1, outcome.asked_bytes),
             largest_batch=self.largest_batch,
@@ -178,8 +178,8 @@ def _row(one: CardFit) -> list[str]:
         one.card.names[0],
         size_text(one.card.memory_bytes),
         "yes" if one.fits else "NO",
-        size_text(outcome.reserved_bytes) if one.told else ABSENT,
-        size_text(one.headroom_bytes) if one.told else ABSENT,
+        size_text(outcome.reserved_bytes) if one.fits_in_simulation else ABSENT,
+        size_text(one.headroom_bytes) if one.fits_in_simulation else ABSENT,
         largest,
         ABSENT if one.step is None else _step_text(one.step),
     ]
@@ -191,43 +191,43 @@ def _step_text(step: StepTime) -> str:
 
 
 def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
-    asked = counted(need.steps_run, "step") if need.steps_run else "the script"
-    said = [
-        f"Simulated: PyTorch's allocator with the requests of {asked}. The CUDA context is subtracted from the card's memory,",
+    run = counted(need.steps_run, "step") if need.steps_run else "the script"
+    sentences = [
+        f"Simulated: PyTorch's allocator with the requests of {run}. The CUDA context is subtracted from the card's memory,",
         "estimated at 2 KiB per resident thread. Loaded kernels are not counted. cuDNN workspaces of 3x3 convolutions in fp32",
         "are counted on cards older than Ampere.",
     ]
     failed = [one for one in found if not one.fits and not one.outcome.fits]
     if failed and len(failed) <= 3:
         for one in failed:
-            asked, step = size_text(one.outcome.asked_bytes), one.outcome.steps + 1
-            said.append(f"{one.card.names[0]}: out of memory in step {step}, on a request of {asked}.")
-    said += [note[0].upper() + note[1:] + "." for note in need.notes]
+            size, step = size_text(one.outcome.asked_bytes), one.outcome.steps + 1
+            sentences.append(f"{one.card.names[0]}: out of memory in step {step}, on a request of {size}.")
+    sentences += [note[0].upper() + note[1:] + "." for note in need.notes]
     if not need.batch_option:
-        said.append("To find the largest batch, give the script's option for it, for example --batch-option=--batch-size.")
+        sentences.append("To find the largest batch, give the script's option for it, for example --batch-option=--batch-size.")
     elif any(one.verified is not None for one in found):
-        said.append("✓: runs confirmed that this batch fits and that one more does not. ?: runs contradicted it.")
+        sentences.append("✓: runs confirmed that this batch fits and that one more does not. ?: runs contradicted it.")
     steps = [one.step for one in found if one.step is not None]
     if ranks := [step for step in steps if step.communication_ns]:
         most = time_text(max(step.communication_ns for step in ranks))
         sources = ", ".join(dict.fromkeys(step.source for step in ranks if not step.source.startswith(ESTIMATED)))
         measured = f"; the other times are from the library: {sources}" if sources else ""
-        said.append(f"Steps include up to {most} of communication, estimated from the card's link{measured}.")
+        sentences.append(f"Steps include up to {most} of communication, estimated from the card's link{measured}.")
     estimates = [step for step in steps if step.is_estimate and step.source.startswith(ESTIMATED)]
     if estimates:
         corrected = estimates[0].source.partition(", ")[2]
         beside = f", {corrected}" if corrected else ""
-        said.append(f"~ before a step: GPU time estimated op by op, as in trace predict{beside}; not measured.")
+        sentences.append(f"~ before a step: GPU time estimated op by op, as in trace predict{beside}; not measured.")
         worst = max((step.error for step in estimates if step.error is not None), key=lambda error: error.error, default=None)
-        said += [] if worst is None else [worst.sentence()]
+        sentences += [] if worst is None else [worst.sentence()]
     if not need.steps_run and (passes := [step.source for step in steps if not step.source.startswith(ESTIMATED)]):
-        said.append(f"~ before a step: forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
+        sentences.append(f"~ before a step: forward pass in training, from the library: {', '.join(dict.fromkeys(passes))}.")
     if any(one.largest_batch is not None and not one.is_measured for one in found):
-        said.append("~ before a batch: estimated with the simulated allocator.")
+        sentences.append("~ before a batch: estimated with the simulated allocator.")
     if seen := [one.limit for one in found if one.limit is not None]:
-        said.append(f"Measured limits: {'; '.join(map(_limit_text, seen))}.")
-    said += [_other_text(one.other) for one in found if one.other is not None]
-    return said
+        sentences.append(f"Measured limits: {'; '.join(map(_limit_text, seen))}.")
+    sentences += [_other_text(one.other) for one in found if one.other is not None]
+    return sentences
 
 
 def _limit_text(limit: MeasuredLimit) -> str:

@@ -67,9 +67,9 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         what = _WITHOUT_OPS
     what = f"a prediction from {what}" if summary.run.predicted else what
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
-    said = bottleneck_text(summary)
-    lines = [heading(line) for line in wrap(said, width)] if said else []
-    lines += ["", fit(name, width)] if said else [heading(fit(name, width))]
+    limit = bottleneck_text(summary)
+    lines = [heading(line) for line in wrap(limit, width)] if limit else []
+    lines += ["", fit(name, width)] if limit else [heading(fit(name, width))]
     lines += [fit(f"  {what}{several}", width), *estimate_line(summary, "  "), ""]
     if not details:
         lines += [*_figures(summary, width), *_notes(summary, width), ""]
@@ -158,8 +158,8 @@ def _late_ranks(summary: Summary) -> str:
     similar = set(similar_ranks(found))
     late = [row for row in found if row.rank not in similar][:_LATE_RANKS]
     steps = max(summary.counts.steps // len(summary.ranks), 1)
-    told = " and ".join(f"rank {row.rank} is {time_text(row.late_ns / steps)} late" for row in late)
-    return f"in each step, {told} at collectives" if told else ""
+    listed = " and ".join(f"rank {row.rank} is {time_text(row.late_ns / steps)} late" for row in late)
+    return f"in each step, {listed} at collectives" if listed else ""
 
 
 def _notes(summary: Summary, width: int) -> list[str]:
@@ -171,21 +171,21 @@ def _notes(summary: Summary, width: int) -> list[str]:
 
 def note_sentences(summary: Summary) -> list[str]:
     problems = problems_of(summary.problems, summary.counts.kernels)
-    said = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
+    notes = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
     within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
     if summary.steps and summary.analyses.idle and within_ns < summary.gpu_busy_ns / 2:
         share = share_text(1 - within_ns / summary.gpu_busy_ns)
-        said.insert(0, f"{share} of the GPU's busy time is outside the steps counted in GPU busy and GPU idle")
-    said[:0] = _slow_steps(summary)
+        notes.insert(0, f"{share} of the GPU's busy time is outside the steps counted in GPU busy and GPU idle")
+    notes[:0] = _slow_steps(summary)
     noise = summary.pace.noise if summary.pace is not None else None
     if noise is not None and noise >= MUCH_SPREAD:
-        said.insert(0, f"The steps vary by ±{share_text(noise)}: their median says little about a single step")
+        notes.insert(0, f"The steps vary by ±{share_text(noise)}: their median says little about a single step")
     if lag := lag_sentence(summary.pace):
-        said.insert(0, lag.rstrip("."))
+        notes.insert(0, lag.rstrip("."))
     if summary.estimate_error is not None:
-        said.insert(0, f"ESTIMATE: at least some times are estimated. {summary.estimate_error.sentence().rstrip('.')}")
-    said = [*estimate_line(summary), *said]
-    return [*said, f"missing: {', '.join(summary.lacks)}"] if summary.lacks else said
+        notes.insert(0, f"ESTIMATE: at least some times are estimated. {summary.estimate_error.sentence().rstrip('.')}")
+    notes = [*estimate_line(summary), *notes]
+    return [*notes, f"missing: {', '.join(summary.lacks)}"] if summary.lacks else notes
 
 
 def _slow_steps(summary: Summary) -> list[str]:
@@ -314,8 +314,8 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
     if "after_profile" in kinds:
         lines.append("  medians leave out steps after a profile: the profiler's library stays attached and slows the host")
     if (cost := summary.profiler_cost) is not None:
-        told = ((name.removesuffix("_ns").replace("_", " "), ns) for name, ns in vars(cost).items())
-        costs = ", ".join(f"{time_text(ns)} per {kind}" for kind, ns in told if ns)
+        named = ((name.removesuffix("_ns").replace("_", " "), ns) for name, ns in vars(cost).items())
+        costs = ", ".join(f"{time_text(ns)} per {kind}" for kind, ns in named if ns)
         lines += wrap(f"torch.profiler added {costs or 'nothing'}", width - 2, initial_indent="  ", subsequent_indent="    ")
     if scale:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items())

@@ -37,15 +37,15 @@ def _row(label: str, a: int | None, b: int | None) -> list[str]:
 
 def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
     """Return notes about whether the GPU's memory was sufficient."""
-    said = []
+    sentences = []
     if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
-        said.append("Memory that was allocated before a recording began is not in its memory peak.")
-    return said + fit_sentences(memory)
+        sentences.append("Memory that was allocated before a recording began is not in its memory peak.")
+    return sentences + fit_sentences(memory)
 
 
 def fit_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    told = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
-    return [_fit(device, of) for device, of in told.items() if of.fits is False or of.capacity_given]
+    limited = {device: of for device, of in memory.items() if of.capacity_bytes is not None}
+    return [_fit(device, of) for device, of in limited.items() if of.fits is False or of.capacity_given]
 
 
 def _fit(device: str, of: MemoryComparison) -> str:

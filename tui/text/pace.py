@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:
-    said = []
+    sentences = []
     speed = comparison.speed
     if speed not in (None, 1):
-        said.append(
+        sentences.append(
             f"Replayed at {speed:g} times the recorded speed. Times are shown at the recorded speed, so the times of Python and"
             f" data loading on this machine are multiplied by {speed:g}."
         )
     if comparison.clock == "virtual":
-        said.append(
+        sentences.append(
             "Data loading times are not realistic: on the virtual clock, waits for the GPU take no time, so loader workers"
             " cannot load data during them."
         )
     if comparison.clock == "recorded":
-        said.append("This machine's own overhead is excluded (--clock recorded).")
+        sentences.append("This machine's own overhead is excluded (--clock recorded).")
     behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_median_ns
     if step_ns and behind_ns >= OWN_HOST_SHARE * step_ns:
         own = f"{time_text(min(behind_ns, step_ns))} per step ({share_text(min(behind_ns / step_ns, 1))})"
-        said.append(f"{own} is overhead of this host (see --clock recorded).")
-    return said
+        sentences.append(f"{own} is overhead of this host (see --clock recorded).")
+    return sentences
 
 
 def loader_note(comparison: Comparison) -> str:
@@ -46,18 +46,18 @@ def values_sentences(comparison: Comparison) -> list[str]:
     """Return notes about placeholder values that the script read from tensors."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
-    said = []
+    sentences = []
     if sizes := comparison.values.sizes_assumed:
         results = "1 data-dependent size was" if sizes == 1 else f"{count_text(sizes)} data-dependent sizes were"
-        said.append(
+        sentences.append(
             f"{results} not recorded (results of a mask, unique or bincount); replay assumed about half of the elements at"
             " first (see --values)."
         )
     if reads := comparison.values.unrecorded_reads:
         values = "1 value that was" if reads == 1 else f"{count_text(reads)} values that were"
         supplied = "a plausible one" if reads == 1 else "plausible ones"
-        said.append(f"The script read {values} not recorded; replay supplied {supplied} (see --values).")
-    return said
+        sentences.append(f"The script read {values} not recorded; replay supplied {supplied} (see --values).")
+    return sentences
 
 
 def event_sentences(comparison: Comparison) -> list[str]:

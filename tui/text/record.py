@@ -68,8 +68,8 @@ def lack_lines(trace: Trace) -> list[str]:
 
 def _steps(trace: Trace) -> str:
     counts = {word: int((trace.steps.kind == kind).sum()) for kind, word in _KINDS}
-    told = ", ".join(f"{count_text(count)} {word}" for word, count in counts.items() if count)
-    return f"{counted(len(trace.steps), 'step')} ({told})" if told else "no complete step"
+    listed = ", ".join(f"{count_text(count)} {word}" for word, count in counts.items() if count)
+    return f"{counted(len(trace.steps), 'step')} ({listed})" if listed else "no complete step"
 
 
 def _cost(trace: Trace, run: Run) -> list[str]:

@@ -222,8 +222,8 @@ class ViewApp(App[int]):
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """Load the traces in a background thread. The thread waits only briefly for the user interface, because Python cannot
-        exit before the thread ends."""
+        """Load the traces in a thread. The thread must never wait long for the app, because Python waits for the thread at
+        exit."""
         try:
             for stage in self._stages:
                 if self._shut:
@@ -290,8 +290,8 @@ class ViewApp(App[int]):
         if self.scene is None:
             return
         text = Text()
-        for said in headline(self.scene, width or self.size.width):
-            text.append(("\n" if text else "") + said.text, self.timeline.palette.tones.get(said.tone, Style()))
+        for line in headline(self.scene, width or self.size.width):
+            text.append(("\n" if text else "") + line.text, self.timeline.palette.tones.get(line.tone, Style()))
         self.screen_stack[0].query_one("#headline", Static).update(text)
 
     def _say_legend(self, height: int | None = None) -> None:

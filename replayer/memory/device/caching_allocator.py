@@ -438,7 +438,7 @@ class DeviceMemory:
         Returns None if future allocations also depend on other state, such as on a CUDA stream that still uses a freed block.
         """
         with self._lock:
-            if self.history is not None or self.requests is not None or not self.settings.fit_depends_on_layout_only:
+            if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None
             found = [block for tail in self._tails() for blocks in mapped_ranges(tail) for block in blocks]
             if any(block.users or not (block.in_use or block.in_pool) for block in found):

@@ -70,7 +70,7 @@ class AllocatorSettings:
     not_emulated: tuple[str, ...] = ()
 
     @property
-    def fit_depends_on_layout_only(self) -> bool:
+    def has_stateless_fit(self) -> bool:
         """Return True if `max_split_bytes` and `garbage_collection_threshold` have their default values."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 

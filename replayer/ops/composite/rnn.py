@@ -20,7 +20,7 @@ from replayer.op_signature import OpSignature
 from replayer.ops.composite import rnn_cells
 from replayer.ops.composite.rnn_cells import LayerOptions
 from replayer.state import gpu
-from replayer.tensor.allocation import adopt, allocate, make
+from replayer.tensor.allocation import allocate, assign_data, make
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
@@ -157,7 +157,7 @@ def _flatten(weights: list[TorchAny], *_rnn: TorchAny) -> TorchAny:
     for weight, view in zip(weights, _views(buffer, weights), strict=True):
         shape, name = view.tensor_meta.shape, view.tensor_meta.dtype_name
         gpu().launches.launch(OpSignature("aten::copy_", (shape, shape), (name, name)), view.tensor_meta.index)
-        adopt(weight, view)
+        assign_data(weight, view)
     return buffer
 
 

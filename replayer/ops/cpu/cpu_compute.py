@@ -33,7 +33,7 @@ from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
 from replayer.ops.host_reads import MASKS, HostReads, equal_without_kernel, reads_an_argument, wait_for_device
 from replayer.state import gpu
-from replayer.tensor.allocation import adopt, allocate, make, make_view
+from replayer.tensor.allocation import allocate, assign_data, make, make_view
 from replayer.tensor.device_args import report_failed_assert
 from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers, is_random, numbers_drawn, philox_of
 from replayer.tensor.planning import mixed_devices
@@ -282,7 +282,7 @@ class _PayloadCall(HostCall):
                 allocation.exchange(allocate(gpu(), meta.index, storage.nbytes()))
                 allocation.known = bytes_of(storage)
             if now is not meta or allocation is not tensor.allocation:
-                adopt(tensor, make(now, allocation))
+                assign_data(tensor, make(now, allocation))
 
     def results_in(self, made: TorchAny) -> list[torch.Tensor | None]:
         given = [tensor.allocation for tensor, _ in self.given]

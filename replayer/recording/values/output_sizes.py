@@ -48,9 +48,9 @@ class RecordedOutputSizes:
             self._step, self._asked = (step, driving, valued), {}
         key = op, searched
         found = self._noted.get((valued, key), ()) if key in self._known else self._shown.get((driving, key), ())
-        asked = self._asked.get(key, 0)
-        self._asked[key] = asked + 1
-        return found[asked] if asked < len(found) and found[asked] != NONE else None
+        place = self._asked.get(key, 0)
+        self._asked[key] = place + 1
+        return found[place] if place < len(found) and found[place] != NONE else None
 
 
 def _shown_in_profile(trace: Trace, rank: int) -> dict[tuple[int, Key], list[int]]:

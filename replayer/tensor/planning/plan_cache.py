@@ -38,10 +38,10 @@ def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
     kernels = [key for key in _OF_SCRIPTS if f"{kept}/{key}" in torch.library._impls]
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     defined = custom_ops.OPDEFS.get(name)
-    told = has_kernel(name, "Meta") if defined is None else defined._abstract_fn is not None
+    infers_shapes = has_kernel(name, "Meta") if defined is None else defined._abstract_fn is not None
     if computing():
-        told = has_kernel(name, "CPU") or has_kernel(name, "CompositeExplicitAutograd")
-    return None if told or not kernels else getattr(torch._C.DispatchKey, kernels[0])
+        infers_shapes = has_kernel(name, "CPU") or has_kernel(name, "CompositeExplicitAutograd")
+    return None if infers_shapes or not kernels else getattr(torch._C.DispatchKey, kernels[0])
 
 
 class Route:

@@ -35,7 +35,7 @@ def keyer(
 ) -> Keyer:
     """Return a function that computes the cache key for calls of `func` with `count` positional arguments.
 
-    If the argument `get` is passed, the returned function calls `get(key)` and returns the result.
+    If the caller passes a function `get`, the returned function computes the key and returns `get(key)`.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):

@@ -18,8 +18,8 @@ from replayer.state import STATE
 from replayer.tensor.allocation import (
     Allocation,
     Uniform,
-    adopt,
     allocate,
+    assign_data,
     make,
     make_view,
     new_tensor,
@@ -252,4 +252,4 @@ def _reshape(gpu: VirtualGpu, change: Reshaped, args: TorchAny, kwargs: TorchAny
         allocation = allocate(gpu, change.tensor_meta.index, change.size_bytes)
     else:
         allocation = tensor.allocation
-    adopt(tensor, make(change.tensor_meta, allocation))
+    assign_data(tensor, make(change.tensor_meta, allocation))

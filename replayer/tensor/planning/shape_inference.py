@@ -46,7 +46,7 @@ def infer(
     reshaped = tuple(_reshaped(metas, arguments))
     writes = tuple(writes_of(func, args, kwargs))
     outputs = tuple(_new_shapes(outcome))
-    does_something = bool(writes or outputs) or _writes_unannounced(func)
+    does_something = bool(writes or outputs) or _writes_undeclared(func)
     signature = arguments.signature(func._schema.name, outputs, launches(func, does_something))
     plan = Plan(signature, device, outcome, writes, reshaped)
     plan.kept = kept
@@ -82,7 +82,7 @@ class OtherLayout(Exception):
     """Raised if an op returns a tensor that is not strided, such as a sparse tensor."""
 
 
-def no_such_tensor(made: torch.Tensor) -> NotEmulated:
+def layout_error(made: torch.Tensor) -> NotEmulated:
     return NotEmulated(*(_NESTED if made.is_nested else _QUANTISED))
 
 
@@ -93,7 +93,7 @@ _QUANTISED = ("a quantised tensor", "use torch.fake_quantize_per_tensor_affine, 
 def _outcome(metas: TensorMetaTable, result: TorchAny, arguments: _MetaArguments, device: int) -> Outcome:
     if isinstance(result, torch.Tensor):
         if result.is_nested or str(result.dtype).startswith(("torch.q", "torch.quint")):
-            raise no_such_tensor(result)
+            raise layout_error(result)
         if result.layout is not torch.strided:
             raise OtherLayout
         where = arguments.objects.get(id(result))
@@ -223,7 +223,7 @@ def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwar
         if value.layout is not torch.strided:
             raise OtherLayout
         if value.is_quantized or value.is_nested:
-            raise no_such_tensor(value)
+            raise layout_error(value)
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
     return tree_map_only(torch.Tensor, on_meta, func(*_ones_on_host(args), **_ones_on_host(kwargs)))
@@ -256,8 +256,7 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Raise an error if a trial on the CPU shows that the op does not support the dtypes. Only calls with few elements are
-    tried. Return the CPU's result, or None without a trial."""
+    """Return the CPU's result for a small call whose dtypes are not all the same float, or None."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
@@ -303,7 +302,7 @@ def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
 _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
-def _writes_unannounced(func: torch._ops.OpOverload) -> bool:
+def _writes_undeclared(func: torch._ops.OpOverload) -> bool:
     """Return True if an op, such as `fsdp::all_gather_copy_in`, may change a tensor although the op's schema declares no
     change."""
     returns = func._schema.returns

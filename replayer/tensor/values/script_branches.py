@@ -1,6 +1,6 @@
 """Chooses the truth value of an unknown condition so that assertions hold and the script does not raise an error.
 
-    assert t0 + dt > t0                    # answer_without_error() is True
+    assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False
         raise ValueError("negative")
     if better:                             # None: neither branch is an error
@@ -23,7 +23,7 @@ _JUMPS = {*dis.hasjrel, *dis.hasjabs}
 _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
-def answer_without_error() -> bool | None:
+def truth_value_without_error() -> bool | None:
     """Choose True or False for an unknown condition so that the script does not raise an error. Return None if no branch raises
     one."""
     frame = _innermost_outside(set())

@@ -122,7 +122,7 @@ class DataParallelStages:
         on_host, on_device = (stage.start_ns, thread.host_ns), (stage.device, stage.device_start_ns, end_ns)
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
-    def charge_so_far(self) -> bool:
+    def add_gpu_work_so_far(self) -> bool:
         """Make the GPUs busy for the recorded time of the ops that have been called so far.
 
         Returns False if the recording has no nn.DataParallel stages in the current phase.

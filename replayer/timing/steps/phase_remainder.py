@@ -1,8 +1,8 @@
-"""Adds recorded kernels at the end of a phase if no op of the script has launched the kernels.
+"""Adds the recorded kernels that no op of the script has launched.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
-    remainder.charge(segment, thread)                               # the phase ends
+    remainder.add_gpu_work(segment, thread)                               # the phase ends
 
 Note [When the remainder is charged]
     The remaining kernels are added if the script is the recorded program (Note [Another program] in matcher.py), in four cases:
@@ -52,7 +52,7 @@ class PhaseRemainder:
 
         As in PyTorch's autograd, each GPU has its own CPU thread in the backward pass.
         """
-        lane = segment.lane(self._scheduler.ordinal(device))
+        lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
         if lane.thread is None:
@@ -61,7 +61,7 @@ class PhaseRemainder:
             lane.thread.start_from(thread)
         return lane, lane.thread
 
-    def charge(self, segment: SegmentMatcher, thread: HostThread) -> None:
+    def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """At the end of a phase, add the GPU work of ops that found no recorded kernels. If the script is the recorded program,
         add the unused recorded kernels. If the script is a different program, estimate the times of the ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
@@ -82,7 +82,7 @@ class PhaseRemainder:
         unvisited = (lane for ordinal, lane in recorded.items() if ordinal not in segment.lanes and not lane.predicted)
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
-    def charge_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
+    def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """Before the host waits for the GPU, add the GPU work of ops that found no recorded kernels. If the script is the
         recorded program, add unused recorded kernels. If the script is a different program, estimate the times."""
         thread.position_in(segment, segment.position_ns)

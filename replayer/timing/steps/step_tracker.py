@@ -40,7 +40,7 @@ from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model.trace import NONE, Origin, StepKind
 from traces.model.workload import Sameness
 from traces.script.phase_rule import LOSS, PLAIN
-from traces.script.script_cut import CutStep, ScriptCut
+from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 
 
@@ -57,7 +57,7 @@ class StepTracker:
         self._scheduler = scheduler
         self._strict = strict
         self._pad_loader = pad_loader
-        self.script = ScriptCut[HostThread](self, optimizers)
+        self.script = ScriptSplitter[HostThread](self, optimizers)
         self.stages = DataParallelStages(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
         self.grads_enabled: Callable[[], bool] | None = None
@@ -143,8 +143,8 @@ class StepTracker:
             self._scheduler.clock.resume()
         self.script.leave(thread, name, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
-        if name == "loader" and (asked := self._asked_ns.pop(thread.row, None)):
-            own_ns, recorded_ns = asked
+        if name == "loader" and (asked_ns := self._asked_ns.pop(thread.row, None)):
+            own_ns, recorded_ns = asked_ns
             wait = LoaderWait(own_ns, machine_unix_ns(), recorded_ns, self._present_ns(thread))
             self._scheduler.timeline.loader_wait(wait)
 
@@ -156,7 +156,7 @@ class StepTracker:
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
         self.turns = self.script.turns
 
-    # --- what ScriptCut reports (traces/script/script_cut.py)
+    # --- what ScriptSplitter reports (traces/script/script_splitter.py)
 
     def segment_begins(self, thread: HostThread, name: str, now_ns: int) -> None:
         if self.segment is None and not self._done and name not in ("loader", "other"):
@@ -205,7 +205,7 @@ class StepTracker:
         if stands_in or chosen is driven_by:
             return
         step = self._matcher(chosen)
-        self.segment = step.instead_of(self.step, self.segment)
+        self.segment = step.take_over(self.step, self.segment)
         self.stages.switch_segment(self.segment)
         self.step = step
 
@@ -260,7 +260,7 @@ class StepTracker:
         self._loader_ns += ended_ns - self._begun_ns
         if segment is not None and segment.recorded is not None:
             thread.position_in(segment, segment.position_ns)
-            segment.reach(thread, segment.recorded.host_ns)
+            segment.mark_reached(thread, segment.recorded.host_ns)
             due_ns = self._begun_ns + segment.recorded.wait_ns
             if self._pad_loader and due_ns > ended_ns:
                 self._scheduler.wait(due_ns)
@@ -330,7 +330,7 @@ class StepTracker:
                     left_ns = max(self._left_ns, self._begun_ns + recorded.host_ns)
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
             else:
-                self.remainder.charge(segment, thread)
+                self.remainder.add_gpu_work(segment, thread)
                 if not self.remainder.other:
                     due_ns += max(recorded.host_ns - thread.position_ns, 0)
                     due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
@@ -365,7 +365,7 @@ class StepTracker:
             until_ns = self._begun_device_ns + int(recorded.device_ns * share)
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
-    def charge_so_far(self, thread: HostThread) -> None:
+    def add_gpu_work_so_far(self, thread: HostThread) -> None:
         """Make the GPU busy with the ops that the script has called in the current phase so far. The calculation assumes that
         all ops of a phase take equally long."""
         segment = self.segment
@@ -374,9 +374,9 @@ class StepTracker:
         if segment is None or segment.recorded is None:
             return
         if not segment.recorded.phase_grained:
-            self.remainder.charge_so_far(segment, thread)
+            self.remainder.add_gpu_work_so_far(segment, thread)
             return
-        if self.stages.charge_so_far():
+        if self.stages.add_gpu_work_so_far():
             return
         expected = self._ops_in.get((self._evaluates, segment.name, segment.count), 0)
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
@@ -431,7 +431,7 @@ def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> Segment
     if chosen is None:
         return None
     step = StepMatcher(chosen, recording.keys, tracker.step.histories)
-    tracker.segment = switched = step.instead_of(tracker.step, segment)
+    tracker.segment = switched = step.take_over(tracker.step, segment)
     if switched is not None:
         switched.position_ns = switched.reached_before_latest_ns
     tracker.stages.switch_segment(switched)

@@ -137,8 +137,8 @@ class TakenRanges:
             ops = np.flatnonzero(thread == marks.thread)
             ops = ops[np.argsort(called[ops], kind="stable")]
             at = np.searchsorted(marks.op, called[ops], side="right") - 1
-            told = np.append(marks.top, NONE)[at]
-            parent[ops] = np.where(told == NONE, NONE, told + number)
+            enclosing_range = np.append(marks.top, NONE)[at]
+            parent[ops] = np.where(enclosing_range == NONE, NONE, enclosing_range + number)
             begins = marks.begins
             times = self._times(marks, called[ops], start_ns[ops], end_ns[ops])
             made.append(

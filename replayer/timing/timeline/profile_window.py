@@ -160,9 +160,9 @@ def merged(
         there = own.get((name, thread)) or next((own[key] for key in own if key[0] == name), [])
         for event, row in _paired(there, found, virtual):
             taken.update((id(event), id(row)))
-            args, told = row.setdefault("args", {}), event.get("args", {})
-            ids[args.get("External id")] = told.get("External id")
-            args |= {name: told[name] for name in _OF_AUTOGRAD if name in told}
+            args, new_args = row.setdefault("args", {}), event.get("args", {})
+            ids[args.get("External id")] = new_args.get("External id")
+            args |= {name: new_args[name] for name in _OF_AUTOGRAD if name in new_args}
             threads.setdefault(row["tid"], event["tid"])
             pairs[event["tid"]][0].extend((event["ts"], event["ts"] + event["dur"]))
             pairs[event["tid"]][1].extend((row["ts"] + later_us, row["ts"] + row["dur"] + later_us))
@@ -220,9 +220,9 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
             begin_us, until_us = spans.get(stream, (row["ts"], end_us))
             spans[stream] = min(begin_us, row["ts"]), max(until_us, end_us)
         for (device, stream), (begin_us, end_us) in spans.items():
-            told = {name: value for name, value in event.get("args", {}).items() if name == "External id"}
+            external_id = {name: value for name, value in event.get("args", {}).items() if name == "External id"}
             took_us = round(end_us - begin_us, 3)
-            at = {"pid": device, "tid": stream, "ts": begin_us, "dur": took_us, "args": told}
+            at = {"pid": device, "tid": stream, "ts": begin_us, "dur": took_us, "args": external_id}
             yield {"ph": "X", "cat": "gpu_user_annotation", "name": event["name"], **at}
 
 

@@ -195,12 +195,12 @@ def test_a_rank_that_stops_to_wait_is_in_no_circle(monkeypatch: pytest.MonkeyPat
     store = HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in range(3)]
     # GIVEN rank 0 waits for rank 1, rank 1 for rank 2, and rank 2 for rank 0
-    assert detectors[0].circle("send", [1]) == "" and detectors[1].circle("recv", [2]) == ""
+    assert detectors[0].find_deadlock("send", [1]) == "" and detectors[1].find_deadlock("recv", [2]) == ""
     expected = "rank 2 waits in all_reduce, rank 0 waits in send, rank 1 waits in recv"
-    assert detectors[2].circle("all_reduce", [0]) == expected
+    assert detectors[2].find_deadlock("all_reduce", [0]) == expected
     # WHEN rank 1 goes on THEN there is no circle, whether or not others read its entry at this moment
     detectors[1].end()
-    assert detectors[2].circle("all_reduce", [0]) == "" and detectors[0].circle("send", [1]) == ""
+    assert detectors[2].find_deadlock("all_reduce", [0]) == "" and detectors[0].find_deadlock("send", [1]) == ""
 
 
 def test_circles_among_many_ranks_are_found_with_one_request_per_rank() -> None:
@@ -209,4 +209,4 @@ def test_circles_among_many_ranks_are_found_with_one_request_per_rank() -> None:
     detectors = [DeadlockDetector(store, rank) for rank in range(200)]
     for rank, detector in enumerate(detectors):
         detector._store.set(str(rank), json.dumps(["send", [(rank + more) % 200 for more in range(1, 9)]]).encode())
-    assert detectors[0]._circle_now().count("waits") == 25
+    assert detectors[0]._shortest_circle().count("waits") == 25

@@ -24,7 +24,7 @@ def test_a_recording_without_host_events_can_be_replayed() -> None:
     stage = Stage(kernels_alone())
     stage.within("zero_grad")
     stage.op("aten::mm")
-    stage.simulator.tracker.charge_so_far(stage.thread)
+    stage.simulator.tracker.add_gpu_work_so_far(stage.thread)
     assert stage.simulator.stats.ops == 1
 
 

@@ -153,7 +153,7 @@ def test_loader_workers_report_their_reads() -> None:
         builtins_open.install(torch, client)
         assert len(list(DataLoader(Files(folder, Path.read_bytes), batch_size=1, num_workers=2))) == 6
         client.close()
-    told = Loading.sum(server.told)
+    told = Loading.sum(server.loadings)
     assert (told.batches, told.workers, told.script_batches, told.read_bytes) == (6, 2, 5, 120_000)
     assert told.cpu_ns > 0
 
@@ -172,12 +172,12 @@ def test_training_and_evaluation_loaders_are_distinguished() -> None:
                 with torch.no_grad():
                     assert len(list(test)) == 3
         client.close()
-    evaluating = {one.evaluates for one in server.told if one.evaluates}
+    evaluating = {one.evaluates for one in server.loadings if one.evaluates}
     assert len(evaluating) == 2  # a worker in each epoch
-    tested = [one for one in server.told if one.batches and (one.evaluation or one.process in evaluating)]
+    tested = [one for one in server.loadings if one.batches and (one.evaluation or one.process in evaluating)]
     assert len(tested) == 12 and {one.samples for one in tested} == {2}
-    assert [one.samples for one in server.told if one.batches and one not in tested] == [1] * 24
-    assert sum(one.script_batches for one in server.told) == 10  # each epoch's first batch has none before it
+    assert [one.samples for one in server.loadings if one.batches and one not in tested] == [1] * 24
+    assert sum(one.script_batches for one in server.loadings) == 10  # each epoch's first batch has none before it
 
 
 def test_a_loader_repeats_its_first_batch_for_every_batch() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.cuda.comm
 
-from replayer.recording.data_parallel_stages import Transport
+from replayer.recording.data_parallel_stages import CopyMethod
 from tests.replayer.fake_gpu import SurfaceGpu, use
 
 comm: Any = torch.cuda.comm
@@ -106,11 +106,11 @@ def test_gradients_are_added_up_on_one_device() -> None:
     assert launched == [("aten::cat", 0), ("aten::cat", 1), ("aten::add", 0)]
 
 
-@pytest.mark.parametrize("transport", ["NCCL", "NOTHING"])
-def test_parameters_are_transferred_by_the_recorded_transport(transport: str) -> None:
+@pytest.mark.parametrize("copy_method", ["NCCL", "NOTHING"])
+def test_parameters_are_transferred_by_the_recorded_copy_method(copy_method: str) -> None:
     """NCCL kernels run on each device. If the recording shows that no kernel ran, none runs in the replay."""
     gpu = use(devices=2)
-    gpu.recording.transport = Transport[transport]
+    gpu.recording.copy_method = CopyMethod[copy_method]
     weights = [torch.zeros(8, device="cuda"), torch.zeros(2, 3, device="cuda")]
     gpu.launched_ops.clear()
     _, copied = comm.broadcast_coalesced(weights, [0, 1])
@@ -121,7 +121,7 @@ def test_parameters_are_transferred_by_the_recorded_transport(transport: str) ->
     assert _copies(gpu) == []
     by_nccl = [(launch.op, device) for launch, device in gpu.launched_ops if launch.op.startswith("nccl")]
     expected = [(op, device) for op in ("nccl::broadcast", "nccl::reduce") for device in (0, 1)]
-    assert by_nccl == (expected if transport == "NCCL" else [])
+    assert by_nccl == (expected if copy_method == "NCCL" else [])
 
 
 def test_scatter_of_fewer_rows_than_devices_uses_the_first_devices() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from replayer.tensor.allocation import host_keeps
+from replayer.tensor.allocation import is_kept_on_host
 
 
 @pytest.mark.parametrize(
@@ -22,4 +22,4 @@ from replayer.tensor.allocation import host_keeps
     ],
 )
 def test_the_host_keeps_small_tensors_and_byte_tensors_of_up_to_256_mib(sizes: list[int], dtype: str, keeps: bool) -> None:
-    assert host_keeps(tuple(sizes), getattr(torch, dtype)) is keeps
+    assert is_kept_on_host(tuple(sizes), getattr(torch, dtype)) is keeps

@@ -145,11 +145,11 @@ def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None
     script.stage("gather_backward", 0)
     script.on(0, "aten::relu_backward")
     script.on(1, "aten::relu_backward")
-    tracker.charge_so_far(script.thread)
+    tracker.add_gpu_work_so_far(script.thread)
     assert round((scheduler.mark(script.thread.host_ns) - begun_ns) / MS, 6) == round(2.2 + 493.1 / 2, 6)
     script.on(0, "aten::relu_backward")
     script.on(1, "aten::relu_backward")
-    tracker.charge_so_far(script.thread)
+    tracker.add_gpu_work_so_far(script.thread)
     assert scheduler.mark(script.thread.host_ns) - begun_ns == 495.3 * MS
 
 
@@ -163,13 +163,13 @@ def test_an_event_within_a_stage_reads_the_time_share_of_earlier_ops() -> None:
     script.stage("replicate", 0, 0)
     since_ns = scheduler.mark(script.thread.host_ns)
     part = tracker.begin_stage(script.replicas[1], "parallel_apply", 1)
-    tracker.charge_so_far(script.replicas[1])
+    tracker.add_gpu_work_so_far(script.replicas[1])
     assert script.other.ready_ns <= since_ns  # nothing was launched yet
     script.on(1, "aten::relu")
-    tracker.charge_so_far(script.replicas[1])
+    tracker.add_gpu_work_so_far(script.replicas[1])
     assert script.other.ready_ns - since_ns == 255.5 * MS / 2
     script.on(1, "aten::relu")
-    tracker.charge_so_far(script.replicas[1])
+    tracker.add_gpu_work_so_far(script.replicas[1])
     assert script.other.ready_ns - since_ns == 255.5 * MS
     tracker.stages.end(script.replicas[1], part)
     assert script.other.ready_ns - since_ns == 255.5 * MS

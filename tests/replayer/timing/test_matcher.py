@@ -13,7 +13,7 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.values.recorded_values import RecordedValues
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
-from traces.model.trace import NONE, UNTOLD_LIST, HostKind, Origin, Trace, Values
+from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Origin, Trace, Values
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
@@ -82,10 +82,10 @@ def test_equal_shapes_in_another_segment_match_before_other_shapes_in_this_segme
     recording = RecordedRun.of(make_recording(phases, ops))
     matcher = StepMatcher(recording.step(0), recording.keys, {})
     product = signature("aten::mm", (8, 8), (8, 8))
-    for elsewhere in (True, False):
+    for of_other_phase in (True, False):
         match = matcher.segment("forward").match(product)
         assert match is not None and match[0] is Origin.EXACT
-        assert (match[1].kernels, match[1].elsewhere) == ((1,), elsewhere)
+        assert (match[1].kernels, match[1].of_other_phase) == ((1,), of_other_phase)
 
 
 def test_a_call_with_another_dtype_does_not_match() -> None:
@@ -248,7 +248,7 @@ def test_a_list_that_the_profiler_left_out_matches_a_call_with_a_list() -> None:
     ops = [Op("aten::_foreach_add_", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(2)]
     trace = make_recording([("forward", 0, 100)], ops)
     rows = trace.host.name == trace.strings.find("aten::_foreach_add_")
-    trace.host.shapes[rows], trace.host.dtypes[rows] = trace.strings.add(UNTOLD_LIST), NONE
+    trace.host.shapes[rows], trace.host.dtypes[rows] = trace.strings.add(UNKNOWN_LIST), NONE
     recording = RecordedRun.of(trace)
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
     for kernel in range(2):

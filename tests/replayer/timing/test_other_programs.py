@@ -29,7 +29,7 @@ def step(stage: Stage, calls: int, name: str = "aten::mm", settle: bool = False)
     for _ in range(calls):
         stage.op(name)
         if settle:
-            tracker.charge_so_far(thread)
+            tracker.add_gpu_work_so_far(thread)
     tracker.enter(thread, "backward")
     for _ in range(calls):
         stage.op(name, (8, 8))
@@ -191,8 +191,8 @@ def test_postponed_ops_are_charged_when_the_host_queries_the_device() -> None:
         stage.op("aten::tanh", (512, 512))
     charged = stage.simulator.stats.charged_ns
     assert not any(charged.values())
-    stage.simulator.tracker.charge_so_far(stage.thread)
+    stage.simulator.tracker.add_gpu_work_so_far(stage.thread)
     estimated = dict(charged)
     assert sum(estimated.values()) > 0 and estimated[Origin.PHASE] == 0
-    stage.simulator.tracker.charge_so_far(stage.thread)
+    stage.simulator.tracker.add_gpu_work_so_far(stage.thread)
     assert charged == estimated

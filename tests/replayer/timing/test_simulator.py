@@ -165,7 +165,7 @@ def test_a_sync_during_a_phase_charges_the_kernels_launched_so_far() -> None:
         stage.op("aten::old_by_another_name")
         stage.op("aten::relu")
         before_ns = stage.simulator.stats.charged_ns[Origin.PHASE]
-        stage.simulator.tracker.charge_so_far(stage.thread)
+        stage.simulator.tracker.add_gpu_work_so_far(stage.thread)
         # THEN not before a forward pass has told that the script is the recorded program
         assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == (30 * US if steps else 0)
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
@@ -311,7 +311,7 @@ def test_an_event_during_a_phase_reads_the_share_of_earlier_ops() -> None:
         begun_ns = stage.thread.host_ns
         for _ in range(4):
             stage.op("aten::convolution")
-            stage.simulator.tracker.charge_so_far(stage.thread)
+            stage.simulator.tracker.add_gpu_work_so_far(stage.thread)
             marks.append(stage.stream.ready_ns - begun_ns)
         stage.within("backward")
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
@@ -353,7 +353,7 @@ def test_a_wait_during_a_phase_grained_phase_is_not_charged_twice() -> None:
         stage.within("h2d", "aten::copy_")
         for _ in range(4):
             stage.op("aten::convolution")
-            stage.simulator.tracker.charge_so_far(stage.thread)
+            stage.simulator.tracker.add_gpu_work_so_far(stage.thread)
             stage.simulator.scheduler.block(stage.thread, stage.stream.ready_ns)
         stage.within("backward")
         stage.within("optimizer")

@@ -17,7 +17,7 @@ from tests.conftest import recordings
 from traces.analyses.python_functions import function_times
 from traces.format.trace_file import save
 from traces.kineto import read_kineto_bytes
-from traces.kineto.spans.python_calls import SHORT_NS, folded, scripts_calls
+from traces.kineto.spans.python_calls import SHORT_NS, scripts_calls, without_short_calls
 from traces.model.trace import NONE, DeviceSpans, HostKind, HostSpans, Strings, Thread, Trace
 from traces.script import script_hooks
 
@@ -137,7 +137,7 @@ def rows_of(trace: Trace) -> list[tuple[Any, ...]]:
 def test_folding_removes_only_functions_that_run_no_op(profile: Trace) -> None:
     """GIVEN any profile WHEN folded THEN all ops, modules and functions that run ops are kept, each within its innermost kept
     parent, with its kernels. Of any other function, all calls are kept or none. The figures of functions do not change."""
-    lean = folded(profile)
+    lean = without_short_calls(profile)
     before, after = rows_of(profile), rows_of(lean)
     places = [before.index(row) for row in after]  # rows are told apart by their starts and names
     assert places == sorted(places)
@@ -178,7 +178,7 @@ def around(trace: Trace, row: int) -> list[int]:
 def test_stacks_at_most_double_the_size_of_a_trace_file(shared_traces: Path, tmp_path: Path, name: str) -> None:
     """GIVEN a real profile with stacks WHEN folded and saved THEN it takes at most twice what it takes without stacks."""
     content = orjson.loads(gzip.decompress((shared_traces / f"{name}.json.gz").read_bytes()))
-    save(folded(read_kineto_bytes(orjson.dumps(content))), tmp_path / "with.msgpack")
+    save(without_short_calls(read_kineto_bytes(orjson.dumps(content))), tmp_path / "with.msgpack")
     content["traceEvents"] = [event for event in content["traceEvents"] if event.get("cat") != "python_function"]
     save(read_kineto_bytes(orjson.dumps(content)), tmp_path / "without.msgpack")
     assert (tmp_path / "with.msgpack").stat().st_size <= 2 * (tmp_path / "without.msgpack").stat().st_size
@@ -186,4 +186,4 @@ def test_stacks_at_most_double_the_size_of_a_trace_file(shared_traces: Path, tmp
 
 def test_folding_does_not_change_a_profile_without_stacks() -> None:
     profile = Trace(host=HostSpans.of(kind=[HostKind.OP], name=[0]), strings=Strings(["aten::relu"]), threads=[Thread(0, 1)])
-    assert folded(profile) is profile
+    assert without_short_calls(profile) is profile

@@ -9,7 +9,7 @@ import pytest
 
 from traces.kineto import read_kineto_bytes
 from traces.kineto.spans.out_variants import results_among
-from traces.model.trace import NONE, UNTOLD_LIST, Trace, parse_shapes
+from traces.model.trace import NONE, UNKNOWN_LIST, Trace, parse_shapes
 
 torch = pytest.importorskip("torch")
 
@@ -67,7 +67,7 @@ def test_calls_with_equal_shapes_and_different_names_stay_separate() -> None:
 def test_a_tensor_list_that_the_profiler_omitted_is_marked_as_unknown() -> None:
     trace = recorded("aten::_foreach_add_", [[], [2, 3], []], ["TensorList", "float", "Scalar"])
     text = trace.strings[int(trace.host.shapes[0])]
-    assert text == f"{UNTOLD_LIST};2,3" and trace.strings[int(trace.host.dtypes[0])] == ";float32"
+    assert text == f"{UNKNOWN_LIST};2,3" and trace.strings[int(trace.host.dtypes[0])] == ";float32"
     assert parse_shapes(text) == ((2, 3),)
     assert trace.host.shapes[0] != NONE
 

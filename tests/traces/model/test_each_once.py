@@ -24,7 +24,7 @@ def test_a_figure_is_computed_once_in_a_block_and_again_after_it() -> None:
         figure(one), figure(one, 1), figure(two)
         with pytest.raises(ValueError, match="read-only"):
             figure(one)[0] = 3
-        with each_once(anew=True):
+        with each_once(fresh=True):
             figure(one)
     assert calls == [(id(one), 0), (id(one), 1), (id(two), 0), (id(one), 0)]
     figure(one)

@@ -8,14 +8,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.script.phase_rule import ASIDE, LOSS, PLAIN, PhaseCut, Segment, op_class
+from traces.script.phase_rule import ASIDE, LOSS, PLAIN, PhaseSplitter, Segment, op_class
 
 EXPLICIT = ("loader", "h2d", "zero_grad", "backward", "optimizer")
 
 
 def segments_of(events: Sequence[str], lasts_ns: int) -> list[Segment]:
     """A step with an event every 10 ns: an explicit phase's name, which lasts `lasts_ns`, or "plain", "loss", "aside"."""
-    machine = PhaseCut()
+    machine = PhaseSplitter()
     for i, event in enumerate(events):
         if event in EXPLICIT:
             machine.enter(event, 10 * i)
@@ -41,23 +41,23 @@ def test_gradient_clipping_after_backward_is_phase_other() -> None:
 
 
 def test_a_step_after_a_manual_weight_update_starts_with_a_forward_pass() -> None:
-    cut = PhaseCut()
+    splitter = PhaseSplitter()
     for step in range(2):
-        cut.op(PLAIN, 100 * step)
-        cut.op(LOSS, 100 * step + 10)
-        cut.enter("backward", 100 * step + 20)
-        cut.leave("backward", 100 * step + 40)
-        cut.op(PLAIN, 100 * step + 50)  # the update
-        assert [segment.name for segment in cut.close(100 * step + 99)] == ["forward", "loss", "backward", "other"]
+        splitter.op(PLAIN, 100 * step)
+        splitter.op(LOSS, 100 * step + 10)
+        splitter.enter("backward", 100 * step + 20)
+        splitter.leave("backward", 100 * step + 40)
+        splitter.op(PLAIN, 100 * step + 50)  # the update
+        assert [segment.name for segment in splitter.close(100 * step + 99)] == ["forward", "loss", "backward", "other"]
 
 
 def test_ops_after_a_step_that_ends_with_backward_are_phase_other() -> None:
-    cut = PhaseCut()
-    cut.enter("backward", 0)
-    cut.leave("backward", 40)
-    cut.close(50)
-    cut.op(PLAIN, 60)
-    assert [segment.name for segment in cut.close(70)] == ["other"]
+    splitter = PhaseSplitter()
+    splitter.enter("backward", 0)
+    splitter.leave("backward", 40)
+    splitter.close(50)
+    splitter.op(PLAIN, 60)
+    assert [segment.name for segment in splitter.close(70)] == ["other"]
 
 
 def test_reads_after_a_step_and_data_created_on_the_device_are_phase_other() -> None:
@@ -75,7 +75,7 @@ def test_copies_and_dropout_masks_within_a_forward_pass_belong_to_it() -> None:
 
 
 def test_a_gap_belongs_to_the_later_segment_unless_the_earlier_is_open_ended() -> None:
-    machine = PhaseCut()
+    machine = PhaseSplitter()
     for name, start_ns, end_ns in (("loader", 0, 5), ("h2d", 9, 12), ("backward", 20, 30), ("optimizer", 34, 40)):
         machine.enter(name, start_ns)
         machine.leave(name, end_ns, open_ended=name == "loader")
@@ -86,7 +86,7 @@ def test_a_gap_belongs_to_the_later_segment_unless_the_earlier_is_open_ended() -
 
 
 def test_the_time_before_the_first_phase_is_phase_other_or_loader() -> None:
-    machine = PhaseCut()
+    machine = PhaseSplitter()
     machine.begin_ns = 100
     machine.enter("h2d", 300)
     assert machine.close(301) == [Segment("other", 100, 300), Segment("h2d", 300, 301)]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.script.step_rule import Optimizers, StepCut, StepEnd
+from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
 
 MODEL, OTHER, LOSS = 1, 2, 3
 ENDS = {StepEnd.NOTHING: "", StepEnd.TRAINING: "T", StepEnd.EVALUATION: "E"}
@@ -27,7 +27,7 @@ ONE.add(_OPTIMIZER)
 class Script:
     """A running script; `ended` says after which of its events a step ended, "T" for training, "E" for evaluation."""
 
-    cut: StepCut = field(default_factory=lambda: StepCut(ONE))
+    splitter: StepSplitter = field(default_factory=lambda: StepSplitter(ONE))
     ended: str = ""
     events: list[str] = field(default_factory=list)
 
@@ -36,25 +36,25 @@ class Script:
         self.events += ["|"] * len(kind) + [event]
 
     def load(self) -> None:
-        self._now("load", ENDS[self.cut.loader_entered()])
+        self._now("load", ENDS[self.splitter.loader_entered()])
 
     def exhaust(self) -> None:
         self.load()
-        self.cut.loader_exhausted()
+        self.splitter.loader_exhausted()
 
     def call(self, *modules: int, grad: bool = True) -> None:
         for module in modules:
-            self._now(f"call {module}", ENDS[self.cut.module_called(module, grad)])
+            self._now(f"call {module}", ENDS[self.splitter.module_called(module, grad)])
 
     def evaluate(self, *modules: int) -> None:
         self.call(*modules, grad=False)
 
     def train(self, *modules: int) -> None:
         self.call(*modules)
-        self._now("backward", ENDS[self.cut.backward()])
+        self._now("backward", ENDS[self.splitter.backward()])
 
     def step(self, first: bool = True) -> None:
-        if self.cut.optimizer_stepped(first):
+        if self.splitter.optimizer_stepped(first):
             self.ended += "T"
             self.events += ["step", "|"]
 
@@ -84,8 +84,8 @@ def test_optimizers_that_step_only_in_backward_passes_end_steps_at_the_next_forw
     script = Script()
     for _ in range(3):
         script.train(MODEL)
-        script.cut.stepped_in_backward()
-    assert script.ended == "TT" and script.cut.at_stop == StepEnd.TRAINING
+        script.splitter.stepped_in_backward()
+    assert script.ended == "TT" and script.splitter.at_stop == StepEnd.TRAINING
 
 
 def test_an_optimizer_after_the_backward_pass_ends_steps_even_if_others_step_in_the_backward_pass() -> None:
@@ -94,7 +94,7 @@ def test_an_optimizer_after_the_backward_pass_ends_steps_even_if_others_step_in_
     for accumulated in (1, 2, 2):
         for _ in range(accumulated):
             script.train(MODEL)
-            script.cut.stepped_in_backward()
+            script.splitter.stepped_in_backward()
         script.step()
     assert script.ended == "TTT"
 
@@ -165,7 +165,7 @@ def test_two_models_called_on_one_batch_without_gradients_share_a_step() -> None
     script = Script()
     for _ in range(3):
         script.evaluate(MODEL, OTHER, OTHER)
-    assert script.ended == "EE" and script.cut.evaluating
+    assert script.ended == "EE" and script.splitter.evaluating
 
 
 @pytest.mark.parametrize("loader", [True, False])
@@ -175,7 +175,7 @@ def test_an_inference_script_consists_of_evaluation_steps(loader: bool) -> None:
         if loader:
             script.load()
         script.evaluate(MODEL)
-    assert script.ended == "EEE" and script.cut.evaluating
+    assert script.ended == "EEE" and script.splitter.evaluating
 
 
 def test_each_evaluation_of_a_repeated_batch_is_a_step() -> None:
@@ -198,7 +198,7 @@ def test_a_forward_pass_with_gradients_does_not_end_a_training_step() -> None:
     script = Script()
     for _ in range(3):
         script.call(MODEL)
-    assert script.ended == "" and not script.cut.evaluating
+    assert script.ended == "" and not script.splitter.evaluating
     script.train(MODEL)
     script.step()
     batches(script, 3, lambda: script.call(MODEL))
@@ -242,16 +242,16 @@ def test_samples_generated_between_batches_are_evaluation_steps() -> None:
 
 
 def test_evaluation_is_reported_until_gradients_are_used() -> None:
-    cut = StepCut(ONE)
-    assert not cut.evaluating
-    cut.module_called(MODEL, False)
-    assert cut.evaluating
-    cut.module_called(OTHER, True)
-    assert not cut.evaluating
-    cut.loader_entered()
-    cut.module_called(MODEL, False)
-    cut.backward()
-    assert not cut.evaluating
+    splitter = StepSplitter(ONE)
+    assert not splitter.evaluating
+    splitter.module_called(MODEL, False)
+    assert splitter.evaluating
+    splitter.module_called(OTHER, True)
+    assert not splitter.evaluating
+    splitter.loader_entered()
+    splitter.module_called(MODEL, False)
+    splitter.backward()
+    assert not splitter.evaluating
 
 
 # What a script does between two ends of training steps, and what steps that makes. Each ends with a loader entry or a step.
@@ -330,32 +330,32 @@ def test_any_sequence_of_training_and_evaluation_is_cut_into_steps(
 
 @given(st.lists(st.sampled_from(["load", "exhaust", "grad", "plain", "backward", "first", "second"]), max_size=40))
 def test_a_batch_with_a_backward_pass_never_ends_an_evaluation_step(events: list[str]) -> None:
-    cut = StepCut(ONE)
+    splitter = StepSplitter(ONE)
     trained = called = False  # since the last step end or batch
     for event in events:
         if event in ("load", "exhaust"):
-            ended = cut.loader_entered()
+            ended = splitter.loader_entered()
             assert not (ended and trained) and (called or not ended)
             trained = called = False
             if event == "exhaust":
-                cut.loader_exhausted()
+                splitter.loader_exhausted()
         elif event in ("grad", "plain"):
-            ended = cut.module_called(MODEL, event == "grad")
+            ended = splitter.module_called(MODEL, event == "grad")
             assert not (ended and trained)
             trained, called = trained and not ended, True
         elif event == "backward":
-            cut.backward()
+            splitter.backward()
             trained = True
-        elif cut.optimizer_stepped(event == "first"):
-            assert not cut.evaluating
+        elif splitter.optimizer_stepped(event == "first"):
+            assert not splitter.evaluating
             trained = called = False
 
 
 def test_a_script_without_backward_passes_is_one_evaluation_step() -> None:
-    without = StepCut(Optimizers())
+    without = StepSplitter(Optimizers())
     without.module_called(MODEL, True)
     assert without.at_stop is StepEnd.EVALUATION
-    about_to_train = StepCut(ONE)
+    about_to_train = StepSplitter(ONE)
     about_to_train.module_called(MODEL, True)
     assert about_to_train.at_stop is StepEnd.NOTHING
 
@@ -368,15 +368,15 @@ def test_without_an_optimizer_the_next_forward_pass_ends_a_step_but_a_metric_doe
     module: int, grad: bool, ends: str
 ) -> None:
     """GIVEN a script that updates its weights itself WHEN a module is called after the backward pass."""
-    script = Script(StepCut(Optimizers()))
+    script = Script(StepSplitter(Optimizers()))
     script.train(MODEL)
     script.call(module, grad=grad)
     assert script.ended == ends
 
 
 def test_a_first_backward_pass_without_an_optimizer_is_no_complete_step_at_the_end() -> None:
-    script = Script(StepCut(Optimizers()))
+    script = Script(StepSplitter(Optimizers()))
     script.train(MODEL)
-    assert script.cut.at_stop == StepEnd.NOTHING
+    assert script.splitter.at_stop == StepEnd.NOTHING
     script.train(MODEL)
-    assert (script.ended, script.cut.at_stop) == ("T", StepEnd.TRAINING)
+    assert (script.ended, script.splitter.at_stop) == ("T", StepEnd.TRAINING)

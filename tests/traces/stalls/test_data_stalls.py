@@ -88,7 +88,7 @@ def test_the_loader_model_uses_measured_batch_costs_and_free_cores() -> None:
 
 
 def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
-    cold = replace(loading(400, missed=4_000_000), dropped=4, kept=1, untold=2)
+    cold = replace(loading(400, missed=4_000_000), dropped=4, kept=1, undetermined=2)
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1], run_of(300), [cold])
     assert [note.partition(":")[0] for note in found.notes if "files" in note] == [
         "25% of the files stayed cached",

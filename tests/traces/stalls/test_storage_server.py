@@ -39,7 +39,7 @@ def test_a_cold_disk_drops_cached_files_and_counts_failures(tmp_path: Path) -> N
             file.read()
             client.drop_cached("a", file.fileno(), loading)
         client.close()
-    assert loading.dropped == 3 and loading.kept + loading.untold in (0, 3)  # 3 on a file system in memory
+    assert loading.dropped == 3 and loading.kept + loading.undetermined in (0, 3)  # 3 on a file system in memory
     with StorageServer(tmp_path / "t"), open(tmp_path / "a", "rb", buffering=0) as file:
         client = StorageClient(tmp_path / "t")
         client.drop_cached("a", file.fileno(), loading)
@@ -61,7 +61,7 @@ def test_processes_share_the_disk_and_their_reads_are_summed(tmp_path: Path) -> 
         client.note(Loading(batches=1, samples=16, workers=2, data_set_samples=100))
         assert (client.read("c", 10, 1) or 0) > 0
         client.close()
-        loading = Loading.sum(server.told)
+        loading = Loading.sum(server.loadings)
     assert (loading.batches, loading.samples) == (2, 48)
     assert (loading.workers, loading.data_set_samples) == (2, 100)
 

@@ -134,8 +134,8 @@ def exact_digits(data: bytes) -> bytes | None:
         return None
     pieces = _STAMP.split(data)
     decimals = set(pieces[2::3])
-    told = decimals - {None}
-    unpadded = any(len(d) < 3 for d in told) and not told <= _ROUNDED_DECIMALS
+    digit_counts = decimals - {None}
+    unpadded = any(len(d) < 3 for d in digit_counts) and not digit_counts <= _ROUNDED_DECIMALS
 
     def padded(digits: bytes) -> bytes:
         return digits.rjust(3, b"0") if unpadded else digits.ljust(3, b"0")[:3]
@@ -203,5 +203,5 @@ def external_ids_are_ops(external: Column, correlation: Column) -> bool:
 
     In files of torch 1.12 to 2.3, the `External id` is a copy of the correlation id.
     """
-    told = external > 0
-    return bool(told.any()) and float(np.mean(external[told] == correlation[told])) < 0.5
+    has_id = external > 0
+    return bool(has_id.any()) and float(np.mean(external[has_id] == correlation[has_id])) < 0.5

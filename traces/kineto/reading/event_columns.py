@@ -229,8 +229,8 @@ def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dic
         problems["event-without-name"] += 1
         name = "unknown"
     for key in ("pid", "tid"):
-        told = event.get(key, 0)
-        mended[key] = told if type(told) in (int, str) else _number(told, 0)
+        value = event.get(key, 0)
+        mended[key] = value if type(value) in (int, str) else _number(value, 0)
     args = event.get("args")
     return mended | {"name": name, "args": args if isinstance(args, dict) else {}}
 

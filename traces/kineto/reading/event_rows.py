@@ -95,28 +95,28 @@ def taken(category: str, events: list[Event]) -> Taken:
     try:
         *fields, args = zip(*map(_TAKE, events), strict=True)
         names = _shared(fields[0])
-        return [names, *fields[1:], *_told(category, names, args)]
+        return [names, *fields[1:], *_args_of_category(category, names, args)]
     except (KeyError, TypeError):
         fields = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
         texts = [name if isinstance(name, str) else "" for name in fields[0]]
         kept = [event.get("args") for event in events]
-        return [*fields, *_told(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
+        return [*fields, *_args_of_category(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
 
 
-def _told(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -> Taken:
-    told: Taken = []
+def _args_of_category(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -> Taken:
+    columns: Taken = []
     for key, default in _ARGS.get(category, _NO_ARGS).items():
         if key == SHAPES:
-            told.append(_shared(keys_of(args)))
+            columns.append(_shared(keys_of(args)))
         elif key == LAYOUT:
-            told.append(tuple(layouts_of(args)))
+            columns.append(tuple(layouts_of(args)))
         elif key == COMMS:
-            told.append(_of_comms(names, args))
+            columns.append(_of_comms(names, args))
         elif key == CONFIG:
-            told.append(_shared(_configs(args)))
+            columns.append(_shared(_configs(args)))
         else:
-            told.append(tuple(map(dict.get, args, repeat(key), repeat(default))))
-    return told
+            columns.append(tuple(map(dict.get, args, repeat(key), repeat(default))))
+    return columns
 
 
 def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:

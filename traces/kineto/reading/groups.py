@@ -183,8 +183,8 @@ class Groups:
                     values.setdefault((str(event.get("pid", "")), name), []).append(value)
         figures: dict[str, dict[str, dict[str, float]]] = {}
         for (gpu, name), of in values.items():
-            told = {"samples": len(of), "mean": round(sum(of) / len(of), 6), "max": max(of)}
-            figures.setdefault(gpu.removesuffix(" Counters"), {})[name] = told
+            counter_facts = {"samples": len(of), "mean": round(sum(of) / len(of), 6), "max": max(of)}
+            figures.setdefault(gpu.removesuffix(" Counters"), {})[name] = counter_facts
         return figures
 
     def thread_names(self) -> dict[tuple[Any, Any], str]:

@@ -130,8 +130,8 @@ def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Col
     for call in np.flatnonzero((calls > 0) & np.isin(calls, device.correlation[rows])).tolist():
         named.setdefault((int(calls[call]), int(host.named[call])), []).append(call)
     for row in rows.tolist():
-        told = int(device.named[row])
-        same = named.get((int(device.correlation[row]), told), []) if told > 0 else []
+        name = int(device.named[row])
+        same = named.get((int(device.correlation[row]), name), []) if name > 0 else []
         if same:
             begun = [call for call in same if host.spans.start_ns[call] <= device.spans.start_ns[row]]
             launch[row] = max(begun or same[:1], key=lambda call: int(host.spans.start_ns[call]))

@@ -43,4 +43,4 @@ def results_among(op: str, types: Sequence[object]) -> int:
     known = _results_by_arguments().get(name, {}) if op.startswith("aten::") else {}
     results = known.get(len(types), 1 if overload else 0)
     last = types[len(types) - results :]
-    return results if all(isinstance(told, list) or told not in _NO_TENSORS for told in last) else 0
+    return results if all(isinstance(arg_type, list) or arg_type not in _NO_TENSORS for arg_type in last) else 0

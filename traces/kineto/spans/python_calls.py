@@ -1,7 +1,7 @@
 """Removes this tool's own Python functions and very short Python calls from a profile.
 
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions
-    trace = folded(profile)                         # without short functions that run no op
+    trace = without_short_calls(profile)                         # without short functions that run no op
 
 Note [Whose call is it]
     This tool's functions also run in a recorded script, for example around module calls. They are recognized by file, line and
@@ -67,7 +67,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
     return kept
 
 
-def folded(profile: Trace) -> Trace:
+def without_short_calls(profile: Trace) -> Trace:
     """Remove this tool's Python functions and very short Python functions from a profile."""
     # see Note [Folding]
     host = profile.host
@@ -75,11 +75,11 @@ def folded(profile: Trace) -> Trace:
     if not is_call.any():
         return profile
     profile = _without(profile, ~scripts_calls(host.parent, is_call, [profile.strings[name] for name in host.name.tolist()]))
-    profile = _without(profile, is_fleeting(profile))
+    profile = _without(profile, is_short_call(profile))
     return _without_unused_names(profile)
 
 
-def is_fleeting(trace: Trace) -> Column:
+def is_short_call(trace: Trace) -> Column:
     """Return a boolean mask of calls of short Python functions: less than 10 us and no op."""
     # see Note [Folding]
     host = trace.host

@@ -19,8 +19,7 @@ def each_event_once(
 ) -> tuple[HostColumns, DeviceColumns, dict[int, Event]]:
     """Return the columns without repeated events. `comms` maps rows of `host` to arguments of collectives.
 
-    Events are compared only if a runtime call was written twice, because different kernels of a CUDA graph may be equal in all
-    columns.
+    Events are compared only if a runtime call was written twice. Kernels of a CUDA graph may otherwise be equal in all columns.
     """
     spans = host.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))

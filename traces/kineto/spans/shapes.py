@@ -18,7 +18,7 @@ import orjson
 from traces.kineto.reading.eras import DTYPES
 from traces.kineto.spans.out_variants import may_write_into_arguments, results_among
 from traces.model.layouts import LAYOUT_ARG, LAYOUTS, memory_layout
-from traces.model.trace import NONE, UNTOLD_LIST, Column, Strings, shapes_text
+from traces.model.trace import NONE, UNKNOWN_LIST, Column, Strings, shapes_text
 
 NO_SHAPES = b"null,null"
 _MARK = "|"
@@ -64,8 +64,8 @@ class Shapes:
         return row
 
     def _leave_out_results(self, names: Column, keys: list[bytes], rows: Column) -> None:
-        asked = [index for index in np.unique(names).tolist() if may_write_into_arguments(self._strings[index])]
-        at = np.flatnonzero(np.isin(names, asked))
+        writers = [index for index in np.unique(names).tolist() if may_write_into_arguments(self._strings[index])]
+        at = np.flatnonzero(np.isin(names, writers))
         calls, first, which = np.unique(names[at] * np.int64(1 << 32) + rows[at], return_index=True, return_inverse=True)
         found = np.empty(len(calls), "i4")
         for place, row in enumerate(at[first].tolist()):
@@ -91,7 +91,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Serialize each row of the columns to JSON, without the outer brackets, such as `[1,2],"a"`."""
+    """Serialize columns to JSON, with one text per row, such as `[1, 2], "a"`."""
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
     except orjson.JSONEncodeError:
@@ -139,15 +139,15 @@ def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
     shapes: list[str] = []
     dtypes: list[str] = []
     for position, dim in enumerate(dims):
-        told = types[position] if position < len(types) else ""
+        dtype = types[position] if position < len(types) else ""
         if _is_shape(dim):
             shapes.append(shapes_text([dim]))
-            dtypes.append(_dtype(told))
-        elif dim == [] and told == "TensorList":
-            shapes.append(UNTOLD_LIST)
+            dtypes.append(_dtype(dtype))
+        elif dim == [] and dtype == "TensorList":
+            shapes.append(UNKNOWN_LIST)
             dtypes.append("")
         elif isinstance(dim, list):
-            inner_types = told if isinstance(told, list) else []
+            inner_types = dtype if isinstance(dtype, list) else []
             for i, inner in enumerate(dim):
                 if _is_shape(inner):
                     shapes.append(shapes_text([inner]))
@@ -155,8 +155,8 @@ def describe(dims: list[Any], types: list[Any]) -> tuple[str, str | None]:
     return ";".join(shapes), ";".join(dtypes) if types else None
 
 
-def _dtype(told: Any) -> str:
-    return DTYPES.get(told, "") if isinstance(told, str) else ""
+def _dtype(scalar_type: Any) -> str:
+    return DTYPES.get(scalar_type, "") if isinstance(scalar_type, str) else ""
 
 
 def _is_shape(dim: Any) -> bool:

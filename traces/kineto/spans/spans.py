@@ -234,7 +234,7 @@ def _read_device(
         parts.append(
             DeviceSpans.of(
                 name=read.names,
-                device=_told(read.numbers("device"), read.pids),
+                device=_with_fallback(read.numbers("device"), read.pids),
                 stream=_streams(read, kind),
                 kind=np.full(len(read), kind),
                 start_ns=read.start_ns,
@@ -323,16 +323,16 @@ def _id(numbers: Column) -> Column:
     return np.where(numbers > 0, numbers, NONE)
 
 
-def _told(told: Column, fallback: list[Any]) -> Column:
-    for row in np.flatnonzero(told == ABSENT).tolist():
+def _with_fallback(column: Column, fallback: list[Any]) -> Column:
+    for row in np.flatnonzero(column == ABSENT).tolist():
         digits = _DIGITS.search(str(fallback[row]))
-        told[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
-    return told
+        column[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
+    return column
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
     """Since April 2026, Kineto records the synchronization events of a stream under another stream number."""
-    streams = _told(read.numbers("stream"), read.tids)
+    streams = _with_fallback(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS
     return streams

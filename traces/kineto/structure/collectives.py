@@ -36,10 +36,10 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
     found = []
     for row, (backend, name) in ranges.items():
         around = next((at for at in host.outward(row) if at in tables.comms and at not in ranges), NONE)
-        told = tables.comms.get(around, {})
-        dtype, size_bytes = _size(told, tables.comms[row])
-        group = told.get("Process Group Name", told.get("Process Group ID"))
-        communicator = told.get("Comms Id")  # the id exceeds 63 bits, so it is stored as text
+        args = tables.comms.get(around, {})
+        dtype, size_bytes = _size(args, tables.comms[row])
+        group = args.get("Process Group Name", args.get("Process Group ID"))
+        communicator = args.get("Comms Id")  # the id exceeds 63 bits, so it is stored as text
         called_ns = int(host.start_ns[around if around != NONE else row])
         start_ns, end_ns = on_device.get(row, (called_ns, called_ns + int(host.duration_ns[row])))
         found.append(
@@ -47,14 +47,14 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
                 "name": strings.add(name),
                 "dtype": strings.add(dtype) if dtype else NONE,
                 "group": strings.add(str(group)) if isinstance(group, str | int) else NONE,
-                "group_size": _count(told.get("Group size"), 1 << 31),
+                "group_size": _count(args.get("Group size"), 1 << 31),
                 "backend": strings.add(backend),
                 "bytes": size_bytes,
                 "start_ns": start_ns,
                 "duration_ns": end_ns - start_ns,
                 "called_ns": called_ns if called_ns != start_ns else NONE,
                 "communicator": strings.add(str(communicator)) if type(communicator) in (int, str) else NONE,
-                "sequence": _count(told.get("Seq"), 1 << 62),
+                "sequence": _count(args.get("Seq"), 1 << 62),
                 "ending": Ending.UNSEEN if backend in _ON_DEVICE and row not in on_device else Ending.SEEN,
             }
         )
@@ -74,8 +74,8 @@ def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) 
     return {row: (int(device.start_ns[own].min()), int(ends[own].max())) for row, own in kernels.items()}
 
 
-def _size(told: Event, of_range: Event) -> tuple[str, int]:
-    elements, scalar = _count(told.get("In msg nelems"), 1 << 48), told.get("dtype")
+def _size(args: Event, of_range: Event) -> tuple[str, int]:
+    elements, scalar = _count(args.get("In msg nelems"), 1 << 48), args.get("dtype")
     if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
         return SCALAR_TYPES[scalar], elements * itemsize(SCALAR_TYPES[scalar])
     dims, types = of_range.get("Input Dims"), of_range.get("Input type")

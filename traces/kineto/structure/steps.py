@@ -60,8 +60,8 @@ from traces.model.trace import (
     parse_shapes,
 )
 from traces.names.device_names import copy_direction
-from traces.script.phase_rule import ASIDE, PLAIN, PhaseCut, Segment, op_class
-from traces.script.step_rule import RECORDERS_MARK, Optimizers, StepCut
+from traces.script.phase_rule import ASIDE, PLAIN, PhaseSplitter, Segment, op_class
+from traces.script.step_rule import RECORDERS_MARK, Optimizers, StepSplitter
 
 _EXPLICIT = (
     ("loader", re.compile(r"enumerate\(DataLoader\)#")),
@@ -199,35 +199,35 @@ class _BatchEnds:
     def _cut(self, begin_ns: int, end_ns: int, begins_before: bool = False) -> tuple[list[int], bool]:
         inside = [event for event in self._events if begin_ns <= event.start_ns < end_ns]
         calls = [call for call in self._modules if (begins_before or begin_ns <= call[0]) and call[0] < end_ns]
-        told = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
-        told.sort(key=lambda one: one[0])
+        timed = [(event.start_ns, event, NONE) for event in inside] + [(start_ns, None, name) for start_ns, name in calls]
+        timed.sort(key=lambda one: one[0])
         guesses = not self._modules
         optimizers = Optimizers()
         optimizers.add(self)
-        cut = StepCut(optimizers)
+        splitter = StepSplitter(optimizers)
         ends: list[int] = []
         batch_ns = NONE  # start of a new batch that no op has used yet
-        for start_ns, event, module in told:
+        for start_ns, event, module in timed:
             if event is None:
-                if cut.module_called(module, self._with_gradient):
+                if splitter.module_called(module, self._with_gradient):
                     ends.append(start_ns)
             elif event.name == "loader":
-                if cut.loader_entered():
+                if splitter.loader_entered():
                     ends.append(start_ns)
                 batch_ns = start_ns
             elif event.name == "h2d":
                 batch_ns = start_ns if batch_ns == NONE else batch_ns
             elif event.name == "engine":
-                cut.backward()
+                splitter.backward()
             elif event.name == "optimizer":
-                if cut.optimizer_stepped(event.leads):
+                if splitter.optimizer_stepped(event.leads):
                     ends.append(min(event.end_ns, end_ns))
                     batch_ns = NONE
             elif guesses and batch_ns != NONE and not event.name and event.kind == PLAIN and self._of_model(event):
-                if cut.module_called(event.like, self._with_gradient and not event.quiet):
+                if splitter.module_called(event.like, self._with_gradient and not event.quiet):
                     ends.append(start_ns if self._trains else batch_ns)
                 batch_ns = NONE
-        return ends, cut.evaluating
+        return ends, splitter.evaluating
 
     def _forward_after_backward(self) -> list[int]:
         found = []
@@ -282,13 +282,13 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
         return Phases.empty()
     starts = [event.start_ns for event in events]
     markers = Markers(tables.host, tables.device)
-    cut = PhaseCut()
+    splitter = PhaseSplitter()
     parts = []
     for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
         first, last = np.searchsorted(starts, [begin, end])
-        segments = _cut(cut, events[first:last], begin, end) or [Segment("other", begin, end)]
+        segments = _cut(splitter, events[first:last], begin, end) or [Segment("other", begin, end)]
         edges = np.array([s.start_ns for s in segments] + [end])
-        told = markers.at(edges)
+        device_ns = markers.at(edges)
         parts.append(
             Phases.of(
                 step=np.full(len(segments), row),
@@ -296,14 +296,14 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
                 start_ns=edges[:-1],
                 duration_ns=np.diff(edges),
                 device=np.full(len(segments), markers.device),
-                device_start_ns=told[:-1],
-                device_end_ns=told[1:],
+                device_start_ns=device_ns[:-1],
+                device_end_ns=device_ns[1:],
             )
         )
     return Phases.concatenated(parts)
 
 
-def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
+def _cut(splitter: PhaseSplitter, events: list[_StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
     """Return the phases of one step.
 
     Note [The engine's run]
@@ -312,7 +312,7 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
         too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients, also belong
         to it.
     """
-    now = cut.begin_ns = begin_ns
+    now = splitter.begin_ns = begin_ns
     run: list[_StepEvent] = []
     held: list[_StepEvent] = []  # ops of the engine if its run continues after them
 
@@ -323,10 +323,10 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
 
     def feed(event: _StepEvent) -> None:
         if event.name:
-            cut.enter(event.name, clamped(event.start_ns))
-            cut.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
+            splitter.enter(event.name, clamped(event.start_ns))
+            splitter.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
         else:
-            cut.op(event.kind, clamped(event.start_ns))
+            splitter.op(event.kind, clamped(event.start_ns))
 
     def flush() -> None:
         if any(event.name for event in run):
@@ -350,7 +350,7 @@ def _cut(cut: PhaseCut, events: list[_StepEvent], begin_ns: int, end_ns: int) ->
             flush()
             (run if event.seeds else held).append(event)
     flush()
-    return [s for s in cut.close(end_ns) if s.end_ns > s.start_ns]
+    return [s for s in splitter.close(end_ns) if s.end_ns > s.start_ns]
 
 
 def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:

@@ -43,7 +43,7 @@ class SlotTimes:
         self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """Convert positions on the time axis to times in the trace.
+        """Return the time of the trace at each position on the axis.
 
         For a position in a gap, return the time at which the gap began.
         """

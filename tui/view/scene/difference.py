@@ -31,7 +31,7 @@ class Difference:
         at = ", ".join(part for part in (short_name(self.op) if self.op else "", self.phase) if part)
         name = short_name(self.name) + (f" ({at})" if at else "")
         a, b = map(time_text, self.times_ns)
-        said = {
+        meaning = {
             "gone": f"{name} is gone: {a}",
             "new": f"{name} is new: {b}",
             "another kernel": f"{name} became {short_name(self.other_name)}: {a} → {b}",
@@ -41,4 +41,4 @@ class Difference:
             "phase shorter": f"{self.name} takes less time on the host: {a} → {b}",
         }.get(self.what, f"{name} is {self.what}: {a} → {b}")
         often = f", {counted(self.count, 'time')} in {counted(self.steps, 'step')}" if self.count > 1 else ""
-        return f"{time_text(self.total_ns, signed=True)}{often}: {said}"
+        return f"{time_text(self.total_ns, signed=True)}{often}: {meaning}"

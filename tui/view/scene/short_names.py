@@ -27,7 +27,7 @@ def short_name(text: str) -> str:
     bare, _, arguments = name.partition("<")
     if " " not in bare:
         name = bare.rpartition("::")[2] or name
-        told = _FUNCTOR.search(arguments)
-        if told is not None:
-            name = f"{told[1]} {name}"
+        functor = _FUNCTOR.search(arguments)
+        if functor is not None:
+            name = f"{functor[1]} {name}"
     return plain(name)

@@ -177,10 +177,10 @@ def _stretch(scene: Scene, axis: Axis, begin_ns: int, end_ns: int) -> TabTable:
     if any(of_devices):
         add("", "GPU busy", [of.busy_ns for of in sides], nothing)
         add("", "GPU idle", [of.idle_ns for of in sides], nothing)
-    for reason, said in REASONS.items():
+    for reason, label in REASONS.items():
         times = [of.idle_by_reason[reason] for of in sides]
         if any(times):
-            add("idle", said, times, nothing)
+            add("idle", label, times, nothing)
     of_ranks = [of.length_ns * len(trace.ranks) for of, trace in zip(sides, scene.traces, strict=True)]
     for what, table, found, lengths in (
         ("phase", "phases", [of.phases for of in sides], of_ranks),

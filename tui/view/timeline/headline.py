@@ -51,13 +51,13 @@ def headline(scene: Scene, width: int) -> list[Said]:
 
 
 def _verdict(of: Comparison) -> Said:
-    (said, style), *_ = verdict_sentences(of)
-    said = said.rstrip(".")
+    (sentence, style), *_ = verdict_sentences(of)
+    sentence = sentence.rstrip(".")
     if of.verdict.same is None:
         return Said(f"Same program? Unknown: {of.verdict.reason}", "plain")
     if of.verdict.same:
-        said = f"Same program, {said} · {of.verdict.reason}"
-    return Said(said, "good" if style == "green" else "bad")
+        sentence = f"Same program, {sentence} · {of.verdict.reason}"
+    return Said(sentence, "good" if style == "green" else "bad")
 
 
 def _pair_figures(of: Comparison) -> list[str]:
@@ -116,7 +116,7 @@ def _figures(of: Summary) -> list[str]:
 def _of_devices(words: str, values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
     if len(values) == 1:
         return [f"{words} {text(value)}" for value in values.values()]
-    return [f"{words} {told}" for told in of_devices(values, text)]
+    return [f"{words} {device_text}" for device_text in of_devices(values, text)]
 
 
 def _packed(figures: list[str], width: int) -> list[Said]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from traces.script.phase_rule import ASIDE, LOSS, PLAIN
-from traces.script.script_cut import CutStep, ScriptCut
+from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 
 
@@ -21,7 +21,7 @@ class Script:
         self.optimizers, self.optimizer, self.more = Optimizers(), Optimizer(), more
         if optimizer:
             self.optimizers.add(self.optimizer)
-        self.cut = ScriptCut[str](self, self.optimizers)
+        self.splitter = ScriptSplitter[str](self, self.optimizers)
         self.now_ns = 0
         self.steps: list[str] = []
         self.cut_steps: list[CutStep] = []
@@ -38,20 +38,20 @@ class Script:
             self.now_ns += 1
 
     def in_phase(self, thread: str, phase: str, **how: Any) -> None:
-        self.cut.enter(thread, phase, self.now_ns, **how)
+        self.splitter.enter(thread, phase, self.now_ns, **how)
         self.now_ns += 10
-        self.cut.leave(thread, phase, self.now_ns)
+        self.splitter.leave(thread, phase, self.now_ns)
 
     def _module(self, thread: str, grad: bool = True) -> None:
-        self.cut.module_called(thread, 1, grad, self.now_ns)
+        self.splitter.module_called(thread, 1, grad, self.now_ns)
         self.now_ns += 10
-        self.cut.module_returned()
+        self.splitter.module_returned()
 
     def _evaluated(self, thread: str) -> None:
         self._module(thread, grad=False)
 
     def _op(self, thread: str, kind: int = PLAIN) -> None:
-        self.cut.op(thread, kind, self.now_ns)
+        self.splitter.op(thread, kind, self.now_ns)
         self.now_ns += 10
 
     def _loss(self, thread: str) -> None:
@@ -62,23 +62,23 @@ class Script:
 
     def _optimizer(self, thread: str) -> None:
         self.in_phase(thread, "optimizer")
-        self.cut.optimizer_stepped(thread, True, self.now_ns)
+        self.splitter.optimizer_stepped(thread, True, self.now_ns)
 
     def _second_optimizer(self, thread: str) -> None:
         self.in_phase(thread, "optimizer")
-        self.cut.optimizer_stepped(thread, False, self.now_ns)
+        self.splitter.optimizer_stepped(thread, False, self.now_ns)
 
     def _made(self, thread: str) -> None:
         self.other = Optimizer()
         self.optimizers.add(self.other)
 
     def _exhausted(self, thread: str) -> None:
-        self.cut.loader_exhausted(thread)
+        self.splitter.loader_exhausted(thread)
 
     def _stop(self, thread: str) -> None:
-        self.cut.stop(thread, self.now_ns)
+        self.splitter.stop(thread, self.now_ns)
 
-    # --- what ScriptCut reports
+    # --- what ScriptSplitter reports
 
     def segment_begins(self, thread: str, name: str, now_ns: int) -> None:
         self.began.append(name)
@@ -176,7 +176,7 @@ def test_the_next_copy_ends_an_inference_step_only_if_it_moves_a_tensor() -> Non
 def test_a_copy_within_a_module_ends_no_inference_step() -> None:
     run = Script(optimizer=False)
     run.do("h2d evaluated")
-    run.cut.module_called("main", 2, False, run.now_ns)
+    run.splitter.module_called("main", 2, False, run.now_ns)
     run.do("h2d")
     assert run.steps == []
 
@@ -236,22 +236,22 @@ def test_other_threads_make_no_phases_once_the_script_s_thread_is_known() -> Non
     run.do("op loader module loss backward optimizer".replace("optimizer", "second_optimizer"), thread="prefetcher")
     run.do("loss backward optimizer")
     assert [phase.name for phase in run.cut_steps[0].segments] == ["loader", "forward", "loss", "backward", "optimizer"]
-    assert run.cut.thread == "main"
+    assert run.splitter.thread == "main"
 
 
 def test_the_first_optimizer_s_thread_is_the_script_s_thread() -> None:
     run = Script()
     run.do("loader", thread="prefetcher")
     run.do("optimizer", thread="trainer")
-    assert run.cut.thread == "trainer"
+    assert run.splitter.thread == "trainer"
 
 
 def test_phases_alone_do_not_show_the_script_s_thread() -> None:
     run = Script()
     run.do("zero_grad op", thread="other")
-    assert run.cut.thread is None
+    assert run.splitter.thread is None
     run.do("module", thread="main")
-    assert run.cut.thread == "main"
+    assert run.splitter.thread == "main"
 
 
 @pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])
@@ -268,10 +268,10 @@ def test_an_optimizer_in_a_backward_pass_ends_no_step() -> None:
     """Hooks of parameters call optimizers, also in a thread of autograd."""
     run = Script()
     run.do("loader module")
-    run.cut.enter("main", "backward", run.now_ns)
-    run.cut.optimizer_stepped("autograd", False, run.now_ns)
-    run.cut.optimizer_stepped("main", False, run.now_ns)
-    run.cut.leave("main", "backward", run.now_ns + 10)
+    run.splitter.enter("main", "backward", run.now_ns)
+    run.splitter.optimizer_stepped("autograd", False, run.now_ns)
+    run.splitter.optimizer_stepped("main", False, run.now_ns)
+    run.splitter.leave("main", "backward", run.now_ns + 10)
     assert run.steps == []
     run.do("loader")
     assert len(run.steps) == 1
@@ -281,7 +281,7 @@ def test_an_optimizer_after_a_backward_pass_may_end_no_step() -> None:
     """Only the first optimizer ends steps, and an optimizer outside of backward passes shows that the script has one."""
     run = Script()
     run.do("loader module backward")
-    run.cut.optimizer_stepped("main", False, run.now_ns)
+    run.splitter.optimizer_stepped("main", False, run.now_ns)
     run.do("loader")
     assert run.steps == []
 
@@ -293,27 +293,27 @@ def test_a_forward_pass_that_was_not_seen_begins_after_the_loader_in_every_step(
 
 def test_a_phase_within_another_phase_is_not_left() -> None:
     run = Script()
-    run.cut.enter("main", "backward", 0)
+    run.splitter.enter("main", "backward", 0)
     run.do("h2d")
-    assert run.cut.entered == "backward" and run.left == []
-    run.cut.leave("main", "backward", 20)
-    assert (run.cut.entered, run.cut.current, run.left) == ("", "backward", ["backward"])
+    assert run.splitter.entered == "backward" and run.left == []
+    run.splitter.leave("main", "backward", 20)
+    assert (run.splitter.entered, run.splitter.current, run.left) == ("", "backward", ["backward"])
 
 
 def test_ops_change_no_phase_while_an_entered_phase_lasts() -> None:
     run = Script()
-    run.cut.enter("main", "backward", 0)
-    assert run.cut.turns == (False, False, False)
-    run.cut.leave("main", "backward", 10)
-    assert run.cut.turns == (True, True, True)
+    run.splitter.enter("main", "backward", 0)
+    assert run.splitter.turns == (False, False, False)
+    run.splitter.leave("main", "backward", 10)
+    assert run.splitter.turns == (True, True, True)
     run.do("module")
-    assert run.cut.turns == (False, True, False)
+    assert run.splitter.turns == (False, True, False)
 
 
 def test_a_module_within_an_entered_phase_is_no_forward_pass() -> None:
     run = Script()
     run.do("loader module")
-    run.cut.enter("main", "optimizer", run.now_ns)
+    run.splitter.enter("main", "optimizer", run.now_ns)
     began = list(run.began)
     run.do("module")
     assert run.began == began
@@ -331,9 +331,9 @@ def test_a_step_tells_when_its_last_phase_was_left() -> None:
 def test_a_step_becomes_a_training_step_at_its_backward_pass() -> None:
     run = Script()
     run.do("loader")
-    assert run.cut.is_undecided
+    assert run.splitter.is_undecided
     run.do("evaluated")
-    assert not run.cut.is_undecided
+    assert not run.splitter.is_undecided
     run.do("backward")
     assert run.evaluates == [True, False]
 

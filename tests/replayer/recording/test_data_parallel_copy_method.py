@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, Transport, nccl_ops, transport_of
+from replayer.recording.data_parallel_stages import BROADCAST, REDUCE, CopyMethod, copy_method_of, nccl_ops
 from replayer.recording.recorded_run import RecordedRun
 from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Phases, Steps, Thread, Trace
 
@@ -39,20 +39,21 @@ def recording(*work: tuple[str, DeviceKind, int], op: str = "Broadcast") -> Trac
 
 
 @pytest.mark.parametrize(
-    ("work", "transport"),
+    ("work", "copy_method"),
     [
         (
             [("cat", DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 1)],
-            Transport.NCCL,
+            CopyMethod.NCCL,
         ),
-        ([("cat", DeviceKind.KERNEL, 0), ("Memcpy PtoP (Device -> Device)", DeviceKind.MEMCPY, 1)], Transport.COPIES),
-        ([("cat", DeviceKind.KERNEL, 0), ("cat", DeviceKind.KERNEL, 1)], Transport.NOTHING),
-        ([("cat", DeviceKind.KERNEL, 0)], Transport.COPIES),  # one GPU: nothing had to travel
+        ([("cat", DeviceKind.KERNEL, 0), ("Memcpy PtoP (Device -> Device)", DeviceKind.MEMCPY, 1)], CopyMethod.COPIES),
+        ([("cat", DeviceKind.KERNEL, 0), ("cat", DeviceKind.KERNEL, 1)], CopyMethod.NOTHING),
+        ([("cat", DeviceKind.KERNEL, 0)], CopyMethod.COPIES),  # one GPU: nothing had to travel
     ],
 )
-def test_the_launched_kernels_show_the_transport(work: list[tuple[str, DeviceKind, int]], transport: Transport) -> None:
-    assert transport_of(recording(*work)) is transport
-    assert transport_of(recording(*work, op="aten::cat")) is (transport if transport is Transport.NCCL else Transport.COPIES)
+def test_the_launched_kernels_show_the_copy_method(work: list[tuple[str, DeviceKind, int]], copy_method: CopyMethod) -> None:
+    assert copy_method_of(recording(*work)) is copy_method
+    without_copy_ops = copy_method if copy_method is CopyMethod.NCCL else CopyMethod.COPIES
+    assert copy_method_of(recording(*work, op="aten::cat")) is without_copy_ops
 
 
 def test_nccl_kernels_are_separate_ops_on_each_device() -> None:

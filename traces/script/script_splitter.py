@@ -1,12 +1,12 @@
 """Divides a running script into steps and phases, and reports them to the recorder or the replayer.
 
-    cut = ScriptCut(listener, optimizers)
-    cut.enter(thread, "loader", now_ns)             # listener.segment_begins(thread, "loader", now_ns)
-    cut.leave(thread, "loader", now_ns)             # listener.phase_left(...)
-    cut.module_called(thread, id(model), True, now_ns)      # listener.segment_begins(thread, "forward", now_ns)
-    cut.enter(thread, "backward", now_ns)
-    cut.leave(thread, "backward", now_ns)
-    cut.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
+    splitter = ScriptSplitter(listener, optimizers)
+    splitter.enter(thread, "loader", now_ns)             # listener.segment_begins(thread, "loader", now_ns)
+    splitter.leave(thread, "loader", now_ns)             # listener.phase_left(...)
+    splitter.module_called(thread, id(model), True, now_ns)      # listener.segment_begins(thread, "forward", now_ns)
+    splitter.enter(thread, "backward", now_ns)
+    splitter.leave(thread, "backward", now_ns)
+    splitter.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
 Note [The script's thread]
     Steps and phases belong to the thread that calls `step` of the first optimizer. Before the first call of an optimizer, they
@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from traces.script.phase_rule import ASIDE, LOSS, PLAIN, PhaseCut, Segment
-from traces.script.step_rule import Optimizers, StepCut, StepEnd
+from traces.script.phase_rule import ASIDE, LOSS, PLAIN, PhaseSplitter, Segment
+from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
 from traces.script.workload_observer import WorkloadObserver
 
 ThreadT = TypeVar("ThreadT")
@@ -70,16 +70,16 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains another call of the model after the current one. Return None if the number
-        of recorded calls is unknown."""
+        """Return True if the recorded step contains at least one more call of the model. Return None if the number of recorded
+        calls is unknown."""
 
 
-class ScriptCut(Generic[ThreadT]):
+class ScriptSplitter(Generic[ThreadT]):
     """Tracks the current step and phase of a running script. Times are integer nanoseconds."""
 
     def __init__(self, listener: ScriptListener[ThreadT], optimizers: Optimizers) -> None:
         self._listener = listener
-        self._steps, self.phases = StepCut(optimizers), PhaseCut()
+        self._steps, self.phases = StepSplitter(optimizers), PhaseSplitter()
         self.workload = WorkloadObserver()
         self.thread: ThreadT | None = None
         self._has_steps = False
