@@ -148,7 +148,7 @@ class CycleDetector:
         if events is None:
             return None
         step = _Step(events, memory.usage.allocated_bytes)
-        if any(self._alike(step, other) for other in self._steps):
+        if any(self._is_same_step(step, other) for other in self._steps):
             step.layout, step.totals = memory.layout(), memory.counts.totals()
         steps = [step]
         for other in reversed(self._steps):
@@ -161,5 +161,5 @@ class CycleDetector:
         self._steps.append(step)
         return None
 
-    def _alike(self, step: _Step, other: _Step) -> bool:
+    def _is_same_step(self, step: _Step, other: _Step) -> bool:
         return step.allocated_bytes == other.allocated_bytes and len(step.events) == len(other.events)

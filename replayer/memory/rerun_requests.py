@@ -101,7 +101,7 @@ class ScaledRequests:
         Returns None if the two runs did not make the same sequence of memory requests.
         """
         a, b = first.entries, second.entries
-        if len(a) != len(b) or first_batch == second_batch or not all(map(_alike, a, b)):
+        if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
             return None
         samples = second_batch - first_batch
         return cls(first, first_batch, [(of_b.value - of_a.value) / samples for of_a, of_b in zip(a, b, strict=True)])
@@ -112,7 +112,7 @@ class ScaledRequests:
         return RequestLog(list(map(LogEntry, self._kinds, values, self._streams, self._uses)))
 
 
-def _alike(a: LogEntry, b: LogEntry) -> bool:
+def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
     return a.kind == b.kind and a.stream == b.stream and (a.kind in _SIZED or a.value == b.value)
 
 

@@ -106,9 +106,9 @@ class Autocast:
         """Cast the last argument first. PyTorch does the same, because gcc evaluates the arguments of a C++ call from right to
         left."""
         cast = [
-            self._one(value, dtype)
+            self._cast_one(value, dtype)
             if _is_on_device(value)
-            else [self._one(one, dtype) if _is_on_device(one) else one for one in value]
+            else [self._cast_one(one, dtype) if _is_on_device(one) else one for one in value]
             if type(value) is list and value and isinstance(value[0], torch.Tensor)
             else value
             for value in reversed(values)
@@ -116,9 +116,9 @@ class Autocast:
         return cast[::-1]
 
     def _cast_named(self, kwargs: dict[str, TorchAny], dtype: torch.dtype) -> dict[str, TorchAny]:
-        return {name: self._one(value, dtype) if _is_on_device(value) else value for name, value in kwargs.items()}
+        return {name: self._cast_one(value, dtype) if _is_on_device(value) else value for name, value in kwargs.items()}
 
-    def _one(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _cast_one(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         now = tensor.dtype
         if now is dtype or not now.is_floating_point or now is torch.float64:
             return tensor

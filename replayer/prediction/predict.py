@@ -129,7 +129,7 @@ class Predictor:
         parallel = conditions.parallel if conditions.nproc > 1 else "ddp"
         self._require_one_rank(conditions)
         alone = replace(per_gpu, gpus=0, nproc=0 if parallel == "ddp" else conditions.nproc, link_gbps=0.0, parallel=parallel)
-        scaling, trace, one_ns = self._one(alone)
+        scaling, trace, one_ns = self._predict_one(alone)
         if strict and scaling.unscaled_ns:
             raise TraceError(f"{scaling.unscaled_ns / 1e6:.1f} ms of the recorded GPU time has no shapes to scale by")
         trace = _as_predicted(trace, recorded, per_gpu, scaling)
@@ -175,7 +175,7 @@ class Predictor:
                 raise
             return 0
 
-    def _one(self, conditions: Conditions) -> tuple[Scaling, Trace, float]:
+    def _predict_one(self, conditions: Conditions) -> tuple[Scaling, Trace, float]:
         known = self._known.get(conditions)
         if known is None:
             scaling = Scaling.of(self.recorded, self.recording, conditions, self.calls)

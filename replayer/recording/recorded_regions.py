@@ -110,12 +110,12 @@ class RecordedRegions:
         if inputs in variants and inputs:
             return variants[inputs][-1]
         unknown = variants.get((), [])
-        shares = [(_alike(calls[0].ops, graph_ops()), len(calls), i) for i, calls in enumerate(unknown)]
+        shares = [(_similarity(calls[0].ops, graph_ops()), len(calls), i) for i, calls in enumerate(unknown)]
         share, _, best = max(shares, default=(0.0, 0, 0))
         return unknown[best] if share else []
 
 
-def _alike(recorded: Ops, graph_ops: GraphOps) -> float:
+def _similarity(recorded: Ops, graph_ops: GraphOps) -> float:
     """Return the share of recorded ops whose shapes occur in the graph, or 1.0 if no op can be compared."""
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]

@@ -248,7 +248,7 @@ class _CollectiveWrappers:
             self._patched.add(cls)
             for method, (name, place) in _METHODS.items():
                 if isfunction(call := vars(cls).get(method)):
-                    patch(cls, **{method: self._noted(call, name, _at(place), _at(0))})
+                    patch(cls, **{method: self._noted(call, name, _argument_at(place), _argument_at(0))})
 
 
 def install(torch: ModuleType) -> None:
@@ -269,7 +269,7 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(c10d.init_process_group, around(c10d.init_process_group, make.join))
 
 
-def _at(place: int) -> Argument:
+def _argument_at(place: int) -> Argument:
     return lambda args, _: args[place] if place < len(args) else None
 
 

@@ -351,7 +351,7 @@ def compare(
         tolerance=tolerance,
         judged=judged.figure,
         judged_figures=judged.required,
-        within_tolerance=_within(judged, verdict, hidden),
+        within_tolerance=_is_within_tolerance(judged, verdict, hidden),
         analyses=analyses,
         estimates=[name for name, run in runs.items() if run.predicted],
         expected_errors={name: run.expected_error for name, run in runs.items() if run.expected_error is not None},
@@ -401,7 +401,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
     return None if of.error is None else abs(of.error) > tolerance
 
 
-def _within(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
+def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
     """Return None if the step times agree, but a recording lacks much of its GPU work (`hidden`)."""
     if verdict.same is None or verdict.same is False:
         return verdict.same

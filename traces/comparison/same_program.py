@@ -158,10 +158,10 @@ def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_s
     if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
         lacking.append("memory layouts")
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
-    return _alike(Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names", lacking)
+    return _same_program_verdict(Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names", lacking)
 
 
-def _alike(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:
+def _same_program_verdict(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:
     text = f"{reason}. Not compared (missing from one trace): {', '.join(lacking)}" if lacking else reason
     return Verdict(Sameness.SAME_PROGRAM, evidence, text, tuple(lacking))
 
@@ -207,7 +207,7 @@ def _by_names_alone(
         return Verdict(Sameness.OTHER_DTYPES, Evidence.OP_NAMES, f"the same ops, but other dtypes: {text}")
     lacking = ["shapes"] if all(copied) else ["shapes", "the size of a batch"]
     lacking += ["dtypes"] if None in (here, there) else []
-    return _alike(Evidence.OP_NAMES, reason, [*lacking, "memory layouts"])
+    return _same_program_verdict(Evidence.OP_NAMES, reason, [*lacking, "memory layouts"])
 
 
 def _work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
@@ -263,7 +263,7 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
     if match.sameness is Sameness.OTHER_BATCH_SIZE:
         reason = f"{match.sameness.value}, {reason}"
     if match.sameness is Sameness.SAME_PROGRAM:
-        return _alike(Evidence.WORKLOAD_SIGNATURE, reason, list(match.not_compared))
+        return _same_program_verdict(Evidence.WORKLOAD_SIGNATURE, reason, list(match.not_compared))
     return Verdict(match.sameness, Evidence.WORKLOAD_SIGNATURE, reason)
 
 

@@ -170,7 +170,7 @@ class Card:
         )
 
 
-def _like(card: Card, *names: str, **changed: Any) -> Card:
+def _variant_of(card: Card, *names: str, **changed: Any) -> Card:
     return replace(card, names=names, **changed)
 
 
@@ -185,13 +185,13 @@ def _rates(
 _P100_PCIE = Card(("Tesla P100-PCIE-16GB", "Tesla P100"), _PASCAL, 56, 4 * _MIB, 17_071_734_784, 732, _rates(4.7, 9.3, 18.7), _PCIE_3, "NVIDIA Tesla P100 data sheet")
 _V100_RATES, _V100_PCIE_RATES = _rates(7.8, 15.7, 125), _rates(7.0, 14.0, 112)
 _V100_SXM = Card(("Tesla V100-SXM2-16GB", "Tesla V100"), _VOLTA, 80, 6 * _MIB, 16_945_512_448, 900, _V100_RATES, _NVLINK_V100, "NVIDIA V100 data sheet")
-_V100_PCIE = _like(_V100_SXM, "Tesla V100-PCIE-16GB", tflops=_V100_PCIE_RATES, link=_PCIE_3)
+_V100_PCIE = _variant_of(_V100_SXM, "Tesla V100-PCIE-16GB", tflops=_V100_PCIE_RATES, link=_PCIE_3)
 _RTX_6000 = Card(("Quadro RTX 6000",), _TURING, 72, 6 * _MIB, 25_386_352_640, 672, _rates(0.51, 16.3, 130.5, 261), _PCIE_3, "NVIDIA Quadro RTX 6000 data sheet")
 _A100_RATES = _rates(19.5, 19.5, 312, 624, tf32=156, bf16=312)
 _A100_SXM = Card(("NVIDIA A100-SXM4-40GB", "NVIDIA A100-PG509", "NVIDIA A100"), _AMPERE, 108, 40 * _MIB, 42_314_694_656, 1555, _A100_RATES, _NVLINK_A100, "NVIDIA A100 data sheet")
 _H100_RATES = _rates(67, 67, 989.4, 1979, tf32=494.7, bf16=989.4, fp8=1979)
 _H100_SXM = Card(("NVIDIA H100 80GB HBM3", "NVIDIA H100-SXM5-80GB", "NVIDIA H100"), _HOPPER, 132, 50 * _MIB, 85_045_477_376, 3350, _H100_RATES, _NVLINK_H100, "NVIDIA H100 data sheet")
-_H100_NVL = _like(_H100_SXM, "NVIDIA H100 NVL", memory_bytes=99_857_989_632, memory_gbps=3938, tflops=_rates(60, 60, 835.5, 1670.5, tf32=417.5, bf16=835.5, fp8=1670.5), link=_NVLINK_NVL, source="NVIDIA H100 NVL data sheet")
+_H100_NVL = _variant_of(_H100_SXM, "NVIDIA H100 NVL", memory_bytes=99_857_989_632, memory_gbps=3938, tflops=_rates(60, 60, 835.5, 1670.5, tf32=417.5, bf16=835.5, fp8=1670.5), link=_NVLINK_NVL, source="NVIDIA H100 NVL data sheet")
 _B200 = Card(("NVIDIA B200",), _BLACKWELL, 148, 126 * _MIB, 191_503_138_816, 8000, _rates(37, 75, 2250, 4500, tf32=1125, bf16=2250, fp8=4500), _NVLINK_B200, "NVIDIA DGX B200 data sheet, an eighth")
 _INFINITY_CACHE = 256 * _MIB
 _MI250_RATES = _rates(45.3, 45.3, 181, 181, bf16=181)
@@ -208,29 +208,29 @@ CARDS: tuple[Card, ...] = (
     Card(("NVIDIA GeForce GTX 1080 Ti",), _PASCAL_61, 28, 2816 * _KIB, 11 * _GIB, 484, _rates(0.35, 11.3), _PCIE_3, "NVIDIA GeForce GTX 1080 Ti specifications"),
     Card(("NVIDIA TITAN Xp",), _PASCAL_61, 30, 3 * _MIB, 12 * _GIB, 548, _rates(0.38, 12.1), _PCIE_3, "NVIDIA TITAN Xp specifications"),
     _P100_PCIE,
-    _like(_P100_PCIE, "Tesla P100-PCIE-12GB", memory_bytes=12 * _GIB, memory_gbps=549),
-    _like(_P100_PCIE, "Tesla P100-SXM2-16GB", tflops=_rates(5.3, 10.6, 21.2), link=_NVLINK_P100),
+    _variant_of(_P100_PCIE, "Tesla P100-PCIE-12GB", memory_bytes=12 * _GIB, memory_gbps=549),
+    _variant_of(_P100_PCIE, "Tesla P100-SXM2-16GB", tflops=_rates(5.3, 10.6, 21.2), link=_NVLINK_P100),
     Card(("Quadro GP100",), _PASCAL, 56, 4 * _MIB, 17_069_309_952, 717, _rates(5.2, 10.3, 20.7), _PCIE_3, "NVIDIA Quadro GP100 data sheet"),
     _V100_SXM,
-    _like(_V100_SXM, "Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB", memory_bytes=34_079_637_504),
-    _like(_V100_SXM, "Tesla V100-DGXS-16GB", memory_bytes=16_945_512_448, link=_NVLINK_DGXS, source="NVIDIA DGX Station data sheet"),
-    _like(_V100_SXM, "Tesla V100-DGXS-32GB", memory_bytes=34_084_028_416, link=_NVLINK_DGXS, source="NVIDIA DGX Station data sheet"),
+    _variant_of(_V100_SXM, "Tesla V100-SXM2-32GB", "Tesla V100-SXM3-32GB", memory_bytes=34_079_637_504),
+    _variant_of(_V100_SXM, "Tesla V100-DGXS-16GB", memory_bytes=16_945_512_448, link=_NVLINK_DGXS, source="NVIDIA DGX Station data sheet"),
+    _variant_of(_V100_SXM, "Tesla V100-DGXS-32GB", memory_bytes=34_084_028_416, link=_NVLINK_DGXS, source="NVIDIA DGX Station data sheet"),
     _V100_PCIE,
-    _like(_V100_PCIE, "Tesla V100-PCIE-32GB", memory_bytes=34_079_637_504),
-    _like(_V100_PCIE, "Tesla V100S-PCIE-32GB", memory_bytes=34_079_637_504, memory_gbps=1134, tflops=_rates(8.2, 16.4, 130)),
+    _variant_of(_V100_PCIE, "Tesla V100-PCIE-32GB", memory_bytes=34_079_637_504),
+    _variant_of(_V100_PCIE, "Tesla V100S-PCIE-32GB", memory_bytes=34_079_637_504, memory_gbps=1134, tflops=_rates(8.2, 16.4, 130)),
     Card(("NVIDIA TITAN V",), _VOLTA, 80, 4608 * _KIB, 12 * _GIB, 653, _rates(6.9, 13.8, 110), _PCIE_3, "NVIDIA TITAN V specifications"),
     Card(("Tesla T4",), _TURING, 40, 4 * _MIB, 15_843_721_216, 320, _rates(0.25, 8.1, 65, 130), _PCIE_3, "NVIDIA T4 data sheet"),
     Card(("NVIDIA GeForce RTX 2080 Ti",), _TURING, 68, 5632 * _KIB, 11_554_586_624, 616, _rates(0.42, 13.4, 53.8, 215.2), _PCIE_3, "NVIDIA Turing architecture whitepaper"),
     Card(("NVIDIA GeForce RTX 2080",), _TURING, 46, 4 * _MIB, 8 * _GIB, 448, _rates(0.31, 10.0, 40.3, 161.1), _PCIE_3, "NVIDIA Turing architecture whitepaper"),
     Card(("NVIDIA TITAN RTX",), _TURING, 72, 6 * _MIB, 24 * _GIB, 672, _rates(0.51, 16.3, 130.5, 261), _PCIE_3, "NVIDIA TITAN RTX specifications"),
     _RTX_6000,
-    _like(_RTX_6000, "Quadro RTX 8000", memory_bytes=48 * _GIB, source="NVIDIA Quadro RTX 8000 data sheet"),
+    _variant_of(_RTX_6000, "Quadro RTX 8000", memory_bytes=48 * _GIB, source="NVIDIA Quadro RTX 8000 data sheet"),
     _A100_SXM,
-    _like(_A100_SXM, "NVIDIA A100-SXM4-80GB", memory_bytes=85_174_583_296, memory_gbps=2039),
-    _like(_A100_SXM, "NVIDIA A100-PCIE-40GB", memory_bytes=42_346_610_688, link=_PCIE_4),
-    _like(_A100_SXM, "NVIDIA A100 80GB PCIe", memory_bytes=84_987_740_160, memory_gbps=1935, link=_PCIE_4),
-    _like(_A100_SXM, "NVIDIA A800-SXM4-80GB", "NVIDIA A800", memory_bytes=85_174_583_296, memory_gbps=2039, link=_NVLINK_A800, source="NVIDIA A800 data sheet"),
-    _like(_A100_SXM, "NVIDIA A800 80GB PCIe", memory_bytes=84_987_740_160, memory_gbps=1935, link=_PCIE_4, source="NVIDIA A800 data sheet"),
+    _variant_of(_A100_SXM, "NVIDIA A100-SXM4-80GB", memory_bytes=85_174_583_296, memory_gbps=2039),
+    _variant_of(_A100_SXM, "NVIDIA A100-PCIE-40GB", memory_bytes=42_346_610_688, link=_PCIE_4),
+    _variant_of(_A100_SXM, "NVIDIA A100 80GB PCIe", memory_bytes=84_987_740_160, memory_gbps=1935, link=_PCIE_4),
+    _variant_of(_A100_SXM, "NVIDIA A800-SXM4-80GB", "NVIDIA A800", memory_bytes=85_174_583_296, memory_gbps=2039, link=_NVLINK_A800, source="NVIDIA A800 data sheet"),
+    _variant_of(_A100_SXM, "NVIDIA A800 80GB PCIe", memory_bytes=84_987_740_160, memory_gbps=1935, link=_PCIE_4, source="NVIDIA A800 data sheet"),
     Card(("NVIDIA A30",), _AMPERE, 56, 24 * _MIB, 24 * _GIB, 933, _rates(10.3, 10.3, 165, 330, tf32=82, bf16=165), _PCIE_4, "NVIDIA A30 data sheet"),
     Card(("NVIDIA A2",), _AMPERE_86, 10, 2 * _MIB, 16 * _GIB, 200, _rates(0.07, 4.5, 18, 36, tf32=9, bf16=18), _PCIE_4, "NVIDIA A2 data sheet"),
     Card(("NVIDIA A10",), _AMPERE_86, 72, 6 * _MIB, 24 * _GIB, 600, _rates(0.49, 31.2, 125, 250, tf32=62.5, bf16=125), _PCIE_4, "NVIDIA A10 data sheet"),
@@ -250,17 +250,17 @@ CARDS: tuple[Card, ...] = (
     Card(("NVIDIA L40S",), _ADA, 142, 96 * _MIB, 48 * _GIB, 864, _rates(1.43, 91.6, 362, 733, tf32=183, bf16=362, fp8=733), _PCIE_4, "NVIDIA L40S data sheet"),
     Card(("NVIDIA RTX 6000 Ada Generation",), _ADA, 142, 96 * _MIB, 51_038_978_048, 960, _rates(1.42, 91.1, 364.2, 728.5, tf32=182.1, bf16=364.2, fp8=728.5), _PCIE_4, "NVIDIA RTX 6000 Ada data sheet"),
     _H100_SXM,
-    _like(_H100_SXM, "NVIDIA H100 PCIe", multi_processors=114, memory_gbps=2039, tflops=_rates(51, 51, 756, 1513, tf32=378, bf16=756, fp8=1513), link=_PCIE_5),
+    _variant_of(_H100_SXM, "NVIDIA H100 PCIe", multi_processors=114, memory_gbps=2039, tflops=_rates(51, 51, 756, 1513, tf32=378, bf16=756, fp8=1513), link=_PCIE_5),
     _H100_NVL,
-    _like(_H100_SXM, "NVIDIA H800", memory_bytes=85_045_477_376, link=_NVLINK_A800, source="same as H100 but half the links, according to reports"),
+    _variant_of(_H100_SXM, "NVIDIA H800", memory_bytes=85_045_477_376, link=_NVLINK_A800, source="same as H100 but half the links, according to reports"),
     Card(("NVIDIA H20",), _HOPPER, 78, 60 * _MIB, 96 * _GIB, 4000, _rates(1, 44, 148, 296, tf32=74, bf16=148, fp8=296), _NVLINK_H100, "as reported; NVIDIA has no public data sheet"),
-    _like(_H100_SXM, "NVIDIA H200", l2_bytes=60 * _MIB, memory_bytes=150_109_880_320, memory_gbps=4800, source="NVIDIA H200 data sheet; L2 and memory as PyTorch reports them on an H200"),
-    _like(_H100_NVL, "NVIDIA H200 NVL", memory_bytes=150_110_011_392, memory_gbps=4800, link=_NVLINK_H100, source="NVIDIA H200 data sheet"),
-    _like(_H100_SXM, "NVIDIA GH200 480GB", "NVIDIA GH200 120GB", "NVIDIA GH200", memory_bytes=96 * _GIB, memory_gbps=4000, source="NVIDIA GH200 data sheet"),
-    _like(_H100_SXM, "NVIDIA GH200 144G HBM3e", memory_bytes=144 * _GIB, memory_gbps=4900, source="NVIDIA GH200 data sheet"),
+    _variant_of(_H100_SXM, "NVIDIA H200", l2_bytes=60 * _MIB, memory_bytes=150_109_880_320, memory_gbps=4800, source="NVIDIA H200 data sheet; L2 and memory as PyTorch reports them on an H200"),
+    _variant_of(_H100_NVL, "NVIDIA H200 NVL", memory_bytes=150_110_011_392, memory_gbps=4800, link=_NVLINK_H100, source="NVIDIA H200 data sheet"),
+    _variant_of(_H100_SXM, "NVIDIA GH200 480GB", "NVIDIA GH200 120GB", "NVIDIA GH200", memory_bytes=96 * _GIB, memory_gbps=4000, source="NVIDIA GH200 data sheet"),
+    _variant_of(_H100_SXM, "NVIDIA GH200 144G HBM3e", memory_bytes=144 * _GIB, memory_gbps=4900, source="NVIDIA GH200 data sheet"),
     _B200,
-    _like(_B200, "NVIDIA GB200", tflops=_rates(40, 80, 2500, 5000, tf32=1250, bf16=2500, fp8=5000), source="NVIDIA GB200 NVL72 data sheet"),
-    _like(_B200, "NVIDIA B300", "NVIDIA GB300", architecture=_BLACKWELL_103, memory_bytes=270 * _GIB, tflops=_rates(1.2, 75, 2250, tf32=1125, bf16=2250, fp8=4500), source="NVIDIA HGX B300 data sheet, an eighth"),
+    _variant_of(_B200, "NVIDIA GB200", tflops=_rates(40, 80, 2500, 5000, tf32=1250, bf16=2500, fp8=5000), source="NVIDIA GB200 NVL72 data sheet"),
+    _variant_of(_B200, "NVIDIA B300", "NVIDIA GB300", architecture=_BLACKWELL_103, memory_bytes=270 * _GIB, tflops=_rates(1.2, 75, 2250, tf32=1125, bf16=2250, fp8=4500), source="NVIDIA HGX B300 data sheet, an eighth"),
     Card(("NVIDIA GeForce RTX 5090",), _BLACKWELL_120, 170, 96 * _MIB, 32 * _GIB, 1792, _rates(1.64, 104.8, 209.5, 838, tf32=104.8, bf16=209.5, fp8=419), _PCIE_5, "NVIDIA RTX Blackwell architecture whitepaper"),
     Card(("AMD Instinct MI100",), _CDNA, 120, 8 * _MIB, 32 * _GIB, 1229, _rates(11.5, 46.1, 184.6, 184.6, bf16=92.3), _XGMI_MI100, "AMD Instinct MI100 data sheet"),
     Card(("AMD Instinct MI210",), _CDNA2, 104, 8 * _MIB, 64 * _GIB, 1638, _MI250_RATES, _XGMI_MI200, "AMD Instinct MI210 data sheet"),
@@ -268,7 +268,7 @@ CARDS: tuple[Card, ...] = (
     Card(("AMD Instinct MI250X", "AMD Instinct MI250X/MI250"), _CDNA2, 110, 8 * _MIB, 64 * _GIB, 1638, _rates(47.9, 47.9, 191.5, 191.5, bf16=191.5), Link(50, 50), "AMD Instinct MI250X data sheet, one of two dies"),
     Card(("AMD Instinct MI300A",), _CDNA3, 228, 4 * _MIB, 128 * _GIB, 5300, _rates(122.6, 122.6, 980.6, 1961.2, tf32=490.3, bf16=980.6, fp8=1961.2), _XGMI_MI300, "AMD Instinct MI300A data sheet", _INFINITY_CACHE),
     _MI300X,
-    _like(_MI300X, "AMD Instinct MI325X", memory_bytes=256 * _GIB, memory_gbps=6000, source="AMD Instinct MI325X data sheet"),
+    _variant_of(_MI300X, "AMD Instinct MI325X", memory_bytes=256 * _GIB, memory_gbps=6000, source="AMD Instinct MI325X data sheet"),
     Card(("AMD Instinct MI355X",), _CDNA4, 256, 4 * _MIB, 288 * _GIB, 8000, _rates(78.6, 157.3, 2516.6, 5033.2, bf16=2516.6, fp8=5033.2), Link(76.8, 537.6), "AMD Instinct MI355X data sheet", _INFINITY_CACHE),
 )
 # fmt: on

@@ -98,7 +98,7 @@ def run(options: StallsOptions) -> int:
                     trace, loading, returncode = _run(Path(folder), options, path, choice, loader, modelled, cache)
                 if returncode:
                     run_text = f"run {number} of {len(runs)}, {words}"
-                    say(f"nothing was compared: in {run_text}, {_why(Path(folder), returncode)}", is_error=True)
+                    say(f"nothing was compared: in {run_text}, {_failure_reason(Path(folder), returncode)}", is_error=True)
                     hint_misplaced_option(options.script, refused=returncode == 2)
                     return returncode
                 done.append((trace, loading))
@@ -116,7 +116,7 @@ def run(options: StallsOptions) -> int:
     return 0
 
 
-def _why(folder: Path, returncode: int) -> str:
+def _failure_reason(folder: Path, returncode: int) -> str:
     path = folder / "out" / FAILURE
     if not path.exists():
         return ending_text(returncode)

@@ -165,7 +165,7 @@ def fit_lines(need: Need, found: Sequence[CardFit], *, width: int, colour: bool)
     head, *body = table(heads, rows, width=width)
     lines += [paint(head, "bold", colour=colour)]
     lines += [paint(line, marks[one.fits], colour=colour) for line, one in zip(body, found, strict=True)]
-    lines += ["", *_said(need, found)]
+    lines += ["", *_footnotes(need, found)]
     return lines
 
 
@@ -190,7 +190,7 @@ def _step_text(step: StepTime) -> str:
     return f"{'~' if step.is_estimate else ''}{time_text(step.step_ns)}{error}"
 
 
-def _said(need: Need, found: Sequence[CardFit]) -> list[str]:
+def _footnotes(need: Need, found: Sequence[CardFit]) -> list[str]:
     run = counted(need.steps_run, "step") if need.steps_run else "the script"
     sentences = [
         f"Simulated: PyTorch's allocator with the requests of {run}. The CUDA context is subtracted from the card's memory,",

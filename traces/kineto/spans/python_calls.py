@@ -44,7 +44,7 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
     """Return a boolean mask of the events that do not come from this tool's own functions."""
     # see Note [Whose call is it]
-    whose = {name: _whose(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
+    whose = {name: _owner_of(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
         return np.ones(len(names), bool)
     above, calls = parent.tolist(), is_call.tolist()
@@ -122,7 +122,7 @@ def _without_unused_names(trace: Trace) -> Trace:
     return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)
 
 
-def _whose(call: str) -> int:
+def _owner_of(call: str) -> int:
     found = _CALL.fullmatch(call)
     if found is None:
         return _SCRIPTS if call.startswith(_MODULE) else _LIBRARYS

@@ -55,14 +55,14 @@ def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
     if len(scene.traces) == 2:
         lines.append(_fact("trace", f"{scene.words[span.side]}: {scene.names[span.side]}"))
     lines += [
-        _fact("begins", _when(scene, span)),
+        _fact("begins", _begin_text(scene, span)),
         _fact("lasts", time_text(duration_ns)),
         *_FACTS[span.table](scene, span, trace, span.number),
     ]
     partner = backward(scene, span)
     if partner is not None:
         word = "backward" if start_of(scene, partner) > start_of(scene, span) else "forward"
-        lines.append(_fact(word, f"{short_name(name_of(scene, partner))}, {_when(scene, partner)}"))
+        lines.append(_fact(word, f"{short_name(name_of(scene, partner))}, {_begin_text(scene, partner)}"))
     other = counterpart(scene, span, by, at_ns)
     if other is not None:
         lines += ["", *_counterpart(scene, other, duration_ns, name_of(scene, span))]
@@ -75,7 +75,7 @@ def _fact(label: str, text: str) -> str:
     return label.ljust(_LABEL) + text
 
 
-def _when(scene: Scene, span: Span) -> str:
+def _begin_text(scene: Scene, span: Span) -> str:
     return when(scene, span.side, start_of(scene, span), step_of(scene, span))
 
 
@@ -219,7 +219,7 @@ def _counterpart(scene: Scene, other: Span, duration_ns: int, called: str) -> li
     name = "" if name_of(scene, other) == called else f" {plain(name_of(scene, other))}"
     return [
         f"Counterpart, {scene.words[other.side]}:{name}",
-        _fact("begins", _when(scene, other)),
+        _fact("begins", _begin_text(scene, other)),
         _fact("lasts", time_text(theirs_ns)),
         _fact("change", f"{time_text(replayed_ns - recorded_ns, signed=True)} ({error_text(error)})"),
     ]

@@ -128,8 +128,8 @@ def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span |
         begin, end = theirs.steps.start_ns, theirs.steps.end_ns
         over.sort(key=lambda row: max(int(begin[row]) - shown_ns, shown_ns - int(end[row]), 0))
     text = name_of(scene, span)
-    mine = _alike(ours, span.table, step, text)
-    same = _alike(theirs, span.table, over[0], text)
+    mine = _rows_of_same_name(ours, span.table, step, text)
+    same = _rows_of_same_name(theirs, span.table, over[0], text)
     position = np.flatnonzero(mine == _outermost_around(ours, span, mine))
     if not len(position) or int(position[0]) >= len(same):
         return None
@@ -148,7 +148,7 @@ def _kernels_counterpart(scene: Scene, found: Counterparts, span: Span, by: Alig
     return find_span(scene, other, "device", int(rows[distances.index(min(distances))]))
 
 
-def _alike(trace: Trace, table: str, step: int, text: str) -> Column:
+def _rows_of_same_name(trace: Trace, table: str, step: int, text: str) -> Column:
     spans = getattr(trace, table)
     if table == "batches":
         rows = np.arange(len(spans))
