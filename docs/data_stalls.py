@@ -176,8 +176,8 @@ class Model:
         return 1 - gpu_ns(network) / self.step_ns(network, CORES_PER_GPU)
 
     def fetch_stall(self, network: str) -> float:
-        """Return the share of a step that is spent waiting for an SSD. As in the paper's figure 3, the page cache holds 35 % of
-        the data."""
+        """Return the share of a step that is spent waiting for an SSD. The page cache holds 35 % of the data, as in figure 3 of
+        the paper by Mohan et al."""
         cores = CORES[-1]
         return 1 - self.step_ns(network, cores) / self.step_ns(network, cores, SSD, 0.35)
 

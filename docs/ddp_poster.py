@@ -82,8 +82,8 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Return True if the script runs this combination. To save time, the script tests the gloo backend with only one number of
-    layers per network."""
+    """Return True if the benchmark includes a network with this depth, width and mode. To save time, the gloo backend is tested
+    with only one depth per network."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 

@@ -147,7 +147,7 @@ def all_objects() -> list[Any]:
 
 
 def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
-    """Move each sentence that explains a key from the text above the table into the table."""
+    """Move each sentence about a key of the JSON object from the docstring to the table of keys."""
     rest, of_keys = list[str](), dict[str, list[str]]()
     for paragraph in doc.split("\n\n"):
         kept = list[str]()

@@ -49,7 +49,7 @@ _WITH_SEVERAL_TENSORS = (
 
 
 class _Hook(torch._C._acc.PrivateUse1Hooks):
-    """Answers questions of PyTorch's C++ code about the accelerator."""
+    """Tells PyTorch's C++ code whether the virtual GPU is available."""
 
     def is_available(self) -> bool:
         return registered()
@@ -111,7 +111,7 @@ def register(*, compute: bool = False) -> None:
 
 
 def unregister() -> None:
-    """Remove the kernels of the virtual device, which cannot be used afterwards."""
+    """Remove the ops of the virtual GPU from PyTorch. If a script later uses a virtual tensor, an error is raised."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]

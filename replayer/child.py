@@ -90,7 +90,7 @@ def watch_waits(listener: Callable[[], None] | None) -> None:
 
 
 def now_ns() -> int | None:
-    """Return the script's current time in ns, or None if the script has not used the GPU."""
+    """Return the script's virtual time in ns, or None if the script has not used the virtual GPU yet."""
     made = state.started()
     return None if made is None else made.streams.host_now_ns()
 

@@ -44,7 +44,7 @@ class GpuChecks:
             return between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare the test (B) with a recording (A)."""
+        """Compare the test's timeline with a recording. In the report, A is the recording and B is the test."""
         return self.gpu.compare_with(recording, self.timeline(), tolerance)
 
     @property

@@ -85,7 +85,7 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stop timing a collective if the script has deleted its Work objects without waiting.
+        """Stop timing a collective, because the script deleted the collective's Work object without calling `wait`.
 
         The method takes no lock, because Python's garbage collector may call the method at any time.
         """

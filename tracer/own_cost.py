@@ -34,7 +34,7 @@ _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the
 
 
 class OwnCost:
-    """Adds up the time of the recorder's methods, and holds the recorder's lock."""
+    """Adds up the time that the recorder's methods take, and stores the lock that these methods share."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock

@@ -98,7 +98,7 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return the facts that determine the file's header. After a change of these facts, the recorder writes a new
+        """Return the rank and the counts in the file's header. If one of these numbers changes, the recorder writes a new
         header."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 

@@ -126,7 +126,7 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Report that the forward pass begins before the CUDA graph is launched."""
+        """Report the start of the forward pass, just before a captured CUDA graph is launched."""
         for report in self._reports_of(graph)[:1]:
             self.steps.report(*report)
 

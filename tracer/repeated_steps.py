@@ -43,7 +43,8 @@ class StepPlan:
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """If a call ends the step when the call returns, `left` is the index of the call. For other steps, `left` is NONE."""
+        """If the return of a call ended the last phase, `left` is the call's index in `reports`. For other steps, `left` is
+        NONE."""
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]

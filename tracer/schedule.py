@@ -34,8 +34,8 @@ class Schedule:
 
     @property
     def is_settled(self) -> bool:
-        """Return True if all later training steps run without torch.profiler. `end_step` need not be called after these
-        steps."""
+        """Return True if all later training steps run without torch.profiler. If True, the caller may stop calling
+        `end_step`."""
         return self._has_trained and self._count >= self._first_clean and not self._end
 
     def kind(self, evaluation: bool) -> StepKind:

@@ -56,7 +56,7 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function `make`, which creates the recorder.
+    """Set the function that creates the recorder.
 
     Args:
         make: returns None in a process that is not recorded

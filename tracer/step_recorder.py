@@ -254,7 +254,7 @@ class StepRecorder:
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Do nothing, because evaluation steps are recorded when they end."""
+        """Ignore the argument, because the method `step_ends` receives `CutStep.is_evaluation`."""
 
     def more_recorded(self) -> None:
         """Return None, because only a replay knows how many model calls were recorded."""

@@ -1,7 +1,7 @@
 """Provides the compiler backend that a replay uses in place of Inductor.
 
-The backend runs each traced graph op by op on virtual tensors. AOTAutograd splits each graph into forward and backward with the
-same partitioner that Inductor uses.
+Inductor would generate fused kernels, but a replay runs the ops of each graph one by one on virtual tensors. AOTAutograd splits
+each graph into forward and backward with the same partitioner that Inductor uses.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class _Value:
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
     """Return the memory requests of one graph call, distributed evenly over its ops.
 
-    Return None if a shape is symbolic. If `BlockRequest.block` is None, the request frees an input of the graph.
+    Return None if a shape is symbolic. A request that frees an input of the graph has no block number: `BlockRequest.block` is
+    None.
     """
     found = _values(graph)
     if found is None:

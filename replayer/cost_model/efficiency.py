@@ -3,7 +3,7 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The script benchmarks/cost_tables.py trains these neural networks on NeuSight's measurements of five GPUs.
+The script benchmarks/cost_tables.py trains the neural networks on measurements of five GPUs by the NeuSight project.
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other

@@ -77,7 +77,8 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 
 
 def for_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
-    """Call `convert` for each message. If several ranks share a message, call `convert` only once for the message."""
+    """Call `convert` for each message. If a RankMessage object is in the list several times, call `convert` only once for the
+    object."""
     converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
     return [converted[id(message)] for message in messages]
 

@@ -336,8 +336,8 @@ class StoreExchange:
 
 
 def _store_of_attempt(store: TorchAny) -> TorchAny:
-    """Return a store with a key prefix for this start of the workers. After a failure, torchrun starts the workers again with
-    the old key-value store."""
+    """Return a key-value store that puts the number of torchrun's current attempt before each key. After a failure, torchrun
+    restarts the workers with the old store."""
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

@@ -33,7 +33,7 @@ class ScriptProfile:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Return the ops and the device work that were recorded since the call of `watch`."""
+        """Return a trace of the ops and the GPU work since the method `watch` was called."""
         simulator = self._launches.simulator
         with self._launches.looking as thread:
             simulator.tracker.add_gpu_work_so_far(thread)

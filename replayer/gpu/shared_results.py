@@ -21,9 +21,10 @@ _DIGEST_BYTES = 16
 
 
 class SharedResults:
-    """The results are records in memory that all ranks share. A rank adds nothing while another rank writes.
+    """Stores pairs of a key and a value in memory that all ranks share. A rank does not add a pair while another rank is
+    writing a pair.
 
-    A rank may read a record that is not complete yet. The checksum does not match then, so the rank ignores the record.
+    If another rank has not completely written a pair yet, the checksum does not match and the pair is ignored.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:

@@ -127,7 +127,7 @@ class Streams:
         return self._launches.current.thread().host_ns
 
     def wait_for_clock(self) -> None:
-        """Wait until the clock reaches the thread's virtual time."""
+        """Wait until the replay's clock has caught up with the thread's virtual time."""
         thread = self._launches.current.known_thread()
         if thread is not None:
             self._launches.flush()

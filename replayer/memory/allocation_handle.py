@@ -17,7 +17,8 @@ class HandleOwner(Protocol):
 
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that frees a handle later. The function takes no lock, so finalizers may call it."""
+        """Return a function that adds an allocation to a queue of allocations to free. Finalizers may call the function,
+        because it takes no lock."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
         """Delay the reuse of memory until the work now queued on `stream` has ended."""

@@ -1,7 +1,7 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs the uncompiled ops of a compiled function. The memory requests of these ops are replaced by the recorded requests
-of the fused kernels.
+A replay runs the original ops of the function instead of fused kernels. The memory requests of the original ops are replaced by
+the recorded memory requests of the fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -31,7 +31,7 @@ class BlockRequest(NamedTuple):
     """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block.
 
     `block` is the number of the block, or None if the block was allocated before the compiled function was called. `outlives`
-    is True if the call does not free the block. `op` says how many ops of the call came before the request.
+    is True if the call does not free the block. `op` is the number of ops that the function executed before the memory request.
     """
 
     size_bytes: int

@@ -21,7 +21,8 @@ from traces.names.equivalent_ops import canonical_op
 class ScratchScope:
     """Allocates the workspaces of one call of an op.
 
-    `sequence[i]` lists the sizes that the op allocates (positive) or frees (negative) before output i.
+    Before an op allocates its output i, the op allocates workspaces with the sizes `sequence[i]` in bytes. A negative size
+    frees a workspace.
     """
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")

@@ -70,7 +70,8 @@ class HostCall(CallArguments):
         return result
 
     def holding(self, storage: torch.UntypedStorage, index: int) -> Allocation:
-        """Allocate memory on device `index` for the values in `storage`. The values are kept only with `--values compute`."""
+        """Allocate memory of the size of `storage` on device `index`. With the option `--values compute`, also store the values
+        in `storage`."""
         made = allocate(gpu(), index, storage.nbytes())
         if computing():
             made.known = bytes_of(storage)

@@ -2,7 +2,8 @@
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-Each kernel starts for the same reason as in the recording (Note [Start times of kernels] in recording/indexer.py).
+A kernel still waits for the event that the kernel waited for in the recording (Note [Start times of kernels] in
+recording/indexer.py).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Pair:
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """Return the groups of matrix products that are split by columns and then by rows."""
+    """Return the groups of matrix products that tensor parallelism splits together."""
     # see Note [Pairs of matrix products]
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
@@ -132,7 +132,7 @@ class TensorSplit:
         """Find the kernels whose work is divided among `ranks` ranks.
 
         `calls` lists the op that launched each kernel, or None. Raises TraceError if the recording has no matrix products that
-        fit Note [Pairs of matrix products].
+        can be divided (Note [Pairs of matrix products]).
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)

@@ -146,7 +146,8 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes if the script's batch does not fit on the real GPU, or None for other batches.
+        """Return a memory limit in bytes that makes the virtual GPU run out of memory like the real GPU. Return None for
+        batches that fit.
 
         Args:
             peak_bytes: the script's memory peak so far
@@ -160,7 +161,7 @@ class LibraryPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """Return the times of the next model call, or None if the library lacks the model."""
+        """Return the measured times of the model call that the script makes next, or None if the model was not measured."""
         call, self._call = self._call, None
         return call
 
@@ -169,7 +170,7 @@ class LibraryPace:
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """Return the GPU time in ns of a phase such as "backward", or None if the library has no time."""
+        """Return the measured GPU time in ns of a phase such as "backward", or None if no time was measured."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
@@ -189,9 +190,10 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step. `notes()` counts the steps of each kind. Return the index of this step's kind in `notes()`.
+        """End the training step. Return the index of the LibrarySteps object that counts this step.
 
-        Raises NotInLibrary if the script trains several steps with a batch that did not fit on the real GPU.
+        Raises NotInLibrary after several training steps with a batch that was too large for the real GPU, because there are no
+        measured times for the batch.
         """
         if self._full is not None and trained:
             self._full_steps += 1

@@ -37,8 +37,8 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of the recorded rank. If the replay has more processes on this machine, add copies until there is one
-        GPU per process."""
+        """Return the GPUs of the recorded rank. If the replay has more processes on this machine than GPUs were recorded, the
+        GPUs are repeated to get one GPU per process."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

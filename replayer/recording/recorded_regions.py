@@ -44,8 +44,8 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. The calls come from the last of the steps with the most calls,
-    because early steps may include autotuning.
+    """Stores the calls of one compiled function by input shapes. The calls come from the step with the most calls. If there are
+    several, the last one is used, because early steps may include autotuning.
 
     The inputs of compiled code that does not train are not recorded. Then calls with different ops are different variants.
     """
@@ -87,8 +87,8 @@ class RecordedRegions:
     ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None if no recorded call matches.
 
-        `number` counts the function's calls in a training step. Compiled functions are identified by torch.compile's number and
-        their input shapes.
+        `number` counts the function's calls in a training step. A compiled function is found by torch.compile's number, such as
+        "0/1", or by the shapes of its inputs.
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)

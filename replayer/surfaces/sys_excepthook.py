@@ -55,7 +55,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return one line of an error message. If a DataLoader worker failed, the last line contains the worker's error."""
+    """Return the first line of an error message, or the last line if the error was raised in a DataLoader worker."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

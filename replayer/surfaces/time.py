@@ -111,7 +111,8 @@ def _others_run() -> bool:
 
 
 def uses_os_timeouts(module: str) -> bool:
-    """Return True if a module measures timeouts of operating system calls, which take real time."""
+    """Return True if a Python module waits for the operating system, because the module then needs real time instead of virtual
+    time."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 

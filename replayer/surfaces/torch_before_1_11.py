@@ -1,5 +1,5 @@
-"""Makes autograd save the tensors that PyTorch 1.10 saved for backward. Other saved tensors would need another amount of GPU
-memory.
+"""Makes autograd save the tensors that PyTorch 1.10 saved for backward, because the saved tensors determine the amount of GPU
+memory in use.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 

@@ -37,7 +37,7 @@ class VirtualCudart:
         return _TEXTS.get(error, f"CUDA error {int(error)}")
 
     def cudaProfilerStart(self) -> RuntimeResult:
-        """Do nothing, because a replay always records its whole timeline."""
+        """Ignore the script's request to start profiling, because a replay always records its whole timeline."""
         return RuntimeResult.success
 
     def cudaProfilerStop(self) -> RuntimeResult:

@@ -67,7 +67,7 @@ class VirtualGraph:
         return self
 
     def register_generator_state(self, generator: TorchAny) -> None:
-        """Do nothing. A CUDA graph on the virtual GPU draws no random numbers when the graph is launched."""
+        """Ignore the generator, because a CUDA graph on the virtual GPU generates no random numbers."""
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()

@@ -88,7 +88,7 @@ def stats_of_release(stats: dict[str, Any], torch_version: str) -> dict[str, Any
 
 
 def enable_caching(enabled: bool) -> None:
-    """Raise NotEmulated if `enabled` is False, because the virtual GPU always uses a caching allocator."""
+    """Raise NotEmulated if a script switches off the caching allocator of the virtual GPU."""
     if not enabled:
         raise NotEmulated("torch.cuda.caching_allocator_enable(False)", _CACHE)
 

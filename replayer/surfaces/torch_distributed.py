@@ -92,7 +92,7 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current CUDA stream wait for collectives before their futures are combined."""
+    """Make the current CUDA stream wait for collectives before a function of torch.futures collects their results."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()

@@ -3,8 +3,8 @@
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
-For a fake "cuda" tensor, `prim::device` returns the device type "lazy" (tensor/tensor.py, Note [Lazy]). The device type "cuda"
-would make autograd call the CUDA library, which crashes PyTorch builds without CUDA.
+The op `prim::device` tells autograd that fake CUDA tensors have the device type "lazy" (tensor/tensor.py, Note [Lazy]). The
+device type "cuda" would make autograd call the CUDA library, which crashes PyTorch builds without CUDA.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, Triton kernels run in Triton's interpreter. A Triton kernel takes no extra time if its name is in the
-recording, because the recorded time already includes the kernel.
+Under `--values compute`, Triton kernels run in Triton's interpreter. If the recording contains a Triton kernel, calling the
+kernel adds no GPU time, because the recorded GPU time already includes the kernel.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ def _tensors(values: TorchAny) -> Iterator[TorchAny]:
 
 
 def kernel_signature(library: str, name: str, tensors: list[TorchAny]) -> OpSignature:
-    """Return the op for a kernel that a script compiles. It launches nothing if the recording has the kernel."""
+    """Return the op signature of a kernel that a script compiles. If the recording contains the kernel, the field `launches` is
+    False."""
     metas = tuple(tensor.tensor_meta for tensor in tensors)
 
     def made() -> OpSignature:

@@ -26,8 +26,8 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return two functions: the `__torch_dispatch__` of virtual tensors, and a variant that never calls a handler from
-    `plans.specials`."""
+    """Return the `__torch_dispatch__` of virtual tensors, and a variant that ignores the dictionary `plans.specials` of
+    handlers for single ops."""
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default

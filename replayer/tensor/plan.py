@@ -80,8 +80,8 @@ class Plan:
     """Stores which tensors an op call returns, and which arguments the call changes.
 
     `writes` lists the arguments that are changed in place, as pairs (position or name, whether the argument is a list).
-    The values of the arguments at the positions `written` are unknown after the call. `set_values` is called after the op to
-    store known values.
+    The values of the arguments at the positions `written` are unknown after the call. After the op has run, the function
+    `set_values` updates the known values of the tensors.
     """
 
     signature: OpSignature
@@ -120,11 +120,12 @@ def argument_at(where: Where, args: TorchAny, kwargs: TorchAny) -> TorchAny:
 
 
 class _NotPortable(Exception):
-    """A plan refers to several devices, or to an object that other processes do not have."""
+    """Raised if the plan of an op call cannot be serialized for other ranks."""
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Return a plan for the use on another GPU, or None if the plan depends on its GPU. `unpacked` is the inverse.
+    """Serialize the plan of an op call for ranks on other GPUs. `unpacked` is the inverse. Return None if the plan refers to
+    several GPUs or to an object of this process.
 
     The returned bytes do not contain the fields of `plan` that the function `results.complete` sets.
     """

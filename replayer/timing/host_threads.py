@@ -38,8 +38,8 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in the recorded phase `segment`, in nanoseconds since the start of the phase. If the
-        thread enters the phase only now, begin at `first_ns`."""
+        """Return the thread's position in the recorded phase `segment`, in nanoseconds since the start of the phase. A thread
+        that comes from another phase begins at the position `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns

@@ -1,7 +1,7 @@
 """Finds a recorded call for each op of the script. The op gets the host time and the kernels of the recorded call.
 
-An EXACT match has the same op, shapes and dtype. An EQUIVALENT match has the same shapes and another name for the same
-computation. A SCALED match has the same op with different shapes.
+An EXACT match has the same op, shapes and dtype. An EQUIVALENT match is a recorded op with the same shapes that does the same
+computation under another name. A SCALED match has the same op with different shapes.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
@@ -97,7 +97,8 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def take_over(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Continue the current step of the matcher `other`. Return the current phase."""
+        """Take over the current step from the matcher `other`, which uses a different recorded step. Return the current
+        phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -107,7 +108,8 @@ class StepMatcher:
         return segment
 
     def find_in_phase_of_same_name(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Look for a recorded call of the same op with the same shapes in other phases with the name of `here`."""
+        """Look for a recorded call of an op in other phases with the same name as the phase `here`. The text `exact` contains
+        the op and its shapes."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
@@ -184,8 +186,8 @@ class SegmentMatcher:
         return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher for ops on device number `ordinal`. If the recording has no separate calls for the device, return
-        `self`."""
+        """Return the matcher for ops on device number `ordinal`. Return this matcher if no calls were recorded for that
+        device."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -196,8 +198,8 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread to `position_ns` in the recorded phase, and add the recorded host time up to there to the thread's
-        clock."""
+        """Move the thread forward to `position_ns` in the recorded phase. The thread's clock advances by the recorded host time
+        in between."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.mark_reached(thread, position_ns)
 
@@ -263,7 +265,8 @@ class SegmentMatcher:
         return all(key.exact in recorded.exact or key.equivalent in recorded.equivalent for key in keys)
 
     def take_over(self, other: SegmentMatcher) -> None:
-        """Match all calls of the matcher `other` again, now with this matcher's recorded step."""
+        """Repeat the matching for all calls that the matcher `other` has handled, because the two matchers use different
+        recorded steps."""
         for remembered in other._calls_so_far:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
@@ -356,7 +359,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Return the unused kernels that were launched until `launched_ns`, and mark the kernels as used."""
+        """Return the recorded kernels up to the launch time `launched_ns` that no op has used. Mark the kernels as used."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:

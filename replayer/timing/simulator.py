@@ -132,7 +132,7 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Simulate an op of a CUDA graph, which takes no host time."""
+        """Simulate an op of a launched CUDA graph. The op takes no host time, because the graph is launched as a whole."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.turns[signature.phase_class]:

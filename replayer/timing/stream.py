@@ -25,7 +25,7 @@ from replayer.timing.timing_rules import kernel_end
 class VirtualStream:
     """Represents a CUDA stream. `own_number` is the stream's index on its device, and index 0 is the default stream.
 
-    During a CUDA graph capture, `number` is a temporary index. At other times, `number` equals `own_number`.
+    `number` equals `own_number`, except during a CUDA graph capture, when the stream has the number of the graph's memory pool.
     """
 
     # see Note [Stream numbers during a capture] in cuda_graph.py

@@ -43,12 +43,12 @@ def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, dura
 def queue_ends(alone_ns: Column, spans_ns: Column, before_ns: int) -> Column:
     """Return the end times of consecutive calls on one thread, or of consecutive kernels on one stream.
 
+        ends_ns[i] = max(alone_ns[i], ends_ns[i - 1] + spans_ns[i])
+
     Args:
         alone_ns: the end of each entry if no entry preceded it.
         spans_ns: the time from the previous entry's end to the entry's own end, if the entry is queued.
         before_ns: the end of the work before the first entry.
-
-    Entry i ends at max(alone_ns[i], end of entry i-1 + spans_ns[i]).
     """
     sums_ns = np.cumsum(spans_ns)
     ends_ns: Column = np.maximum(np.maximum.accumulate(alone_ns - sums_ns), before_ns) + sums_ns

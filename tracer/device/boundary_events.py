@@ -149,7 +149,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is the calling thread's current stream, or if the CUDA calls fail."""
+        """Return True if `stream` is the calling thread's current stream, or if CUDA cannot determine the current stream."""
         try:
             device = self._cuda.current_device()
             return self._streams.get((device, self._cuda.current_handle(device))) is stream
@@ -237,7 +237,8 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the current device, or the only other device with a CUDA context if the current device has none."""
+        """Return the current device if a CUDA context exists on that device. If not, return the only device with a CUDA
+        context, or NONE."""
         has_context = self._cuda.has_context
         if has_context(current):
             self._in_use.add(current)

@@ -69,7 +69,7 @@ def _without_kinetos_lines(messages: list[str]) -> Iterator[None]:
 
 
 class _OfThread:
-    """A pattern for `warnings.filterwarnings` that matches all warnings of one thread."""
+    """Replaces a regular expression in the filters of `warnings`, and matches every warning that one thread raises."""
 
     def __init__(self) -> None:
         self.thread: int | None = threading.get_ident()

@@ -76,7 +76,8 @@ Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argum
 
 
 class _OutermostCollective(threading.local):
-    """Stores the outermost collective of a thread, because a collective may call other collectives."""
+    """Stores the outermost collective that a thread is running. Collectives inside another collective are not recorded
+    separately."""
 
     call: _RunningCollective | None = None
 
@@ -238,8 +239,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of process groups that are written in Python, because PyTorch's C++ code calls these methods
-        directly."""
+        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls these methods, and not the
+        wrapped functions of torch.distributed."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():

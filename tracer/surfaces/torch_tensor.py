@@ -67,7 +67,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     def counts(tensor: Any) -> bool:
         """Return True if the recorder stores the values that the script reads from the tensor.
 
-        If an optimizer reads a value, the value is not recorded, because it is a step count in a CPU tensor.
+        Without a GPU, values that an optimizer reads are not recorded, because optimizers only read their step counts.
         """
         to = None if _DEPTH.quiet or is_compiling() else started()
         return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))

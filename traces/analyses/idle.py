@@ -5,8 +5,7 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-A GPU is idle because of the host until the next kernel is launched, and because of the GPU from the launch to the kernel's
-start. The reasons are:
+The launch of the next kernel divides an idle time into a part caused by the host and a part caused by the GPU. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);

@@ -55,7 +55,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Stores the number of waiting launches over time."""
+    """Stores how many launched kernels have not started yet, over time."""
 
     time_ns: Column
     length: Column

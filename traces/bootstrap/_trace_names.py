@@ -1,4 +1,5 @@
-"""Imports the tool's packages, then frees their names for the user's own modules.
+"""Imports the tool's packages under private names, because a user's script may import its own module with the name of a
+package.
 
     with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
         child = importlib.import_module("replayer.child")

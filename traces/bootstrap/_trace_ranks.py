@@ -117,8 +117,8 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """torch's C++ destructors write to 60 MB of memory that the forked ranks share, so the operating system would copy the
-    memory. `on_exit` exists in glibc only."""
+    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that forked ranks share,
+    so each rank would get its own copy. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

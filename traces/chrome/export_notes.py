@@ -30,7 +30,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Stores facts that the exported events of one category cannot express, in the order of the events."""
+    """Stores properties of events that the Chrome format cannot express. Each table of events has its own notes."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -127,8 +127,8 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the start and duration that each event had before the export moved or clipped events. The returned slice
-        excludes events that the export added."""
+        """Return the start and duration that each event had before the export to the Chrome format. The returned slice selects
+        the trace's own events."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

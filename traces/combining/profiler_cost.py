@@ -208,8 +208,8 @@ class _Phase:
 class CleanPace:
     """Converts CPU times of profiled steps to the times without the profiler.
 
-    After the profiler's overhead is subtracted, the CPU time of each phase is multiplied by the phase's factor in `scale`. In
-    steps without the profiler, the factor is 1.0.
+    After the profiler's overhead is subtracted, the CPU time of each phase is multiplied by the phase's factor in `scale`. CPU
+    times of steps without the profiler are not multiplied.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
@@ -249,8 +249,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of `run` that contains the profiler's estimated overhead. If no step ran without the profiler, return `run`
-    itself."""
+    """Return a copy of `run` that contains the profiler's estimated overhead. Return `run` itself if no step ran without the
+    profiler, because the cost then cannot be measured."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)

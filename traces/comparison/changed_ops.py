@@ -229,8 +229,8 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
 def ops_in_name(kernel: str) -> str:
     """Return the op names in the name of a fused Inductor kernel, or "" for any other kernel.
 
-    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long kernel names, so the last op may be
-    incomplete.
+    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long kernel names, so the name of the last op
+    may be cut off.
     """
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
@@ -360,7 +360,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return a weight for each kernel: how often its step occurs in `steps`, divided by the length of `steps`."""
+    """Return the weight of each kernel in a mean over `steps`. A step that is listed twice counts twice."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)

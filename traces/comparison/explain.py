@@ -3,8 +3,8 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-If the GPU limits the step time, the GPU times of the phases are compared. If the GPU does not limit the step time, the host
-times of the phases are compared, because host times add up to the step time.
+The explanation compares the GPU times of the phases if the GPU limits the step time. If the host limits the step time, the
+explanation compares host times, because these times add up to the step time.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ KEYS = (*_UNITS, *_CHANGES, *_COUNTS, "same_program")
 
 
 class GateError(TraceError):
-    """Raised for a budget file that cannot be used."""
+    """Raised if the file with the budgets for `trace diff --gate` is invalid."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,8 +75,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps that ran without the profiler. The steps after a profile are left out, because they are
-    slower."""
+    """Return the evaluation steps before the first profiled step, because later steps are slower. If these are fewer than
+    FEWEST_CLEAN_STEPS steps, also return later steps that ran without the profiler."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()
@@ -118,8 +118,9 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only one kind of step in each list: the most frequent kind in the first list that all lists contain. Two steps are
-    of the same kind if they have equally many backward passes and equally many optimizer steps."""
+    """Keep only steps of one kind in each list of steps. Two steps are of the same kind if they have equally many backward
+    passes and equally many optimizer steps. Of the kinds that occur in all lists, the most frequent kind in the first list is
+    kept."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):

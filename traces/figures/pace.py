@@ -114,7 +114,7 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """Map each device to those of the steps `rows` that belong to the device's rank. Devices without steps are left out."""
+        """Return, for each device, the steps in `rows` that the device's rank executed. Devices without steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 

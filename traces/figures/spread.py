@@ -43,8 +43,13 @@ NOTHING = Spread(None, None, None, None, None, None, None, None)
 
 
 def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_ours: Column) -> Spread:
-    """Compare the recorded times `our_ns[ours]` with the other trace's times `their_ns[theirs]`. The noise of the step time is
-    computed from all recorded steps (the indices `all_ours`)."""
+    """Compare recorded times with the times of another trace.
+
+    Args:
+        ours: the recorded steps to compare, as indices of `our_ns`.
+        theirs: the other trace's steps to compare, as indices of `their_ns`.
+        all_ours: all recorded steps. The noise of the step time is computed from these steps.
+    """
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
@@ -79,7 +84,8 @@ def means_of_periods(values: Column, period: int | None = None) -> Column:
 
 
 def _differ_by(values: Column, period: int) -> float:
-    """np.percentile would take ten times as long for these few values."""
+    """Return the 90th percentile of the differences between values that are one period apart. np.percentile would take ten
+    times as long for short arrays."""
     apart = np.abs(values[period:] - values[:-period])
     last = len(apart) - 1
     below = last * _NINE_IN_TEN // 100

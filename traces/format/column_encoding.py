@@ -174,7 +174,7 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
 
 
 def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Columns of one byte are decoded directly to save time."""
+    """Decode a column that stores each value in one byte, faster than the general code."""
     _in_range(base, dtype, name)
     if base + int(plane.max()) > np.iinfo(dtype).max:
         raise Damaged(f"column {name!r} has values outside {dtype}")

@@ -102,7 +102,7 @@ class Frame:
 
 
 class FrameWriter:
-    """Writes a header and frames to `sink`, with one call per frame."""
+    """Passes the header and each frame of a file to the function `sink`."""
 
     def __init__(self, sink: Callable[[bytes], None]) -> None:
         header = HEADER.pack(MAGIC, FORMAT_VERSION)
@@ -134,7 +134,7 @@ class Scan:
 def scan(data: bytes, before: Scan | None = None) -> Scan:
     """Find all complete frames in the bytes of a file. Raises Damaged.
 
-    If `before` is given, `data` begins at the offset `before.whole_bytes` of the file.
+    To continue an earlier scan, pass its result as `before`, and only the bytes after `before.whole_bytes` as `data`.
 
     Note [Cut or damaged]: if a file ends inside a frame, it was truncated, and everything before that frame is valid. Any other
         error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. The

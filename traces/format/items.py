@@ -1,4 +1,4 @@
-"""Reads and writes the content of a frame as pairs of kind and value in msgpack.
+"""Encodes the parts of a trace with msgpack. Each item is a pair of a kind and a value:
 
     header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
     strings  texts to append to the string table
@@ -102,7 +102,8 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Return how many bytes of memory `load` counts for the trace. `load` rejects a file if the count exceeds a limit."""
+    """Estimate the number of bytes in memory for a loaded trace. The function `load` rejects a file if the estimate is above a
+    limit."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
@@ -112,7 +113,7 @@ def unpacked_bytes(trace: Trace) -> int:
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """Return the last item of a file. A file without its last item was truncated."""
+    """Return the item that marks the end of a file. A file without the end mark was truncated."""
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 

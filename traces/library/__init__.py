@@ -72,7 +72,7 @@ def is_cell_name(name: str) -> bool:
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the file with this name or, if no such file exists, the library file. Raises TraceLibraryError."""
+    """Return the path of a trace, given a path or the trace's name in the library. Raises TraceLibraryError."""
     name = os.fspath(name_or_path)
     path = Path(name)
     if path.is_file():

@@ -1,4 +1,5 @@
-"""Reads and writes cells of the library. A cell is a table of step times of one network on one GPU, by batch size.
+"""Reads and writes cells of the library. A cell contains the step times of one neural network on one GPU for each measured
+batch size.
 
     file = read_cells(Path("v100.cells"))
     cell = file.cell("resnet50")

@@ -44,7 +44,8 @@ class MeasuredLimit:
     def largest(self, estimated: int | None) -> int | None:
         """Return the largest batch size that fits into the GPU's memory, or None if it is unknown.
 
-        `estimated` is an estimate of the batch size. The result is at least `fitted`, and less than `full`.
+        If the estimated batch size `estimated` contradicts the measured batch sizes, the result is the closest possible batch
+        size.
         """
         if self.is_exact:
             return self.fitted

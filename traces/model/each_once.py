@@ -1,4 +1,4 @@
-"""Caches the results of functions that take a trace, while a summary of the trace is computed.
+"""Caches the results of functions that take a trace, until a `with` block or a decorated function ends.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
@@ -31,9 +31,10 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def each_once(*, fresh: bool = False) -> Iterator[None]:
-    """Cache the results of functions decorated with `once` until the `with` block or the decorated function ends.
+    """Cache the results of functions decorated with `once`. The cache is deleted at the end of the `with` block or of the
+    decorated function.
 
-    If `with each_once()` blocks are nested, the inner block uses the cache of the outer block.
+    Nested `with each_once()` blocks share one cache.
 
     Args:
         fresh: True to begin with an empty cache

@@ -84,10 +84,9 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
     """Return the trace with updated references.
 
-    Each array ends with -1 (NONE), because numpy takes the index -1 as the last element.
-
     Args:
-        places: contains the new index of each row, by table name
+        places: contains the new index of each row, by table name. The last element of each array is NONE, so that a reference
+            NONE (index -1) stays NONE.
     """
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():

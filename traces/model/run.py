@@ -134,7 +134,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Names the published step times that a replay without a recording uses for one model of the script."""
+    """Identifies the published step times of one model that a replay without a recording uses."""
 
     cell: str
     batch: int

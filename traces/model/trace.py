@@ -284,8 +284,8 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """Return the row of the event that encloses each event, or NONE. References to later rows become NONE, because a
-        damaged file may contain cyclic references."""
+        """Return the row of the event that encloses each event, or NONE. An event cannot be enclosed by a later row, so such
+        references in damaged files become NONE."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
@@ -528,7 +528,7 @@ class Trace:
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the run of a rank. If the run is unknown, return the run of another rank."""
+        """Return the Run object of a rank, or of another rank if the rank has none."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property

@@ -92,7 +92,7 @@ _XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 4
 class Architecture(NamedTuple):
     """Contains the properties that all GPUs of one compute capability share.
 
-    Sources are the CUDA C++ Programming Guide and the HIP documentation.
+    The properties come from the CUDA C++ Programming Guide and the HIP documentation.
     """
 
     major: int

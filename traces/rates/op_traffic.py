@@ -129,8 +129,8 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Return the bytes per element of the output. Python numbers and 8-byte integers do not widen tensors of smaller
-    elements."""
+    """Return the number of bytes per element of the output. Python numbers and small int64 tensors do not promote the output to
+    a type with 8 bytes."""
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
@@ -244,7 +244,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """If the shape of the index tensor was not recorded, the values tensor gives the number of indices."""
+    """If the index tensor was not recorded, the number of indices is assumed to be the number of values."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None
@@ -371,7 +371,7 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
     """Return how many elements a Triton kernel of Inductor processes.
 
-    The output is assumed to be the tensor whose size fits the number of Triton programs best.
+    For a pointwise kernel, return the size of its first or last tensor, whichever fits the number of Triton programs better.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

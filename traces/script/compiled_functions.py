@@ -93,7 +93,8 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Dynamo still traces the wrapped functions, because a wrapped function may belong to the script."""
+    """Prevent Dynamo from tracing our own functions. Our wrappers are an exception, because the wrapped function may belong to
+    the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

@@ -95,8 +95,8 @@ def run_child(
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine.
 
-    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). Raises TraceError for more than 128 ranks if
-    their number is not divisible by eight.
+    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). More than 128 ranks run on machines with eight
+    GPUs each. Raises TraceError if the ranks do not fill all machines.
     """
     if ranks <= MOST_DEVICES:
         return ranks
@@ -109,7 +109,8 @@ def ranks_per_machine(ranks: int) -> int:
 
 
 def _home(library: str) -> str | None:
-    """The child process finds the library in this folder, even if a file next to the script has the library's name."""
+    """Return the folder from which the child process imports a library. A file next to the script may have the library's name,
+    but must not be imported."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None
@@ -158,7 +159,7 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 class _Relay:
     """Forwards signals such as SIGTERM to the child process.
 
-    Ctrl-C is not forwarded from a terminal, because the terminal sends it to the child process too.
+    Ctrl-C in a terminal is not forwarded, because the terminal also sends the signal to the child process.
     """
 
     def __init__(self) -> None:

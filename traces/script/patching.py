@@ -220,7 +220,8 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Wrap `call` so that its outermost call runs inside the context manager `scope(args, kwargs)`."""
+        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`. Nested calls only use the
+        outermost call's context."""
 
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -268,10 +269,11 @@ class PhaseScope:
     def around(
         self, call: Callable[..., Any], completed: Callable[[Any, tuple[Any, ...]], None] | None = None
     ) -> Callable[..., Any]:
-        """Return a wrapper of `call` that reports the start and end of the phase.
+        """Return a wrapper that reports the start of the phase `self.phase` before `call` runs, and the end after `call` has
+        run.
 
-        If the wrapped function `call` returns without an exception, the callback `completed` receives the listener and the
-        positional arguments.
+        If `call` raises no exception, the wrapper then calls `completed(listener, args)`, where `args` are the positional
+        arguments.
         """
         local, hearing, phase = self._local, self._listener, self.phase
 

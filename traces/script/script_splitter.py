@@ -70,8 +70,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains at least one more call of the model. Return None if the number of recorded
-        calls is unknown."""
+        """Return True if the recorded step contains another call of the model after the current one. Return None if the number
+        of recorded calls is unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):

@@ -87,8 +87,8 @@ class WorkloadObserver:
         self._optimizer = class_name
 
     def step_ended(self, is_evaluation: bool) -> None:
-        """Store the modules, inputs and optimizer of the first step in `signature`. If the first step is an evaluation step,
-        the first training step replaces `signature`."""
+        """Set the attribute `signature` to the modules, inputs and optimizer of the first training step. Until a training step
+        ends, `signature` describes the first evaluation step."""
         if self.is_open and (self._modules or self._batch_bytes is not None):
             if self.signature is None or not is_evaluation:
                 self.signature = self._signature()

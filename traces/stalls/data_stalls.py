@@ -125,9 +125,9 @@ def stalls_of(
 ) -> Stalls:  # fmt: skip
     """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data.
 
-    The list `loadings` contains the measured cost of loading each batch of cached data. The list `cold_loadings` contains the
-    measured cost for uncached data. `cores` is the number of CPU cores of the machine that ran the script. Raises TraceError
-    without a DataLoader.
+    The lists `loadings` and `cold_loadings` contain the measured costs of loading each batch, from cached data and from
+    uncached data. `cores` is the number of CPU cores of the machine that ran the script. Raises TraceError without a
+    DataLoader.
     """
     if not any(one.batches for one in loadings):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")

@@ -152,7 +152,7 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Drop the file from the page cache if the server was created with `drop_cached`."""
+        """Remove a file from the operating system's page cache if the storage server's option `drop_cached` is set."""
         with self._lock:
             self._connected()
         if self._drops and not self._cache.holds(file):

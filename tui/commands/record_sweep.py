@@ -64,7 +64,8 @@ class Sweep:
 def run_sweep(record: RecordOptions) -> int:
     """Record the script at each batch size, and return an exit code.
 
-    If a batch size runs out of memory, larger batch sizes are skipped. The exit code is 0 if smaller batch sizes were recorded.
+    If a batch size runs out of memory, larger batch sizes are skipped. The exit code is 0 if at least one batch size was
+    recorded.
     """
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)

@@ -108,7 +108,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks(gpu: str) -> bool:
-    """Return True if the library has no measurements of a GPU. Raise TraceLibraryError for an unknown GPU."""
+    """Return True if the trace library contains no measurements on a GPU. Raise TraceLibraryError for an unknown GPU."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:
@@ -121,8 +121,7 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str, gpus: int = 1) -> Trace:
-    """Return a trace that describes a GPU, without any steps. A replay uses this trace if there are no published times for the
-    GPU."""
+    """Return a trace that describes a GPU, but has no steps, for replays on a GPU without published times."""
     # see Note [A card that the library lacks]
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))

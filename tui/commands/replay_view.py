@@ -56,7 +56,7 @@ def run_with_view(
 
 
 def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    """Wait until the script ends. The script's exit status can still be read afterwards."""
+    """Wait until the script ends, but leave the exit status of the script's process to other code."""
     done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if done is None:
         return

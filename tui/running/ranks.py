@@ -32,7 +32,7 @@ def require_ranks(count: int, available: int | None) -> None:
 
 
 def require_torchrun(words: list[str]) -> None:
-    """Raise TraceError if `torchrun` would start more ranks on one machine than PyTorch can address as GPUs."""
+    """Raise TraceError if the option `--nproc-per-node` of `torchrun` exceeds PyTorch's limit of 128 GPUs per machine."""
     found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
     if found is not None and int(found[1]) > MOST_DEVICES:
         raise TraceError(

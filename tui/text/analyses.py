@@ -187,7 +187,7 @@ def _indented(path: str) -> str:
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
     """Return table rows with the GPU idle time per step for each reason.
 
-    With `together`, the idle time is averaged over all devices.
+    The table has a column for each device, or one column of mean values if `together` is True.
     """
     columns = [idle] if together else [{device: of} for device, of in idle.items()]
     times = [idle_per_step(of) for of in columns]

@@ -222,8 +222,8 @@ class ViewApp(App[int]):
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """Load the traces in a thread. The thread must never wait long for the app, because Python waits for the thread at
-        exit."""
+        """Load the traces in a background thread. The thread waits only briefly for the user interface, because Python cannot
+        exit before the thread ends."""
         try:
             for stage in self._stages:
                 if self._shut:

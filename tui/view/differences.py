@@ -4,7 +4,7 @@
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
-Changes of kernels with the same name, op and phase count as one difference.
+Kernels with the same name, op and phase are combined into one difference.
 """
 
 from __future__ import annotations

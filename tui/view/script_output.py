@@ -123,5 +123,6 @@ class ScriptOutput:
 
 
 def no_input() -> int | None:
-    """Return an empty stdin for the script, or None if stdin is not a terminal. The caller must close the descriptor."""
+    """Return a descriptor of /dev/null if stdin is a terminal, because the user interface reads the keys. Return None if stdin
+    is a file or pipe. The caller must close the descriptor."""
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

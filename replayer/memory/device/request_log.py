@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class RequestKind(IntEnum):
-    """Names what an entry of a RequestLog describes. The comments say what the entry's value means."""
+    """Lists the kinds of log entries. The comment beside each kind describes `LogEntry.value`."""
 
     REQUEST = 0  # bytes
     OPTIONAL = 1  # bytes of an optional workspace; Note [Failed convolution workspaces]
@@ -54,7 +54,7 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """Change the kind of the last logged request to OPTIONAL. The op can run without the requested workspace."""
+        """Mark the last memory request as optional, because the op can run without the requested workspace."""
         number = self._uses.setdefault(use, len(self._uses))
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 

@@ -3,7 +3,7 @@
     snapshot = memory.snapshot()
     snapshot[0]["blocks"][0]   # {"address": ..., "size": 3145728, "state": "active_allocated", "frames": [...], ...}
 
-PyTorch defines the keys and values in torch/csrc/cuda/Module.cpp.
+The keys of the dictionaries are those in PyTorch's torch/csrc/cuda/Module.cpp.
 """
 
 from __future__ import annotations

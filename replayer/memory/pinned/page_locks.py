@@ -76,7 +76,7 @@ def _reason(size_bytes: int, errno: int) -> str:
 
 
 def _spare_bytes() -> int | None:
-    """Return the number of bytes that the system can lock, or None if the number is unknown."""
+    """Return how many more bytes of host memory can be page-locked, or None if the number is unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}

@@ -229,7 +229,7 @@ def observed_fake_quantization(
     zero: TorchAny,
     *how: TorchAny,
 ) -> TorchAny:
-    """See native/quantized/cuda/FusedObsFakeQuant.cu, which resizes empty buffers in the first call."""
+    """Resize empty buffers in the first call, as native/quantized/cuda/FusedObsFakeQuant.cu does."""
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
         for buffer in (low, high, scale, zero):

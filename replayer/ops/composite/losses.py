@@ -3,7 +3,8 @@
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-A kernel with the dispatch key AutogradLazy starts the loss phase and then decomposes the loss as PyTorch does.
+The replay registers its own function for the loss op. The function starts the loss phase, and then decomposes the loss as
+PyTorch does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes ops whose CPU kernels lack a dtype in a wider dtype.
+"""Computes an op in a wider dtype if the op's CPU kernel does not support the dtype of the tensors.
 
     in_wider_dtypes(torch.ops.aten.flip.default, torch.ops.aten.flip.default, [x, [0]], {})     # x: uint16, computed in int32
 
@@ -60,7 +60,7 @@ def _names(dtype: torch.dtype) -> re.Pattern[str]:
 def in_wider_dtypes(
     func: torch._ops.OpOverload, run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
-    """Call `run`, which computes `func`, with wider arguments. Raise its error if the wider dtypes are missing too."""
+    """Call `run`, which computes the op `func`, after converting the arguments to wider dtypes."""
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 

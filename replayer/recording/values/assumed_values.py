@@ -22,8 +22,8 @@ PATIENCE = 997
 
 
 class AssumedValues:
-    """Supplies assumed values, such as losses that decrease during the training. If `improving` is False, all floats are 1.0
-    and all counts are 0."""
+    """Supplies assumed values, such as losses that decrease during the training. With the option `--values constant`,
+    `improving` is False and every assumed loss is 1.0."""
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained
@@ -48,7 +48,7 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the fraction of elements for which a comparison is assumed to be true."""
+        """Return the assumed fraction of True elements in the result of a comparison, such as `predictions == labels`."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:

@@ -2,9 +2,9 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes. Its part "measured" comes from an NVIDIA H200 with PyTorch 2.11 and
-covers ops of PyTorch's OpInfo database. The part "simulated" of the file covers ops that OpInfo lacks, and comes from PyTorch
-2.14 on the simulated device of tests/cuda.
+The file cuda_dtypes.json lists the unsupported dtypes of each op. For the ops in PyTorch's OpInfo database, the JSON object
+"measured" contains measurements on an NVIDIA H200 with PyTorch 2.11. For ops that OpInfo lacks, the JSON object "simulated"
+contains results of PyTorch 2.14 on the simulated device of tests/cuda.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
 
 
 def _key(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> str:
-    """Return the op's key in the table, such as "scatter_reduce.two amax". A text argument chooses the kernel."""
+    """Return the op's key in cuda_dtypes.json. If a text argument of the op selects the CUDA kernel, the key ends with that
+    argument, as in "scatter_reduce.two amax"."""
     name = op_name(func)
     texts = [value for value in (*args, *kwargs.values()) if isinstance(value, str)]
     return f"{name} {texts[0]}" if texts and f"{name} {texts[0]}" in _kernels() else name
@@ -95,7 +96,7 @@ def op_name(func: torch._ops.OpOverload) -> str:
 
 
 def _any_overload(name: str) -> str:
-    """Return the table's first overload of an op. The table has no overloads that write to `out`."""
+    """Return the first overload of an op in cuda_dtypes.json, because the file has no overloads with an argument `out`."""
     packet = name.partition(".")[0]
     return next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
 
@@ -113,7 +114,8 @@ def _table() -> dict[str, TorchAny]:
 
 @cache
 def _kernels() -> dict[str, dict[str, str]]:
-    """Return, for each op, the kernels that lack a dtype, by the dtype's name in C++."""
+    """Return, for each op, the dtypes that CUDA does not support. Each dtype's name in C++ is mapped to the name of the CUDA
+    kernel."""
     found: dict[str, dict[str, str]] = {}
     for part in ("measured", "simulated"):
         for op, kernels in _table()[part].items():

@@ -259,7 +259,8 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 def partial_overlaps(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
 ) -> tuple[Overlap, ...]:
-    """Return pairs of arguments that partly overlap if they are views of one tensor, as in `x[1:].add_(x[:-1])`."""
+    """Return pairs of a written argument and a read argument. If both are views of one tensor, as in `x[1:].add_(x[:-1])`, the
+    two views overlap partly."""
     if torch.Tag.pointwise not in func.tags:
         return ()
     written: list[tuple[Where, TorchAny]] = []

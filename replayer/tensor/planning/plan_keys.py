@@ -35,7 +35,7 @@ def keyer(
 ) -> Keyer:
     """Return a function that computes the cache key for calls of `func` with `count` positional arguments.
 
-    If the caller passes a function `get`, the returned function computes the key and returns `get(key)`.
+    If the argument `get` is passed, the returned function calls `get(key)` and returns the result.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
@@ -127,9 +127,9 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
 
 
 def portable(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
-    """Return the key in a form that is equal for all GPUs and ranks, and the index of the GPU.
+    """Return a cache key for an op call that is equal on all ranks, and the index of the GPU in the call.
 
-    Return None if the key has tensors of no GPU or of several GPUs, or objects that other ranks do not have.
+    Return None if the call uses no GPU, several GPUs, or an object that exists only in this process.
     """
     devices: set[int] = set()
     try:

@@ -201,8 +201,8 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
     """Return an upper limit for the number of true elements in `one == other`.
 
-    The limit is the number of distinct elements in one of the operands. For example, `top5 == labels.expand_as(top5)` has at
-    most one true element per label.
+    The limit is the number of elements that an expanded operand has in memory. In `top5 == labels.expand_as(top5)`, at most one
+    element per label is true.
     """
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE

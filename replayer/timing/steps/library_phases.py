@@ -21,7 +21,7 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Return a phase with the GPU time that the library gives, or None if the library gives no time for this phase."""
+        """Return a phase with the measured GPU time from the trace library, or None if no time was measured for the phase."""
         known = self._library.phase(name)
         if known is None:
             return None

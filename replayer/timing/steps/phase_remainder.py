@@ -1,4 +1,4 @@
-"""Adds the recorded kernels that no op of the script has launched.
+"""Adds recorded kernels at the end of a phase if no op of the script has launched the kernels.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1

@@ -124,7 +124,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Add module calls to the host table. For each op and each module call, return the row that encloses it.
+        """Add module calls to the host table. Return the row of the enclosing module call for each op and for each module call.
 
         `thread`, `start_ns` and `end_ns` have one entry per op.
         """

@@ -135,9 +135,8 @@ def merged(
 ) -> dict[str, Any]:
     """Return the content of a Kineto file with the events of the virtual GPU added.
 
-    Add `shift_ns` to a time of `window` to get Unix time.
-
     Args:
+        shift_ns: Unix time minus the virtual time of `window`
         ends: contains two pairs of times in ns, for the start and the end of the profile: Unix time and virtual time
     """
     for table in (window.host, window.device, window.memory):

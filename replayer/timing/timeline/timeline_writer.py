@@ -239,8 +239,7 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return one row of the trace's host table for each op. The caller fills in the thread and the times in a copy of the
-        rows."""
+        """Return one row of the trace's host table for each op. The array is read-only, and contains no threads or times."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
@@ -320,8 +319,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace of the rows that were added since the call of `watch`. The second result lists, for each memory event,
-        the row of the next op."""
+        """Return a trace of the events that were added since the method `watch` was called. The second result lists, for each
+        memory event, the row of the next op."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}

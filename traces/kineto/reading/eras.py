@@ -123,8 +123,8 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 can represent the `ts`
-    values to the nanosecond.
+    """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if no conversion is needed,
+    because float64 represents every `ts` value with nanosecond precision.
 
     Before April 2024, PyTorch nightlies left out leading zeros of the fraction: 5 ns were written as ".5" µs instead of ".005"
     µs.

@@ -54,8 +54,9 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Return the number of kernels and copies that were launched while their GPU was idle, if all of them begin long after the
-    launch, otherwise 0. `call_end_ns` contains the end of each host span."""
+    """Return the number of kernels and copies that were launched while their GPU was idle. Return 0 if a kernel or copy began
+    less than CLOCKS_APART_NS after its launch, or if there are fewer than LEAST_IDLE_LAUNCHES. `call_end_ns` contains the end
+    of each host span."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]

@@ -38,7 +38,8 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return each event's parent (or NONE), the number of overlapping events, and corrected end times.
+    """Return the parent of each event (or NONE), the number of events that overlap their parent's end, and the end times after
+    corrections.
 
     The given events must be sorted by `nesting_order`.
     """

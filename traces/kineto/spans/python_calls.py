@@ -80,7 +80,7 @@ def without_short_calls(profile: Trace) -> Trace:
 
 
 def is_short_call(trace: Trace) -> Column:
-    """Return a boolean mask of calls of short Python functions: less than 10 us and no op."""
+    """Return a boolean mask of the calls of Python functions that take less than 10 us on average and run no op."""
     # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
@@ -135,7 +135,8 @@ def _owner_of(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """If a call began before the profile, the profiler records the running line instead of the function's first line."""
+    """Return the ranges of lines of each function in a file. For a function that began before the profile, the profiler may
+    record any of the function's lines."""
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
     except OSError:

@@ -17,9 +17,11 @@ from traces.model.trace import Column, HostKind
 def each_event_once(
     host: HostColumns, device: DeviceColumns, comms: dict[int, Event], problems: Counter[str]
 ) -> tuple[HostColumns, DeviceColumns, dict[int, Event]]:
-    """Return the columns without repeated events. `comms` maps rows of `host` to arguments of collectives.
+    """Return the columns without repeated events. The dictionary `comms` contains the arguments of each collective by its row
+    in `host`.
 
-    Events are compared only if a runtime call was written twice. Kernels of a CUDA graph may otherwise be equal in all columns.
+    Events are compared only if a runtime call was written twice, because different kernels of a CUDA graph may be equal in all
+    columns.
     """
     spans = host.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))

@@ -91,7 +91,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Serialize columns to JSON, with one text per row, such as `[1, 2], "a"`."""
+    """Serialize each row of the columns to JSON, without the outer brackets, such as `[1,2],"a"`."""
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
     except orjson.JSONEncodeError:

@@ -255,7 +255,7 @@ def _read_device(
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Until 2021, Kineto named the key "external id" instead of "External id"."""
+    """Return the ids from the JSON key "External id", or "external id" in files from before 2022."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 

@@ -33,9 +33,10 @@ def is_of_amd(header: dict[str, Any]) -> bool:
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the GPUs in use, their indices by device number, and the number of visible GPUs.
+    """Return a list of the used GPUs, a dictionary from device numbers to positions in the list, and the number of visible
+    GPUs.
 
-    If no GPU was used, all GPUs in the file's header are returned.
+    If no GPU was used, the list contains all GPUs from the file's header.
     """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}

@@ -146,8 +146,8 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the length of the shortest sequence that `symbols` repeats at least twice, or 0. The calculation uses the failure
-    function of the Knuth-Morris-Pratt algorithm."""
+    """Return the period of `symbols`, such as 2 for ABABA, or 0 if there are fewer than two full periods. The calculation uses
+    the failure function of the Knuth-Morris-Pratt algorithm."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

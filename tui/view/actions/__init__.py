@@ -1,4 +1,4 @@
 """Implements what the keys of the timeline app do, with one class for each group of keys.
 
-The list `KEYS` in tui/view/keys.py assigns one of these methods to each key of the keyboard.
+The list `KEYS` in tui/view/keys.py assigns a method of one class to each key.
 """

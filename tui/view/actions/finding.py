@@ -1,4 +1,4 @@
-"""Implements the keys that find a step by its number, or an event by its name."""
+"""Implements the keyboard commands that search for a step by number, or for an event by name."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """Contains the start and end times of one trace in each section of the time axis."""
+    """Stores which part of a trace is shown in each section of the time axis."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
@@ -43,7 +43,7 @@ class SlotTimes:
         self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """Return the time of the trace at each position on the axis.
+        """Convert positions on the time axis to times in the trace.
 
         For a position in a gap, return the time at which the gap began.
         """

@@ -16,7 +16,8 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """Lists the kinds of work. The numbers end at 23, because the colour codes of the enum Sign begin at 24."""
+    """Lists the kinds of work. All values are below 24, because the enum Sign uses the numbers from 24 for its own colour
+    codes."""
 
     LOADER = 0
     H2D = 1

@@ -75,7 +75,7 @@ class CharacterRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """Stores how long each kind of work takes in each screen column, in nanoseconds."""
+    """Stores the time of each kind of work in the time span of each screen column, in nanoseconds."""
 
     by_category: dict[int, Column]
     total_ns: Column

@@ -15,7 +15,8 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Stores the events in one row of the timeline. Where events overlap, the event that began first counts."""
+    """Stores the events in one row of the timeline. An event that overlaps earlier events is shortened, so that it begins when
+    the earlier events end."""
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
         start = np.asarray(start_ns, dtype=np.int64)

@@ -249,7 +249,7 @@ def host_tracks(trace: Trace) -> Tracks:
 
 
 def stack_depth(trace: Trace) -> Column:
-    """Return for each host event the number of enclosing events. Events that mark whole steps have the depth NONE."""
+    """Return the number of enclosing events for each host event, or NONE for the ProfilerStep events that mark whole steps."""
     host = trace.host
     is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))
     depth = np.zeros(len(host), dtype=np.int16)

@@ -107,8 +107,8 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return how many lines are needed for the rows that the user has pinned. Return 0 if these rows need more than half of
-        the window."""
+        """Return how many lines are needed for the rows that the user has pinned. Return 0 if the pinned rows would fill more
+        than half of the screen."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 

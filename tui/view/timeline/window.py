@@ -74,8 +74,7 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Return the index of the trace at the cursor: 0 for a line of the first trace, and 1 for other lines if there are two
-        traces."""
+        """Return 0 if the cursor is on a line of the first trace. On other lines, return the index of the last trace."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
