@@ -187,7 +187,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. Different sizes of the copies to the GPU show that the batch sizes differ."""
+    """Compare two traces without recorded shapes. If the two traces copy different sizes to the GPU, the batch sizes differ."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:

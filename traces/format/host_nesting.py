@@ -78,8 +78,8 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Return the positions of each span's opening and closing bracket. The brackets before span i are i opening brackets and `i
-    - depth[i]` closing brackets."""
+    """Return the positions of each span's opening and closing bracket. Before span i come i opening brackets and `i - depth[i]`
+    closing brackets."""
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
     is_open = np.zeros(2 * len(depth), bool)

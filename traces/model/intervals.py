@@ -61,8 +61,8 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. The argument `owner` assigns each window to a rank, for
-    example. Time windows of one rank must not overlap."""
+    """Finds the time window [start, end) that contains a given time. The argument `owner` assigns each time window to a rank,
+    for example. Time windows of one rank must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)

@@ -284,8 +284,8 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """Return the row of the event that encloses each event, or NONE. An event cannot be enclosed by a later row, so such
-        references in damaged files become NONE."""
+        """Return the row of the event that encloses each event, or NONE. If a damaged file refers to a later row, the result is
+        NONE, because an enclosing event always has an earlier row."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:

@@ -38,8 +38,8 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return the parent of each event (or NONE), the number of events that overlap their parent's end, and the end times after
-    corrections.
+    """Return the parent of each event (or NONE), the number of events that overlap without being nested, and the corrected end
+    times.
 
     The given events must be sorted by `nesting_order`.
     """
