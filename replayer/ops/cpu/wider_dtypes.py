@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from replayer.errors import NotEmulated
 from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like, scalar_type
+from replayer.tensor.planning.shape_inference import writes_of
 from replayer.torch_types import TorchAny
 
 _LOW_PRECISION = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
@@ -64,11 +65,13 @@ def in_wider_dtypes(
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
+    written = tree_leaves([args[at] if isinstance(at, int) else kwargs[at] for at, _ in writes_of(func, tuple(args), kwargs)])
+
     def widen(tensor: torch.Tensor) -> torch.Tensor:
         wider = _WIDER.get(tensor.dtype)
         if wider is None or (tensor.dtype is torch.bool and _dtypes(args, kwargs) != {torch.bool}):
             return tensor
-        wide = tensor.to(wider if tensor.numel() else torch.float32)
+        wide = tensor.to(wider if tensor.numel() or wider.is_complex else torch.float32)
         if tensor.dtype is torch.uint64 and bool((wide < 0).any()):
             raise NotEmulated(f"{func._schema.name} of uint64 values from 2**63", "use smaller values")
         widened.append((tensor, wide))
@@ -81,8 +84,8 @@ def in_wider_dtypes(
     wide_args, wide_kwargs = tree_map_only(torch.dtype, widen_dtype, (wide_args, wide_kwargs))
     result = run(*wide_args, **wide_kwargs)
     for tensor, wide in widened:
-        if wide._version:
-            tensor.copy_(wide)
+        if any(tensor is each for each in written):
+            tensor.resize_(wide.shape).copy_(wide)
     leaves = tree_leaves(result)
     expected = _result_dtypes(func, args, kwargs)
     if expected is None or len(expected) != len(leaves):

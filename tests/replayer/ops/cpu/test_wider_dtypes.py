@@ -39,6 +39,14 @@ def test_results_have_the_dtypes_of_the_op() -> None:
     assert (trace.item(), trace.dtype) == (2, torch.int64)
 
 
+def test_a_result_that_is_an_argument_is_resized() -> None:
+    """GIVEN an empty uint16 tensor WHEN the identity matrix is written to it THEN it has the matrix's shape and values."""
+    out = torch.empty(0, dtype=torch.uint16)
+    with torch.inference_mode():  # PyTorch counts no versions, as inside `__torch_dispatch__`
+        assert computed(aten.eye.m_out, 2, 2, out=out) is out
+    assert (out.tolist(), out.dtype) == ([[1, 0], [0, 1]], torch.uint16)
+
+
 def test_large_uint64_values_are_rejected() -> None:
     values = torch.tensor([1, 2**63 - 1], dtype=torch.uint64)
     assert computed(aten.flip.default, values, [0]).tolist() == [2**63 - 1, 1]
