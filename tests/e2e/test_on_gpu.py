@@ -279,7 +279,7 @@ def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after(mon
     monkeypatch.setattr(gpu_cost, "times_of", times_of)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(state, "started", lambda: SimpleNamespace(cost=SimpleNamespace(per_step_ns=16_000)))
-    cost = gpu_cost.alternate(SimpleNamespace(turn=turns.append), lambda: None, until=0.0)  # type: ignore[arg-type]
+    cost = gpu_cost.alternate(SimpleNamespace(turn=turns.append), lambda: (0, 0), until=0.0)  # type: ignore[arg-type]
     assert (cost.turns, cost.added_us, cost.added_quartiles_us, cost.processor_us) == (6, 12.0, (12.0, 12.0), 0.0)
     assert (cost.reported_us, cost.is_near) == (16.0, True)
     assert gpu_cost.table({"a layer": cost})[1].split() == "a layer 6 1100.0 12.0 12.0 to 12.0 0.0 16.0 near".split()

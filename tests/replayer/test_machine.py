@@ -42,7 +42,7 @@ def replayed(recorded_with: FakeTorch, devices: int = 1, error: BaseException | 
     facts.at_end(DeviceAccess(recorded_with.cuda, (), Profiles()))
     trace = make_recording([("forward", 0, 50)], [])
     trace.grain, trace.devices, trace.machines = "phase", facts.devices, {0: facts.machine()}
-    trace.runs, trace.provenance = {0: facts.run(1, 1, 0, 0, ProfilerUse())}, facts.provenance()
+    trace.runs, trace.provenance = {0: facts.run(0, 0, 0, ProfilerUse())}, facts.provenance()
     with tempfile.TemporaryDirectory() as folder:
         save(trace, Path(folder) / "t.msgpack")
         trace = load(Path(folder) / "t.msgpack")
