@@ -3,28 +3,38 @@
     .venv/bin/python -m benchmarks.compiled                             # counts of Dynamo: native CPU run and replay
     .venv/bin/python -m benchmarks.compiled ranks                       # the same for programs of two ranks: DDP and FSDP2
     .venv/bin/python -m benchmarks.compiled models                      # the same for public models (compiled_models.py)
-    .venv-cuda/bin/python -m benchmarks.compiled build/simulated_device/with_device    # also recordings on the simulated device
+    .venv-cuda/bin/python -m benchmarks.compiled tests --device build/simulated_device/with_device
+    .venv-cuda/bin/python -m benchmarks.compiled recordings --device build/simulated_device/with_device [--folder FOLDER]
+        [--only NAME] [--page docs/compiled.md]
 
-The first table runs the programs of tests/replayer/compiled/programs.py natively with backend="aot_eager", and in a replay with
-the default backend. The last table records the compiled programs of tests/cuda and replays each recording. Columns:
+The first three run programs natively with backend="aot_eager", and in a replay with the default backend. `tests` records the
+compiled programs of tests/cuda on the simulated device and replays each recording. `recordings` does the same with the programs
+in benchmarks/programs/compiled. FOLDER keeps recordings and replays, and only programs without them run. Columns:
 
     graphs, breaks        graphs that Dynamo traced, and graph breaks, in both runs
     equal                 whether all counters, errors and logs are equal
-    step, busy, memory    the replay against the recording: median step, GPU busy time of a step, peak of allocated memory
+    step                  error of the median step time
+    GPU busy, memory peak error of the GPU time of a step, and of the peak of allocated memory
     matched               GPU time of the replay that was matched op by op
 """
 
 from __future__ import annotations
 
+import argparse
+import ast
 import json
+import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.cuda.running import PROGRAMS, record, replay
-from traces.comparison.compare import MemoryComparison
+import traces
+from benchmarks.page_tables import with_tables
+from tests.cuda.running import PROGRAMS, Program, Run, record, replay, replayed
 
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPT = str(ROOT / "tests" / "replayer" / "compiled" / "programs.py")
@@ -38,6 +48,7 @@ SCRIPTS = {
     "models": (["-m", "benchmarks.programs.compiled_models"], [], []),
 }
 TIMEOUT_S = 3600
+BEGIN, END = "<!-- table of benchmarks/compiled.py -->", "<!-- end of the table -->"
 
 
 def facts(command: list[str]) -> dict[str, dict[str, Any]]:
@@ -60,32 +71,133 @@ def counts_table(script: list[str], launcher: list[str], options: list[str]) -> 
     return [*lines, "", f"{equal} of {len(native)} programs are equal."]
 
 
-def peak_error(memory: MemoryComparison) -> float | None:
-    before, after = memory.recorded_peak_bytes, memory.replayed_peak_bytes
-    return after / before - 1 if before and after is not None else None
+def cells(compared: traces.Comparison) -> list[str]:
+    """The figures of one replay: step, GPU busy, memory peak and matched."""
+    peaks = [
+        memory.replayed_peak_bytes / memory.recorded_peak_bytes - 1
+        for memory in compared.memory.values()
+        if memory.recorded_peak_bytes and memory.replayed_peak_bytes is not None
+    ]
+    shares = [compared.steps.error, compared.gpu_busy.error, max(peaks, key=abs, default=None)]
+    coverage = compared.coverage or {}
+    matched = coverage.get("exact", 0) + coverage.get("equivalent", 0)
+    return ["-" if share is None else f"{100 * share:+z.1f} %".replace("+0.0", "0.0") for share in shares] + [
+        f"{100 * matched:.1f} %"
+    ]
 
 
-def recordings_table(device: Path) -> list[str]:
-    lines = ["| program | verdict | step | busy | memory | matched |", "|---|---|---|---|---|---|"]
+def tests_table(device: Path) -> str:
+    lines = ["| program | verdict | step | GPU busy | memory peak | matched |", "|---|---|---|---|---|---|"]
     for name, program in PROGRAMS.items():
-        if not program.script.startswith("compiled"):
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            compared = replay(record(device, program, "kernel", Path(folder)), Path(folder))
-        coverage = compared.coverage or {}
-        matched = coverage.get("exact", 0) + coverage.get("equivalent", 0)
-        (memory,) = compared.memory.values()
-        shares = [compared.steps.error, compared.gpu_busy.error, peak_error(memory)]
-        cells = ["-" if share is None else f"{share:+.1%}" for share in shares]
-        lines.append(f"| {name} | {compared.verdict.sameness.value} | {' | '.join(cells)} | {matched:.1%} |")
-    return lines
+        if program.script.startswith("compiled"):
+            with tempfile.TemporaryDirectory() as folder:
+                compared = replay(record(device, program, "kernel", Path(folder)), Path(folder))
+            lines.append(f"| {name} | {compared.verdict.sameness.value} | {' | '.join(cells(compared))} |")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recording and its replay."""
+
+    title: str
+    compared: traces.Comparison
+    is_counted_equal: bool
+
+
+def counters_of(output: str) -> dict[str, Any]:
+    """Dynamo's counters that the program printed, without empty ones and without the addresses in their messages."""
+    line = next(line for line in output.splitlines() if line.startswith('{"counters"'))
+    counters = json.loads(re.sub("0x[0-9a-f]+", "0x", line))["counters"]
+    return {kind: found for kind, found in counters.items() if found}
+
+
+def programs() -> dict[str, Program]:
+    """The scripts in benchmarks/programs/compiled. A script that starts a process group runs on two ranks."""
+    found = {}
+    for file in sorted((ROOT / "benchmarks" / "programs" / "compiled").glob("*.py")):
+        text = file.read_text()
+        if "\nprint_counters()" in text:
+            program = Program(str(file), settings=(("SIMGPU_SLOWDOWN", "4"),))
+            found[file.stem] = replace(program, gpus=2, ranks=2) if "init_process_group" in text else program
+    return found
+
+
+def kept(program: Program, folder: Path, name: str, make: Callable[[], Run]) -> Run:
+    """The run whose trace and output the folder keeps under this name. Makes the run if the folder has none."""
+    output = folder / f"{name}.txt"
+    if not output.exists():
+        output.write_text(make().output)
+    return Run(program, 0, output.read_text(), "", [], [], folder / f"{name}.msgpack")
+
+
+def recorded(program: Program, device: Path | None, folder: Path) -> Run:
+    """The run on the device. Ends the process if there is no device or if the program fails."""
+    if device is None:
+        sys.exit(f"{folder} has no recording; --device makes one")
+    run = record(device, program, "kernel", folder)
+    if run.exit_code:
+        sys.exit(f"{program.script}: {run.errors}")
+    return run
+
+
+def row_of(program: Program, device: Path | None, folder: Path) -> Row:
+    folder.mkdir(parents=True, exist_ok=True)
+    recording = kept(program, folder, "recording", lambda: recorded(program, device, folder))
+    run = kept(program, folder, "replay", lambda: replayed(recording, folder))
+    title = ast.get_docstring(ast.parse(Path(program.script).read_text())) or ""
+    compared = traces.compare(recording.trace, run.trace)
+    return Row(title, compared, counters_of(recording.output) == counters_of(run.output))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as a Markdown table, and sentences about programs, counters and step times."""
+    lines = ["| program | GPU busy | memory peak | matched |", "|---|---|---|---|"]
+    lines += [f"| {row.title} | {' | '.join(cells(row.compared)[1:])} |" for row in rows]
+    same = sum(row.compared.verdict.sameness.value == "same program" for row in rows)
+    steps = [row.compared.steps for row in rows]
+    within = sum(step.error is not None and abs(step.error) <= max(step.noise_floor or 0.0, 0.02) for step in steps)
+    equal = sum(row.is_counted_equal for row in rows)
+    return "\n".join([
+        *lines,
+        "",
+        f"{same} of {len(rows)} replays are the same program as the recording. {equal} of {len(rows)} replays have Dynamo's",
+        f"counters of the recorded run. For {within} of {len(rows)} replays, the error of the step time is at most 2 %, or at",
+        "most the spread of the recorded step times.",
+    ])  # fmt: skip
 
 
 def main() -> None:
-    argument = sys.argv[1] if len(sys.argv) > 1 else "programs"
-    print("\n".join(counts_table(*SCRIPTS.get(argument, SCRIPTS["programs"]))))
-    if argument not in SCRIPTS:
-        print("\n" + "\n".join(recordings_table(Path(argument).resolve())))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", nargs="?", choices=[*SCRIPTS, "tests", "recordings"], default="programs")
+    parser.add_argument("--device", type=Path, help="the simulated device")
+    parser.add_argument("--folder", type=Path, help="keeps recordings and replays")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program of `recordings`")
+    parser.add_argument("--page", type=Path, help="also replace the table of this page by that of `recordings`")
+    told = parser.parse_args()
+    device = told.device and told.device.resolve()
+    if told.table == "tests" and device is None:
+        parser.error("tests needs --device")
+    if told.table in SCRIPTS:
+        print("\n".join(counts_table(*SCRIPTS[told.table])))
+    elif told.table == "tests":
+        print(tests_table(device))
+    else:
+        print_recordings(device, told.folder, told.only, told.page)
+
+
+def print_recordings(device: Path | None, kept: Path | None, only: Sequence[str], page: Path | None) -> None:
+    rows = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (kept or Path(temporary)).resolve()
+        for name, program in programs().items():
+            if not only or name in only:
+                rows.append(row_of(program, device, folder / name))
+                print(table(rows[-1:]).splitlines()[2], file=sys.stderr, flush=True)
+    found = table(rows)
+    print(found)
+    if page:
+        page.write_text(with_tables(page.read_text(), found, BEGIN, END))
 
 
 if __name__ == "__main__":

@@ -118,6 +118,11 @@ def record(device: Path, program: Program, grain: str, folder: Path, **settings:
 
 def replay(recorded: Run, folder: Path) -> traces.Comparison:
     """Replays a recording by its own clock, without the device, and compares the two."""
+    return traces.compare(recorded.trace, traces.load(replayed(recorded, folder).file))
+
+
+def replayed(recorded: Run, folder: Path) -> Run:
+    """The run of a replay. Raises AssertionError if the replay wrote no trace."""
     program = recorded.program
     ranks = ("--nproc", str(program.ranks)) if program.ranks else ()
     file = folder / "replay.msgpack"
@@ -129,4 +134,4 @@ def replay(recorded: Run, folder: Path) -> traces.Comparison:
     )  # fmt: skip
     if not file.exists():
         raise AssertionError(f"the replay wrote nothing (exit code {done.returncode}):\n{done.stderr[-4000:]}")
-    return traces.compare(recorded.trace, traces.load(file))
+    return Run(program, done.returncode, done.stdout, done.stderr, [], [], file)

@@ -1,0 +1,32 @@
+"""benchmarks/compiled.py: its table of recordings, Dynamo's counters and which programs it runs."""
+
+from __future__ import annotations
+
+from benchmarks.compiled import Row, counters_of, programs, table
+from tests.traces.handmade import replay_of, training
+from traces import compare
+
+
+def test_table_shows_errors_of_gpu_time_and_counts_programs() -> None:
+    recorded = training()
+    replays = {"faster loader": replay_of(recorded), "GPU slower": replay_of(recorded, stretch=1.5), "recording": recorded}
+    rows = [Row(title, compare(recorded, replay), title == "faster loader") for title, replay in replays.items()]
+    lines = table(rows).splitlines()
+    # one of the five works of a step, the copy, is scaled
+    assert lines[2:4] == ["| faster loader | 0.0 % | 0.0 % | 80.0 % |", "| GPU slower | +50.0 % | 0.0 % | 80.0 % |"]
+    assert "3 of 3 replays are the same program" in lines[6] and "1 of 3 replays have" in lines[6]
+    # the replays' loader takes 3 µs instead of 20 µs, more than 2 % of a step
+    assert "For 1 of 3 replays, the error of the step time" in lines[7]
+
+
+def test_counters_ignore_addresses_and_empty_counters() -> None:
+    recorded = 'loss\n{"counters": {"graph_break": {"<function f at 0x7ff9>": 2}, "frames": {}}}\n'
+    replayed = '{"counters": {"graph_break": {"<function f at 0x12ab>": 2}}}\n'
+    assert counters_of(recorded) == counters_of(replayed) == {"graph_break": {"<function f at 0x>": 2}}
+    assert counters_of(replayed.replace(": 2", ": 3")) != counters_of(recorded)
+
+
+def test_only_scripts_run_and_process_groups_get_two_ranks() -> None:
+    found = programs()
+    assert "small_gpt" not in found and "counters" not in found
+    assert found["no_sync"].ranks == found["no_sync"].gpus == 2 and found["gan"].ranks == 0
