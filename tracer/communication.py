@@ -53,8 +53,7 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store when Python called a collective, so that the recorder does not read the collective again from PyTorch's flight
-        recorder."""
+        """Store the time of a collective that was called from Python, so that the collective is not recorded twice."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
@@ -87,7 +86,7 @@ class CommunicationRecorder:
     def give_up_call(self, pending: PendingCollective) -> None:
         """Stop timing a collective, because the script deleted the collective's Work object without calling `wait`.
 
-        The method takes no lock, because Python's garbage collector may call the method at any time.
+        Python's garbage collector may call this method at any time, so the method must not wait for a lock.
         """
         self._writer.collectives.give_up(pending)
 

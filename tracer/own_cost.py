@@ -1,4 +1,5 @@
-"""Measures how much time the recorder's methods take. A lock keeps threads from running these methods at the same time.
+"""Measures how much time the recorder's methods take. A lock ensures that only one thread at a time runs the recorder's
+methods.
 
     @costed
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
@@ -34,7 +35,7 @@ _CALLS, _REPEATS = 50, 5  # number of calls and rounds of the measurement at the
 
 
 class OwnCost:
-    """Adds up the time that the recorder's methods take, and stores the lock that these methods share."""
+    """Adds up the time that the recorder's methods take, and stores the recorder's lock."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
@@ -72,7 +73,8 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the recording overhead per training step, or the total overhead before the first step."""
+        """Return the recording overhead per training step in nanoseconds. Before the first training step ends, return the total
+        overhead."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:
@@ -110,7 +112,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing. `OwnCost.measure_wrappers` times the empty function with and without wrappers."""
+    """Do nothing, so that `OwnCost.measure_wrappers` can measure the cost of a wrapper."""
 
 
 class _Costed(Protocol):
@@ -118,7 +120,7 @@ class _Costed(Protocol):
 
 
 def costed(method: T) -> T:
-    """Take the recorder's lock, and add the decorated method's time to the recording overhead."""
+    """Decorate a method, so that it takes the recorder's lock and its time is added to the recording overhead."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

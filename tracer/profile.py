@@ -1,4 +1,4 @@
-"""Runs torch.profiler during consecutive steps, called a window, and writes one file per window.
+"""Runs torch.profiler in windows of consecutive training steps, and writes one file per window.
 
     profiler = Profiler(torch, Path("train.msgpack.4711.profile.json"), access, clock, lambda: [0])
     profiler.begin_step(13, "prepare")      # attaches; the first step under the profiler is slow
@@ -125,7 +125,7 @@ class Profiler:
             self.stop()
 
     def stop(self, at_end: bool = False) -> None:
-        """End the current profile, even within a step."""
+        """End the current profile, even in the middle of a training step."""
         # see Note [When a window begins and ends]
         if self._profile is None:
             return
@@ -226,7 +226,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the profile without stopping the profiler, because stopping would wait for a GPU that does not respond."""
+        """Discard the profile without calling `stop_trace`, because `stop_trace` waits for the GPU and the GPU hangs."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
@@ -236,7 +236,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`. If `action` fails, for example because CUPTI lacks a permission, turn profiling off."""
+        """Run `action`. Turn profiling off if `action` raises an exception, for example because CUPTI has no permission."""
         self.paused = self.is_beginning = True
         try:
             with quiet_profiler(self._torch, self._warnings):

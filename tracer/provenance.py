@@ -44,7 +44,7 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 class ProcessFacts:
     """Collects information about one recorded process.
 
-    A GPU is described only after the script has used the GPU, because an earlier query could initialize CUDA.
+    The properties of a GPU are read only after the script has used the GPU, because an earlier read could initialize CUDA.
     """
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
@@ -83,7 +83,8 @@ class ProcessFacts:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Return the index of a device in the list `devices`. Append the device if the list lacks the device."""
+        """Return the index of a device in the list `devices`. If the list `devices` does not contain the device, append the
+        device."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -98,8 +99,8 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return the rank and the counts in the file's header. If one of these numbers changes, the recorder writes a new
-        header."""
+        """Return the rank and the counts in the file's header. The recorder writes a new header when the rank or a count
+        changes."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
@@ -110,7 +111,11 @@ class ProcessFacts:
         return number
 
     def run(self, step_ns: float, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        """`step_ns` is the usual duration of a step, 0 if there are no steps yet."""
+        """Describe the recording run.
+
+        Args:
+            step_ns: the usual duration of a step, or 0 before the first step has ended
+        """
         share = round(cost_ns / step_ns, 6) if step_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
@@ -166,7 +171,7 @@ class ProcessFacts:
     def _kept_workspace_bytes(self) -> int | None:
         """Return the total size of the workspaces of all cuBLAS handles, or None if unknown.
 
-        Every allocated block with exactly the size of a workspace counts as a cuBLAS workspace.
+        Every allocated block of GPU memory with exactly the size of a cuBLAS workspace counts as a workspace.
         """
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
@@ -221,8 +226,8 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver. If the driver's version is not readable, return the CUDA version that the driver
-    supports."""
+    """Return the version of the NVIDIA driver. If the version of the NVIDIA driver cannot be read, return the CUDA version that
+    the driver supports."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()
@@ -273,7 +278,8 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in the text: relative to the script's folder, or only the last component for other paths.
+    """Shorten absolute paths in a text. A path in the script's folder becomes a relative path, and any other path is cut to its
+    last component.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

@@ -40,7 +40,7 @@ from traces.script.deferred_signals import deferred_signals
 from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
 
-# The maximum time that the recorder waits, at the end of the script, until another thread releases the recorder's lock.
+# At the end of the script, the recorder waits at most 0.5 s for another thread to release the recorder's lock.
 _LOCK_S = 0.5
 _BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 _LEAST_PAUSE_NS = 100_000_000  # between two checks of the writing thread
@@ -117,7 +117,7 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Store the thread's calls during the capture of a CUDA graph."""
+        """Start to store the calls that the current thread makes during the capture of a CUDA graph."""
         # see Note [Replays of a CUDA graph]
         self.steps.capture = self._captured[graph] = CapturedReports()
         self.steps.has_captured = True
@@ -126,7 +126,7 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Report the start of the forward pass, just before a captured CUDA graph is launched."""
+        """Report the first captured call, just before the CUDA graph is launched."""
         for report in self._reports_of(graph)[:1]:
             self.steps.report(*report)
 
@@ -147,7 +147,7 @@ class Recorder:
         self._output.add_all("batches", [(_BATCH, *row)])
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. The function `describe` is called only for the first batch."""
+        """Return the number of a DataLoader. The function `describe` is called only for the DataLoader's first batch."""
         return self._facts.loader(loader, describe)
 
     @costed
@@ -156,7 +156,7 @@ class Recorder:
 
     @costed
     def found(self, op: str, searched: Shape, size: int) -> None:
-        """Record a result size that depends on values, such as the number of elements that `nonzero` finds."""
+        """Record a result size that depends on tensor values, such as the number of elements that `nonzero` finds."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing
@@ -180,7 +180,7 @@ class Recorder:
     def close(self) -> None:
         """Write all data at the end of the script, except an unfinished training step.
 
-        If a hanging thread holds the recorder's lock, the file is written without the lock.
+        If a thread hangs while it holds the recorder's lock, the file is written without the lock.
         """
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:

@@ -31,11 +31,11 @@ from traces.script.deferred_signals import deferred_signals
 
 # Maximum number of steps that are kept in memory until their GPU times are known.
 _PENDING_STEPS = 1024
-# The recording overhead is divided by the median duration of the last 1024 steps.
+# The recording overhead is stored as a share of the median duration of the last 1024 steps.
 _USUAL_OF = 1024
 # The recorder writes 16 steps at once, because writing steps one by one is slower (cold CPU caches).
 _TOGETHER = 16
-# Changes of numbers in the header, such as the recording overhead, are written at most once in ten seconds.
+# Numbers in the file's header, such as the recording overhead, are updated at most once in ten seconds.
 FIGURES_NS = 10_000_000_000
 
 
@@ -80,7 +80,7 @@ class RecordingWriter:
         if access.is_capturing:
             return
         done, pending = 0, self.pending
-        # Read all events before writing, because each event improves the estimate of the GPU clock's offset.
+        # Read all CUDA events before writing steps, because each CUDA event improves the estimate of the GPU clock's offset.
         if (
             pending
             and events.are_done(pending[-1].taken)

@@ -43,8 +43,11 @@ class StepPlan:
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """If the return of a call ended the last phase, `left` is the call's index in `reports`. For other steps, `left` is
-        NONE."""
+        """Find the CUDA events at which each phase begins and ends.
+
+        Args:
+            left: the index in `reports` of the call that ended the last phase by returning, or NONE
+        """
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]
@@ -68,7 +71,7 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Compares the calls of the current step with the calls of an earlier step, and stores the times of the calls."""
+    """Compares the calls of the current training step with an earlier step, and stores the time of each call."""
 
     def __init__(self) -> None:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
@@ -90,8 +93,8 @@ class RepeatedSteps:
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing, because the current step differs from the earlier step. Return what the current step has called so
-        far, such as ops and modules, with the times of the calls."""
+        """Stop comparing the current step with the earlier step, because their calls differ. Return the calls of the current
+        step so far, with their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self._learning = [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -105,13 +108,11 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # A step may begin with the phase "other", which begins without a call, so `begins` may have one number less than
-        # `names`.
+        # The first phase of a step may begin without a call. In that case, `begins` has one number less than `names`.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        # No CUDA event is needed between two successive phases with the same name, such as the copies of the inputs and of the
-        # labels.
+        # No CUDA event is recorded between two successive phases with the same name, such as two copies to the GPU.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
             for i, of in enumerate(learned)

@@ -5,8 +5,8 @@
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-Evaluation steps are counted only until the first training step. Evaluation steps between training steps are profiled once,
-separately from the training steps.
+The schedule counts evaluation steps only until the first training step. Evaluation steps between training steps are profiled
+once, separately from the training steps.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """Return "record" for a profiled step, "prepare" for the step in which torch.profiler starts, or else ""."""
+        """Return what torch.profiler does in the current step: "record", "prepare" (it starts) or "" (it is off)."""
         if self._first_profiled <= self._count < self._end or self._evaluation == "record":
             return "record"
         return "prepare" if self._end and self._count == self._prepare else self._evaluation
 
     @property
     def is_settled(self) -> bool:
-        """Return True if all later training steps run without torch.profiler. If True, the caller may stop calling
-        `end_step`."""
+        """Return True if all later training steps run without torch.profiler. When `is_settled` is True, the caller may stop
+        calling `end_step`."""
         return self._has_trained and self._count >= self._first_clean and not self._end
 
     def kind(self, evaluation: bool) -> StepKind:

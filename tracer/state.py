@@ -1,4 +1,4 @@
-"""Holds the global variables of the recorder, because the patched functions of PyTorch are global.
+"""Holds the recorder's global variables, which the patched PyTorch functions use.
 
     start(lambda: Recorder(...))    # once per process, when torch is imported
     recorder()                      # the recorder, created on the first call
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Stores weak references to objects, which are compared by identity.
+    """Stores weak references to objects, and compares the objects by identity.
 
-    The class derives from dict, so testing for emptiness calls no Python function.
+    The class derives from dict, because a dict tests whether it is empty without calling a Python function.
     """
 
     def add(self, item: object) -> None:
@@ -69,7 +69,7 @@ def started() -> Recorder | None:
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Return the recorder's lock, or an empty context if there is no recorder."""
+    """Return the recorder's lock, or an empty context manager if there is no recorder."""
     return nullcontext() if _STATE.recorder is None else _STATE.recorder.cost.lock
 
 

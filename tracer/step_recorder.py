@@ -56,7 +56,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a call of the capturing thread, or return False in any other thread."""
+        """Store a call, or return False if the current thread is not the capturing thread."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -209,7 +209,7 @@ class StepRecorder:
     # --- DataParallel stages
 
     def begin_stage(self, stream: Any = None, takes_event: bool = True) -> tuple[int, BoundaryEvent | None]:
-        """Begin a stage of nn.DataParallel, and return the start time and the CUDA event that `end_stage` needs."""
+        """Begin a stage of nn.DataParallel, and return its start time and its first CUDA event."""
         now_ns = self._clock.now_ns()
         self.report(OP, PLAIN)
         return now_ns, self._take_on(stream) if takes_event else None
@@ -254,7 +254,7 @@ class StepRecorder:
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Ignore the argument, because the method `step_ends` receives `CutStep.is_evaluation`."""
+        """Do nothing, because `step_ends` receives the same value in `CutStep.is_evaluation`."""
 
     def more_recorded(self) -> None:
         """Return None, because only a replay knows how many model calls were recorded."""
@@ -312,7 +312,7 @@ class StepRecorder:
             or len(taken) != plan.events - (2 if left == NONE else 1)
         ):
             return self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
-        # The method `_finish` could also end this step, but takes ten times as long as the following lines.
+        # The following lines do the same as `_finish` for an ordinary step, but ten times as fast.
         now_ns = times_ns[-1]
         end = events.take(now_ns, self._stream_of(self._open)) if left == NONE else taken[plan.event_of_end[-1] - 1]
         ended = EndedStep(
@@ -375,8 +375,8 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, start, end, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,
         )
-        # The lists are emptied before the step is written, so that an exception of a signal handler can only lose the step, but
-        # not write the step twice.
+        # The lists `reads` and `found` are emptied before the step is written. An exception in a signal handler therefore
+        # cannot cause the lists to be written twice.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

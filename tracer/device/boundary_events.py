@@ -76,12 +76,12 @@ class BoundaryEvent:
 
     @property
     def time_ns(self) -> int:
-        """Return the host time at which the CUDA event completed, or NONE if the event was not read yet."""
+        """Return the host time at which the CUDA event completed, or NONE if the time is not known yet."""
         return NONE if self.ticks_ns == NONE else self.of.clock.offset_ns + self.ticks_ns
 
 
 class BoundaryEvents:
-    """Records CUDA events at phase boundaries, and reuses events whose times were read."""
+    """Records CUDA events at phase boundaries, and reuses each event after its time was read."""
 
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
@@ -149,7 +149,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is the calling thread's current stream, or if CUDA cannot determine the current stream."""
+        """Return True if `stream` is the calling thread's current CUDA stream, or if the current stream is unknown."""
         try:
             device = self._cuda.current_device()
             return self._streams.get((device, self._cuda.current_handle(device))) is stream
@@ -162,7 +162,7 @@ class BoundaryEvents:
             self.taken.clear()
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Return the CUDA events of the ended step, and the reason if some events could not be recorded."""
+        """Return the CUDA events of the step that just ended, and the reason if some events are missing."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
@@ -186,7 +186,7 @@ class BoundaryEvents:
             access.is_calling = False
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Read CUDA events until all events have completed, or until no event completes for `patience_ns`."""
+        """Wait until the CUDA events have completed, but give up if no event completes for `patience_ns` nanoseconds."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):
@@ -237,8 +237,8 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the current device if a CUDA context exists on that device. If not, return the only device with a CUDA
-        context, or NONE."""
+        """Return the current device if it has a CUDA context. If the current device has no CUDA context, return the only device
+        with a CUDA context, or NONE."""
         has_context = self._cuda.has_context
         if has_context(current):
             self._in_use.add(current)

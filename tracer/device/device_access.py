@@ -36,7 +36,7 @@ PATIENCE_NS = 1_000_000_000
 
 DEFAULT_STREAM = 0  # the handle of CUDA's legacy default stream
 
-# Numbers of CUDA and HIP errors that make all later calls of the process fail, such as a fault in a kernel (driver_types.h).
+# After one of these CUDA or HIP errors (driver_types.h), all later CUDA calls of the process fail.
 _STICKY = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999})
 _OF_A_CAPTURE = range(900, 909)
 _OF_THE_DEVICE = re.compile("(CUDA|HIP) error: ")  # torch.AcceleratorError without a code
@@ -74,7 +74,7 @@ class DeviceAccess:
 
     @property
     def is_after_profile(self) -> bool:
-        """Return True if this process has started a profile of the GPU."""
+        """Return True if this process has already profiled the GPU."""
         # see Note [Steps after a profile] in tracer/profile.py
         return self.profiles.has_attached
 
@@ -129,7 +129,7 @@ class DeviceAccess:
             self.is_calling = False
 
     def is_idle_within(self, limit_ns: int, devices: Iterable[int]) -> bool:
-        """Wait until the devices are idle, for at most `limit_ns`. Return True if the devices are known to be idle."""
+        """Wait at most `limit_ns` nanoseconds until the GPUs are idle. Return True if all GPUs are idle."""
         if self.closed is not None:
             return False
         if not self.start_waiting_thread():
@@ -145,7 +145,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Start the waiting thread early, because Python 3.12 starts no threads after the script has ended."""
+        """Start the thread that waits for the GPU, because Python 3.12 cannot start threads after the script has ended."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:

@@ -69,7 +69,8 @@ def _without_kinetos_lines(messages: list[str]) -> Iterator[None]:
 
 
 class _OfThread:
-    """Replaces a regular expression in the filters of `warnings`, and matches every warning that one thread raises."""
+    """Matches every warning of one thread. Python's list `warnings.filters` contains this object in place of a regular
+    expression."""
 
     def __init__(self) -> None:
         self.thread: int | None = threading.get_ident()

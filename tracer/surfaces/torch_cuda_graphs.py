@@ -1,4 +1,5 @@
-"""Wraps torch.cuda.CUDAGraph. Calls made during a capture are stored, and reported at each launch of the graph.
+"""Wraps torch.cuda.CUDAGraph. Calls made during the capture of a CUDA graph are stored, and reported at each launch of the
+graph.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
         y = model(static_x)

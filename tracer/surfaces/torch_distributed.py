@@ -76,8 +76,8 @@ Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argum
 
 
 class _OutermostCollective(threading.local):
-    """Stores the outermost collective that a thread is running. Collectives inside another collective are not recorded
-    separately."""
+    """Stores the outermost collective that a thread is running. If one collective calls another, only the outer collective is
+    recorded."""
 
     call: _RunningCollective | None = None
 
@@ -116,7 +116,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wrap a collective function, so that each successful call is recorded if this rank belongs to the process group."""
+        """Wrap a collective function, so that successful calls in this rank's process groups are recorded."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -159,9 +159,8 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Return a function that finds the process group in the arguments of a call.
-
-        The function returns None if this rank is not in the process group.
+        """Return a function that finds the process group in the arguments of a call, or returns None if this rank is not a
+        member of the group.
         """
         dist = self._dist
 
@@ -239,8 +238,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls these methods, and not the
-        wrapped functions of torch.distributed."""
+        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls the methods of process
+        groups, and not the wrapped functions of torch.distributed."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -253,9 +252,9 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the operations between ranks in all PyTorch modules that refer to them.
+    """Wrap the functions that communicate between ranks, in all PyTorch modules that refer to the functions.
 
-    Deprecated functions are not wrapped, because their deprecation warnings must show a line of the script.
+    Deprecated functions are not wrapped, so that their deprecation warnings show the calling line of the script.
     """
     dist = torch.distributed
     if not dist.is_available():

@@ -4,7 +4,7 @@
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-If `step` is compiled, the recorder adds the range "Optimizer.step" to the profile, because PyTorch does not.
+PyTorch adds no profiler range for a compiled `step`, so the recorder adds the range "Optimizer.step".
 """
 
 from __future__ import annotations

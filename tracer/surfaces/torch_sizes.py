@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The recorder reads the size of a result without a wait for the GPU, because PyTorch has already computed the size.
+The recorder reads the size of a result without waiting for the GPU, because PyTorch already knows the size.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make CPython's PySequence_Check return false for tensors, although their `__getitem__` is now a Python method.
+    """Make CPython's function PySequence_Check return false for tensors, as before `__getitem__` was wrapped.
 
-    CPython treats a class with a Python method `__getitem__` as a sequence. If scalar tensors were sequences,
-    `torch.Tensor([[x]])` would fail for a scalar tensor `x`, because a sequence must have a length. The function relies on the
-    memory layout of PyTypeObject in CPython (Include/cpython/object.h).
+    CPython treats a class with a Python method `__getitem__` as a sequence. If CPython treats a scalar tensor `x` as a
+    sequence, `torch.Tensor([[x]])` fails, because a scalar tensor has no length. The function relies on the memory layout of
+    PyTypeObject in CPython (Include/cpython/object.h).
     """
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
@@ -177,7 +177,11 @@ def _dimensions(part: Any) -> int:
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Return the result sizes of `unique`. The number `place` is the position of the argument `dim` in `args`."""
+    """Return the result sizes of `unique`.
+
+    Args:
+        place: the position of the argument `dim` in `args`
+    """
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 

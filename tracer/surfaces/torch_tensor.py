@@ -31,7 +31,7 @@ _DEPTH = _Depth()  # one value per thread
 
 
 class Quiet:
-    """Prevents recording the values that the current thread reads from tensors inside the `with` block."""
+    """Inside this `with` block, values that the current thread reads from tensors are not recorded."""
 
     def __enter__(self) -> Self:
         _DEPTH.quiet += 1
@@ -58,16 +58,16 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     def without_gpu() -> bool:
         """Return True if the machine has no GPU.
 
-        NVML counts the GPUs, because forked child processes may be unable to use CUDA.
+        `torch.cuda.device_count` asks NVML, so the function also works in forked child processes.
         """
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if the recorder stores the values that the script reads from the tensor.
+        """Return True if values that the script reads from the tensor are recorded.
 
-        Without a GPU, values that an optimizer reads are not recorded, because optimizers only read their step counts.
+        On a machine without a GPU, values that an optimizer reads are not recorded, because they are only step counts.
         """
         to = None if _DEPTH.quiet or is_compiling() else started()
         return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))
@@ -86,15 +86,15 @@ def install(torch: ModuleType) -> None:
         "__repr__": calls.shown,
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # torch.Tensor inherits methods such as `item` from a C class with read-only attributes, so torch.Tensor itself gets the
-        # wrapped methods.
+        # Methods such as `item` belong to a C base class, and attributes of the C class cannot be replaced. The wrappers
+        # therefore become attributes of torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)
 
 
 class _ReadsAndMoves:
-    """Replaces methods of torch.Tensor. Each replacement gets the original method as its first argument."""
+    """Replaces methods of torch.Tensor. Each new method gets the original method as its first argument."""
 
     def __init__(self, reads: Callable[[Any], bool]) -> None:
         self._reads = reads
@@ -145,7 +145,7 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Replace `repr`, and count the printing of a tensor as one read of the whole tensor."""
+        """Replace `Tensor.__repr__`, so that printing a tensor is recorded as one read of the whole tensor."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():

@@ -53,7 +53,7 @@ class PendingCollective:
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
-        """Return the duration in ns, and whether the duration is exact."""
+        """Return the duration of a collective in ns, and whether the duration is exact."""
         # see Note [Whether a stream stalled]
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
         stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)

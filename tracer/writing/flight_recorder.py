@@ -5,7 +5,7 @@
     for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
 
 PyTorch's flight recorder keeps the last collectives in a ring buffer (torch/csrc/distributed/c10d/FlightRecorder.hpp). The
-environment variable TORCH_FR_BUFFER_SIZE sets how many collectives the buffer holds, 2000 by default.
+environment variable TORCH_FR_BUFFER_SIZE sets the size of PyTorch's ring buffer, 2000 collectives by default.
 
 Note [How often to read]
     A read dumps the whole ring buffer, at about 10 us per entry. The buffer is read when about half of its entries are new,
@@ -94,7 +94,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads the flight recorder of each backend. All methods except `called` need the recorder's lock."""
+    """Reads the flight recorder of each backend. The caller must hold the recorder's lock for all methods except `called`."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0

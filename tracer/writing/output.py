@@ -30,8 +30,8 @@ FLUSH_NS = 500_000_000
 class RecordingFile:
     """Collects the rows of all tables, and writes the rows to the file.
 
-    A row is a tuple of numbers, because Python does not track tuples of numbers for garbage collection. Each row is added with
-    a single `append`, so a signal handler never sees half a row.
+    A row is a tuple of numbers, because Python's garbage collector ignores tuples of numbers. Each row is added with a single
+    `append`, so a signal handler never sees half a row.
     """
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
@@ -54,7 +54,7 @@ class RecordingFile:
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
         """Append rows to a table, and return the index of the first new row.
 
-        Each row is a pair of tuples: the column names and the values.
+        Each row is a tuple that begins with the tuple of column names, followed by the values.
         """
         number = self.count(table)
         self._rows[table].extend(rows)
@@ -77,7 +77,7 @@ class RecordingFile:
         return self.strings.add(text)
 
     def flush(self, header: Trace | None) -> None:
-        """Write the header and then the collected rows. Pass None for an unchanged header, except in the first call."""
+        """Write the header and then the collected rows. An unchanged header may be None, except in the first call."""
         self.due_ns = self._clock.perf_ns() + FLUSH_NS
         with deferred_signals():
             rows, self._rows = self._rows, {name: [] for name in TABLES}

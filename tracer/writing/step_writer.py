@@ -1,4 +1,4 @@
-"""Writes the rows of steps after the CUDA events of the steps have completed.
+"""Writes each training step to the file after the step's CUDA events have completed.
 
     writer = StepWriter(output, facts)
     writer.write(step, rank=0)      # rows of steps, phases, stages, values and sizes
@@ -88,7 +88,7 @@ class StepWriter:
         return self._alike is not None
 
     def write(self, step: EndedStep, rank: int) -> None:
-        """Writes a step. If some CUDA events of the step were not read, the step is written without GPU times."""
+        """Writes a step. If the times of some CUDA events are unknown, the step is written without GPU times."""
         # see Note [Steps with one plan]
         taken, plan, begin = step.taken, step.plan, step.start
         of = None if begin is None else begin.of

@@ -1,4 +1,4 @@
-"""Assigns a row of the trace's thread table to each thread. Row 0 belongs to the thread that runs the script.
+"""Gives each thread a row in the trace's table of threads. Row 0 of the table belongs to the thread that runs the script.
 
     threads = ThreadRows(rank=0)
     threads.row()               # 0: the calling thread is the script's
@@ -38,7 +38,7 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """Make the calling thread the script's main thread (row 0), if another thread created the recorder."""
+        """If another thread created the recorder, give the calling thread row 0, the row of the script's main thread."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0
