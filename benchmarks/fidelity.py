@@ -398,7 +398,7 @@ def markdown(rows: list[list[str]]) -> str:
         "that belongs to the previous step, such as the copy of a loss to the host. The parts to leave out and the reference",
         "kernel for start times were chosen after the results of the replays were known.",
         "",
-        "With `--clock recorded`, times do not depend on this machine, so one run is as good as several. Only the column",
+        "Because times do not depend on this machine, one replay of each program is enough. Only the column",
         "`host`, which shows how late the replaying machine was in a step, depends on other programs on that machine.",
         *([f"Not measured when this page was written: {', '.join(missing)}."] if missing else []),
         "",

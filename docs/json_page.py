@@ -48,9 +48,9 @@ OUTPUTS: dict[str, type] = {
 }
 HEAD = """# JSON output
 
-This page is written by `docs/json_page.py` from the types that the commands print. Keys may be added in later releases, but
-are never renamed. The suffix of a key gives the unit: `_ns` nanoseconds, `_bytes` bytes, `_s` seconds. A share or an error of
-0.05 means 5 %.
+This page is written by `docs/json_page.py` from the types that the commands print. Later releases may add JSON keys, but do not
+rename any. The suffix of a key gives the unit: `_ns` nanoseconds, `_bytes` bytes, `_s` seconds. A share or an error of 0.05
+means 5 %.
 
 ## Commands
 
@@ -168,6 +168,7 @@ def section(kind: Any) -> str:
     doc = (inspect.getdoc(origin) or "").replace("\n", " ").replace("  ", "\n\n") if is_written else ""
     comments, hints = comments_of(kind), hints_of(kind)
     doc, of_keys = by_key(doc, list(hints))
+    doc = f"The object `{origin.__name__}` {doc[0].lower()}{doc[1:]}" if doc else ""
     rows = []
     for name, hint in hints.items():
         meaning = "; ".join(filter(None, (comments.get(name, ""), *of_keys.get(name, ()), is_omitted(kind, name))))

@@ -27,7 +27,8 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """Contains the results of all analyses. A result is None or empty if the trace lacks the data for the analysis."""
+    """Contains the results of all analyses. If a trace lacks the data for an analysis, the field of the analysis is None or
+    empty."""
 
     idle: dict[str, IdleTime]
     idle_calls: list[IdleCall]

@@ -136,7 +136,7 @@ class ValueReads:
 class MemoryComparison:
     """Compares the memory peaks of one device in two traces.
 
-    The rise of memory in a step is the peak minus the memory at the start of the step.
+    The memory rise of a step is the peak memory of the step minus the memory at its start.
     """
 
     recorded_peak_bytes: int | None
@@ -222,7 +222,7 @@ class VerdictFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFacts(ComparedFigures, VerdictFacts):
-    """Defines the JSON of a comparison."""
+    """Contains the comparison of two traces that `trace replay --report` writes."""
 
     pace: Spread
     gpu_time: Spread

@@ -55,19 +55,16 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class CompiledFigures:
-    """Contains the statistics of compiled code in one trace.
-
-    The shares are fractions of the rank's GPU time.
-    """
+    """Contains the statistics of compiled code in one trace."""
 
     regions: tuple[Region, ...] = ()
     recompiles: int = 0  # number of repeated compilations of a function
     breaks: tuple[GraphBreak, ...] = ()  # graph breaks in the compared steps
     graphs: tuple[CudaGraph, ...] = ()
     compilations: tuple[Compilation, ...] = ()  # anywhere in the recording
-    region_share: float = 0.0
-    fused_share: float = 0.0
-    graph_share: float = 0.0
+    region_share: float = 0.0  # compiled regions' fraction of the rank's GPU time
+    fused_share: float = 0.0  # fused kernels' fraction of the rank's GPU time
+    graph_share: float = 0.0  # CUDA graphs' fraction of the rank's GPU time
     graph_breaks: int | None = None  # of the whole run; known for replays only
     break_reasons: Mapping[str, int] = field(default_factory=dict)
     compile_ns: int | None = None  # of the whole run; known for replays only

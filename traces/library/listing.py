@@ -19,7 +19,7 @@ from traces.model.trace import TraceError
 
 @dataclass(frozen=True)
 class EntryFacts:
-    """One entry of the library."""
+    """Describes one entry of the library."""
 
     name: str
     gpu: str
