@@ -1,4 +1,4 @@
-"""Creates the counters of a Chrome trace: device memory, and the number of waiting launches.
+"""Creates counters for a Chrome trace: the allocated GPU memory, and the number of launched kernels that have not started.
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 

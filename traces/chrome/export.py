@@ -29,9 +29,9 @@ _BATCH = 4096  # number of events converted to text at a time, to limit memory
 
 
 def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
-    """Write the trace to `path`, one file per rank, and return the files. Raises OSError.
+    """Write the trace to one file per rank, and return the paths of the files. Raises OSError.
 
-    The files are compressed with gzip if the name ends in .gz.
+    The files are compressed with gzip if `path` ends in .gz.
     """
     path = Path(path)
     written = []
@@ -78,8 +78,7 @@ def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path:
 
 
 def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
-    # Holistic Trace Analysis finds the rank with a regular expression, which needs one header entry per line and a space after
-    # the colon.
+    # Holistic Trace Analysis finds the rank only if each header entry has its own line and a space after the colon.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')
     stream = iter(events)

@@ -1,9 +1,9 @@
-"""Stores notes in the header of an exported Chrome trace, so that an import restores the original trace.
+"""Adds data to the header of an exported Chrome trace, so that importing the file restores the original trace.
 
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-Viewers ignore the notes. The notes are one JSON string, because many JSON readers would corrupt large integers in the notes.
+Viewers ignore the notes. The notes are stored as one JSON string, because many JSON readers round large integers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IN_EVENTS = ("host", "device", "memory")  # tables that the events contain
 
 @dataclass
 class EventNotes:
-    """Stores properties of events that the Chrome format cannot express. Each table of events has its own notes."""
+    """Stores properties of one table's events that the Chrome format cannot express."""
 
     added: int = 0  # number of events at the start that are only for viewers
     times: list[list[int]] = field(default_factory=list)  # [place, start_ns, duration_ns] of events drawn with changed times
@@ -56,7 +56,7 @@ class ExportNotes:
 
     @classmethod
     def of(cls, part: Trace, whole: Trace, tracks: Sequence[int], events: dict[str, EventNotes]) -> Self:
-        """Build the notes for the exported file of one rank.
+        """Collect the facts about one rank that the Chrome format cannot express.
 
         Args:
             part: the part of the trace that belongs to the rank
@@ -127,8 +127,8 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the start and duration that each event had before the export to the Chrome format. The returned slice selects
-        the trace's own events."""
+        """Return the start and duration that each event had before the export to the Chrome format. The returned slice leaves
+        out events that the export has added."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

@@ -2,8 +2,8 @@
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted in time so that the first matching steps begin together. `trace import` rejects a file with two
-traces.
+The second trace is shifted so that the first pair of matching steps begins at the same time. The command `trace import` rejects
+files that contain two traces.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARROWS = 1 << 41
 
 
 def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names: tuple[str, str]) -> Path:
-    """Write the first rank of each trace to one file. Raises OSError."""
+    """Write two traces to one file, using only the first rank of each trace. Raises OSError."""
     pairs = paired_steps(first, second)
     events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
     target = Path(path)

@@ -16,7 +16,7 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the start of each span. An annotation that begins during a kernel is moved to begin when the kernel ends.
+    """Return the start of each span. If an annotation begins while a kernel runs, its start is moved to the end of the kernel.
 
     Args:
         ranges: True for annotations
@@ -41,8 +41,9 @@ def nested_ends(
 ) -> Column:
     """Return the end times of the events, clipped so that any two events are disjoint or nested.
 
-    With `keep_later`, the earlier of two overlapping events is always clipped. Events in the boolean mask `uncut` are never
-    clipped.
+    Args:
+        keep_later: always clip the earlier of two overlapping events
+        uncut: a boolean mask of events that are never clipped
     """
     # see Note [Strict nesting]
     whole: list[bool] = uncut.tolist() if uncut is not None else [False] * len(start_ns)

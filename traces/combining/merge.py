@@ -1,4 +1,4 @@
-"""Merges the recordings of several ranks, or a recording and a profile of some of its steps.
+"""Merges the recordings of several ranks into one trace, or adds a profile of some steps to a recording.
 
     trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
     trace.run_of(1).loaders             # each rank's own
@@ -51,10 +51,9 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """Merge the recordings of several processes, with one rank per process.
+    """Merge the recordings of several processes into one trace, in which each process is one rank.
 
-    If a rank number is unknown or repeated, the recording gets the first free number. Raises ValueError if `recordings` is
-    empty.
+    A recording with an unknown or repeated rank number gets the first free number. Raises ValueError if `recordings` is empty.
     """
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
@@ -112,9 +111,9 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return `recording` with some steps replaced by the steps of `profile`.
+    """Return a copy of a recording, with some of its steps taken from a profile by torch.profiler.
 
-    Traces without a common clock are aligned by the starts of their steps.
+    If the two traces have no common clock, the starts of their steps are aligned.
 
     Args:
         numbers: the indices of the replaced steps

@@ -1,4 +1,4 @@
-"""Estimates how much host time torch.profiler took in profiled steps, and removes it.
+"""Estimates how much CPU time torch.profiler used in profiled steps, and subtracts this time.
 
     run = with_clean_pace(run, trace, rank=0)   # run.profiler_cost.op_ns == 480, run.host_scale["forward"] == 0.98
     pace = CleanPace(trace, rank=0, waits=host_waits(trace, rank=0).intervals)
@@ -50,14 +50,12 @@ OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
 _MOST_ROUNDS = 1000
 _FAR_NS = 1 << 52
-# The time that a script spends in a DataLoader can be CPU work or waiting. See Note [The wait for a batch].
+# Time in the phase "loader" is either CPU work or waiting for a batch. See Note [The wait for a batch].
 _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """Stores the start and end times of all CPU events of one rank.
-
-    Only the main thread and threads that launch kernels are included.
+    """Stores the start and end times of CPU events on the main thread and on threads that launch kernels.
     """
 
     time_ns: Column
@@ -87,7 +85,7 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """Return the number of events that start in each time window, by kind of event."""
+        """For each time window, count the events of each kind that start in the window."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)
         started = np.concatenate((np.zeros((1, len(EVENT_COSTS)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
@@ -96,7 +94,7 @@ class HostEvents(NamedTuple):
 class _WithoutCost:
     # see Note [The profiler's cost per event]
     def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """The profiler used `cost_ns[i]` nanoseconds of CPU time just before the event at `times_ns[i]`."""
+        """The array `cost_ns` contains the CPU time that the profiler used just before each event."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
@@ -106,7 +104,7 @@ class _WithoutCost:
             spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
             # The profiler's overhead is subtracted from the gaps between events, but no gap becomes shorter than
-            # `LEAST_GAP_NS`. `backlog` is the overhead that remains to be subtracted from later gaps.
+            # `LEAST_GAP_NS`. The array `backlog` contains the overhead that did not fit into earlier gaps between events.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))
@@ -167,7 +165,7 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
 
 
 class ProfiledSteps:
-    """Stores the phases of steps that ran under the profiler, with the number of events of each kind."""
+    """Stores the phases of profiled steps, and how many events of each kind each phase contains."""
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -185,7 +183,7 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return the indices of the phases with the given names for each step."""
+        """For each step, return the indices of the phases with the given names."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]
@@ -206,10 +204,10 @@ class _Phase:
 
 
 class CleanPace:
-    """Converts CPU times of profiled steps to the times without the profiler.
+    """Estimates the CPU times that profiled steps would have without the profiler.
 
-    After the profiler's overhead is subtracted, the CPU time of each phase is multiplied by the phase's factor in `scale`. CPU
-    times of steps without the profiler are not multiplied.
+    The profiler's overhead is subtracted first, and the remaining CPU time of a phase is multiplied by a factor (`scale`). CPU
+    durations in steps without the profiler do not change.
     """
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
@@ -240,8 +238,7 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Return when CPU events at the times `times_ns` would have happened without the profiler and without waits for the
-        GPU."""
+        """Convert times of CPU events to the estimated times without the profiler and without waits for the GPU."""
         active_ns = _active_ns(times_ns, self._waits)
         if self._without_cost is None or self._by_stage is None:
             return active_ns
@@ -249,8 +246,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of `run` that contains the profiler's estimated overhead. Return `run` itself if no step ran without the
-    profiler, because the cost then cannot be measured."""
+    """Return a copy of `run` that contains the profiler's estimated overhead. If the profiler ran in all steps, return `run`
+    itself, because estimating the overhead requires steps without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -339,7 +336,7 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
 
 
 def _in_order(trace: Trace, rows: Column, names: Sequence[str]) -> list[str]:
-    """Return the phases `names` in the order in which they usually begin in a step."""
+    """Return the given phase names in the usual order of a step."""
     phases, steps = trace.phases, trace.steps
     after_ns = phases.start_ns[rows] - steps.start_ns[phases.step[rows]]
     usual_ns = {name: _median(after_ns[phases.name[rows] == trace.strings.find(name)]) for name in names}
@@ -347,8 +344,12 @@ def _in_order(trace: Trace, rows: Column, names: Sequence[str]) -> list[str]:
 
 
 def _groups(clean: Sequence[str], profiled: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Pair the phases of steps without a profiler (`clean`) with the phases of profiled steps (`profiled`). If a phase occurs
-    in only one of the two lists, the phase is joined to the phase before it. Both lists are in the order of a step.
+    """Match the phases of steps without a profiler with the phases of profiled steps. If only one kind of step contains a
+    phase, the phase is joined to the phase before it.
+
+    Args:
+        clean: the phases of steps without a profiler, in order
+        profiled: the phases of profiled steps, in order
     """
     shared = [name for name in clean if name in profiled]
     if not shared:

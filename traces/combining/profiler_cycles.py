@@ -1,4 +1,4 @@
-"""Joins the trace files of one process, because torch.profiler writes one file for each cycle of its schedule.
+"""Joins the files that torch.profiler wrote for the cycles of its schedule into one trace.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
@@ -25,7 +25,7 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Return the recordings of each process in time order, as lists of indices.
+    """Return one list per process, with the indices of its recordings in time order.
 
     Args:
         names: contains file names and ranks
@@ -51,7 +51,8 @@ def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
 
 
 def joined_cycles(cycles: Sequence[Trace]) -> Trace:
-    """Join recordings in time order into one trace. Threads are matched by thread id, and GPUs by device number."""
+    """Join the recordings of one process, given in time order, into one trace. Threads with equal thread ids are joined, and
+    GPUs with equal device numbers."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
     devices: dict[int, Device] = {}

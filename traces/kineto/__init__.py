@@ -24,10 +24,12 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
-    """Import a .json or .json.gz file, or a folder or archive (.tar.gz, .zip) with one file per rank.
+    """Import a profiler file (.json or .json.gz), or a folder or archive (.tar.gz, .zip) with one profiler file per rank.
 
-    Set `marks_are_steps` to True if each step mark of the profiler is exactly one training step. Raises TraceImportError if the
-    recording cannot be read, or if the rank of a file is unknown.
+    Raises TraceImportError if the recording cannot be read, or if the rank of a file is unknown.
+
+    Args:
+        marks_are_steps: set to True if each step mark of the profiler is exactly one training step
     """
     path = Path(path)
     problems: Counter[str] = Counter()

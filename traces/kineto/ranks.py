@@ -60,8 +60,10 @@ def assemble(
 ) -> Trace:
     """Build one trace from the contents of several profiler files.
 
-    Set `skip_others` to True to skip files without profiler events instead of raising an error. Raises TraceImportError if no
-    file can be read, or if the rank of a file is unknown.
+    Raises TraceImportError if no file can be read, or if the rank of a file is unknown.
+
+    Args:
+        skip_others: skip files without profiler events instead of raising an error
     """
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
@@ -174,7 +176,8 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """Inference servers write a rank's positions in its parallel groups into the file name, such as "run-TP-1-PP-0"."""
+    """Inference servers name files after a rank's index in each parallel group: "TP-1-PP-0" means tensor-parallel index 1 and
+    pipeline-parallel index 0."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     matches = [_RANK_IN_NAME.search(stem) for stem in stems]
     if not any(matches):
@@ -243,7 +246,7 @@ def _read_rank(
     for table in (tables.device, tables.memory, phases):
         table.device = _renumbered(table.device, row_of_device)
     collectives = read_collectives(tables, strings)
-    # In a group of one rank, NCCL launches no kernel for an in-place operation.
+    # In a process group with only one rank, NCCL launches no kernels for in-place collectives.
     if unseen := int(((collectives.ending == Ending.UNSEEN) & (collectives.group_size != 1)).sum()):
         problems["collective-without-kernel"] += unseen
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]

@@ -24,8 +24,7 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# Earlier releases used the names "p100" and "p100x2" for recordings that were made without cuDNN and are therefore four times
-# slower.
+# In earlier releases, the names "p100" and "p100x2" denoted recordings made without cuDNN, which are four times slower.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 
@@ -47,7 +46,7 @@ def entries() -> list[BundledRecording]:
 
 
 def load(name_or_path: str | os.PathLike[str]) -> Trace:
-    """Load a trace from a file or, if no such file exists, from the library.
+    """Load a trace from a file. If no file has the given name, the trace with this name is loaded from the library.
 
     Raises TraceLibraryError and TraceFormatError.
     """
@@ -65,14 +64,14 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
 
 
 def is_cell_name(name: str) -> bool:
-    """Return True for a library name such as "v100/resnet50", unless a file has this name."""
+    """Return True for the name of a GPU and a network, such as "v100/resnet50", unless a file has this name."""
     gpu_name, _, model = name.partition("/")
     is_name = bool(gpu_name and model) and "/" not in model and not model.endswith(SUFFIX) and not Path(name).exists()
     return is_name and gpu_name in {gpu.name for gpu in gpus()} and _own(name) is None
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the path of a trace, given a path or the trace's name in the library. Raises TraceLibraryError."""
+    """Return the path of a trace file, given its path or its name in the library. Raises TraceLibraryError."""
     name = os.fspath(name_or_path)
     path = Path(name)
     if path.is_file():

@@ -1,4 +1,4 @@
-"""Finds library entries in the bundled folder, the user's folder and the folders in TRACE_LIBRARY.
+"""Finds recordings and step times in the bundled folder, the user's folder and the folders in TRACE_LIBRARY.
 
     gpus()                                  # [Gpu("a100", "NVIDIA A100-SXM4-40GB", ...), ...]
     models("v100")                          # ["alexnet", "densenet121", ...]
@@ -47,7 +47,7 @@ def cell_files() -> list[CellFile]:
 
 
 def faults() -> list[str]:
-    """Return one message for each unreadable library file and for each duplicate entry."""
+    """Return messages about unreadable library files and about names that two files use."""
     found = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}
@@ -64,7 +64,7 @@ def gpus() -> list[Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Return the GPU with this name, or the first GPU whose device name contains all words of `name`.
+    """Find a GPU by its name, or by words of its device name.
 
     Raises TraceLibraryError for an unknown GPU. The message lists similar names.
     """
@@ -104,13 +104,13 @@ def cell_file(name: str) -> CellFile:
 
 
 def find_cell(name: str) -> LibraryCell:
-    """Return the library entry with a name such as "v100/resnet50". Raises TraceLibraryError."""
+    """Return the step times with a name such as "v100/resnet50". Raises TraceLibraryError."""
     gpu_name, _, model = name.partition("/")
     return cell(gpu_name, model)
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """Return the library entry for a script's network, or the most similar entry for the same GPU.
+    """Find step times of a script's network, or of the most similar network, on one GPU.
 
     Batch sizes are not compared. Raises TraceLibraryError.
     """

@@ -41,7 +41,7 @@ SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
 VERSION = 1
 
-# If only the sum of the times of loss, zero_grad, backward and optimizer was measured, the sum is in the column "rest".
+# The column "rest" contains the sum of loss, zero_grad, backward and optimizer, if only the sum was measured.
 PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
 _MEMORY = ("peak_bytes", "persistent_bytes")
 _SPREAD = "spread_"  # prefix of a phase's name for the standard deviation of its samples
@@ -75,8 +75,8 @@ class CellSource:
 
 
 def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
-    """Split a recording's metadata into its source, such as the study and the commit, and all other metadata. Raises ValueError
-    for a value of a wrong type."""
+    """Split a recording's metadata into its source (such as study and commit) and the rest. Raises ValueError for a value of a
+    wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
@@ -151,7 +151,7 @@ class LibraryCell:
         )
 
     def at(self, batch: int) -> CellTimes:
-        """Return the step time at a measured batch size, or between two measured batch sizes. Raises NotMeasured."""
+        """Return the step time at a batch size within the measured range. Raises NotMeasured."""
         # see Note [Measured batches only]
         return self._times(batch, within=True)
 
@@ -253,7 +253,7 @@ class CellFile:
 
 
 def fault(cell: LibraryCell) -> str | None:
-    """Return a description of the first error in a library entry, or None if the entry is valid."""
+    """Describe the first error in a network's step times, or return None if they are valid."""
     if not len(cell.batches):
         return "no batch size was measured"
     if "forward" not in cell.phases_ns:

@@ -22,7 +22,7 @@ from traces.library.cells import LibraryCell
 
 @dataclass(frozen=True)
 class MeasuredLimit:
-    """Stores the largest batch size that fitted into a GPU's memory, and the smallest batch size that did not fit."""
+    """Stores the largest batch size that fitted into GPU memory, and the smallest batch size that did not fit."""
 
     cell: LibraryCell
     fitted: int  # largest measured batch size that fitted into memory
@@ -44,8 +44,8 @@ class MeasuredLimit:
     def largest(self, estimated: int | None) -> int | None:
         """Return the largest batch size that fits into the GPU's memory, or None if it is unknown.
 
-        If the estimated batch size `estimated` contradicts the measured batch sizes, the result is the closest possible batch
-        size.
+        Args:
+            estimated: an estimate of the largest batch size, which is clamped to the measured limits
         """
         if self.is_exact:
             return self.fitted

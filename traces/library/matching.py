@@ -1,4 +1,4 @@
-"""Finds the library entry for the network that a script trains, regardless of the batch size.
+"""Finds step times in the library for the network that a script trains, at any batch size.
 
     found = nearest(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()
@@ -29,7 +29,7 @@ _PARAMETRIC = frozenset(
 
 @dataclass(frozen=True)
 class Match:
-    """Describes the library entry that is most similar to a script's network."""
+    """Describes the network in the library that is most similar to a script's network."""
 
     cell: LibraryCell
     differences: tuple[str, ...]  # one sentence per difference
@@ -42,7 +42,7 @@ class Match:
 
 
 def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
-    """Return the library entry for the same network, or for a network of similar size."""
+    """Find the script's network in the library, or the most similar network."""
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
         raise TraceLibraryError("the library has no network on this GPU")
@@ -61,7 +61,7 @@ def compared(cell: LibraryCell, script: WorkloadSignature) -> Match:
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
-    """Return the batch size (the first dimension of the inputs), or None if it is unclear."""
+    """Return the batch size, or None if the inputs have different first dimensions."""
     sizes = {tensor.shape[0] if tensor.shape else 0 for tensor in script.inputs or ()}
     return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 

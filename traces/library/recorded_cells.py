@@ -1,4 +1,5 @@
-"""Builds cells from recordings. `trace record --sweep` makes one recording of a program per batch size.
+"""Computes the step times of a network from recordings. The command `trace record --sweep` records a program once per batch
+size.
 
     gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
@@ -39,7 +40,7 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording, creating a new `Gpu` for an unknown device name.
+    """Return the GPU of a recording, or a new `Gpu` object for an unknown device name.
 
     Raises TraceLibraryError if the recording contains no GPU.
     """
@@ -82,7 +83,7 @@ def cell_of(
     out_of_memory_batch: int | None = None,
     notes: Mapping[str, Any] | None = None,
 ) -> LibraryCell:
-    """Build a library entry from recordings of one network. Raises TraceLibraryError."""
+    """Compute the step times of a network from recordings at several batch sizes. Raises TraceLibraryError."""
     rows = {row.batch: row for row in map(row_of, traces)}
     ordered = [rows[batch] for batch in sorted(rows)]
     names = [name for name in PHASES if any(name in row.phases_ns for row in ordered)]

@@ -1,12 +1,12 @@
-"""Contains the data sheets of GPUs, which provide values that are missing in recordings.
+"""Contains GPU data sheets, for properties that a recording does not contain.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
     card.link.copy_gbps             # 276.0 between two of them
     known_properties(device).multi_processor_count      # as recorded, else the card's
 
-Peak rates are those for dense matrices, without sparsity. The data sheet of a K80 or MI250 describes half of the card, because
-PyTorch sees two GPUs.
+Peak rates apply to dense matrices, without structured sparsity. The data sheet of a K80 or MI250 describes one of the card's
+two GPUs.
 
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all
@@ -49,7 +49,7 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 class Link(NamedTuple):
     """Contains the bandwidth between two GPUs of the same model in gigabytes per second.
 
-    The bandwidth is an estimate, because the number of links differs between server boards.
+    The bandwidth is an estimate, because server boards connect GPUs with different numbers of links.
     """
 
     pair_gbps: float  # all links between two neighbours together
@@ -273,8 +273,7 @@ CARDS: tuple[Card, ...] = (
 )
 # fmt: on
 
-# For an unknown GPU, the oldest architecture that PyTorch supports is assumed, so that scripts do not use features that the GPU
-# may lack.
+# An unknown GPU gets the properties of the oldest architecture that PyTorch supports.
 UNKNOWN_CARD = Card(("",), _TURING, 40, 4 * _MIB, 16 * _GIB, 600, _rates(0.3, 10), _PCIE_3, "none: assumed")
 
 _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "generation", "radeon", "graphics"})
@@ -293,7 +292,7 @@ _SLICES, _SLICES_OF_A30 = 7, 4
 
 @cache
 def card_of(name: str) -> Card:
-    """Return the data sheet for a device name as reported by CUDA, or UNKNOWN_CARD."""
+    """Return the data sheet for a device name that CUDA reports, or UNKNOWN_CARD for unknown names."""
     # see Note [A name's words]
     words = _words(name)
     found, most = UNKNOWN_CARD, 0

@@ -3,8 +3,8 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments. Two calls of an op are compared by the shapes of their tensors
-with at least two dimensions, in any order.
+Ops with the same canonical name may have different arguments. To compare two calls, only the shapes of tensors with two or more
+dimensions are used, in any order.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the input shapes of an op without the inputs that differ between PyTorch releases."""
+    """Return an op's input shapes, without inputs that only some PyTorch releases pass."""
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 

@@ -1,4 +1,4 @@
-"""Reads profiler JSON files into events, including damaged files.
+"""Reads events from the profiler's JSON files, even if the files are damaged.
 
 `text.py` parses JSON text and repairs damaged text. `pieces.py` parses large files in pieces. `sources.py` finds profiler files
 in folders and archives. `eras.py` describes how the profiler's file format changed since 2020.

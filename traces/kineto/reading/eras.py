@@ -1,6 +1,6 @@
 """Handles the changes of Kineto's file format since 2020.
 
-Kineto's files contain no version number, so the importer recognizes seven versions by a file's content:
+Kineto's files contain no version number, so the importer recognizes the file format by a file's content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
     E1  torch 1.8 to 1.9          the same in an object
@@ -123,11 +123,10 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if no conversion is needed,
-    because float64 represents every `ts` value with nanosecond precision.
+    """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 can represent all `ts`
+    values to the nanosecond.
 
-    Before April 2024, PyTorch nightlies left out leading zeros of the fraction: 5 ns were written as ".5" µs instead of ".005"
-    µs.
+    PyTorch nightlies before April 2024 wrote 5 ns as ".5" µs instead of ".005" µs, without leading zeros.
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
@@ -177,7 +176,7 @@ class TsUnit:
 def microseconds_as_ns(values: Column) -> Column:
     """Convert microseconds to integer nanoseconds.
 
-    Integer and fractional parts are converted separately, because float64 would round large values.
+    Integer and fractional parts are multiplied separately, because float64 would round large products.
     """
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
@@ -186,7 +185,7 @@ def microseconds_as_ns(values: Column) -> Column:
 
 
 def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, fractional: bool) -> str:
-    """Return the version of the file format, such as "E4"."""
+    """Return the version of the file format, such as "E4" for torch 1.13 to 2.3."""
     if clock.exact_ns:
         return "E5"
     if "baseTimeNanoseconds" in header or fractional:

@@ -155,7 +155,7 @@ def _checked(values: list[Any], clock: TsUnit) -> Column:
 
 
 def instants(events: list[Event], clock: TsUnit, problems: Counter[str]) -> tuple[list[Event], Column]:
-    """Return the instant events with a readable time, and their times in nanoseconds."""
+    """Return all instant events that have a valid time, and their times in nanoseconds."""
     try:
         return events, _instants(events, clock)
     except _TROUBLE:

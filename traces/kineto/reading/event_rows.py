@@ -1,4 +1,4 @@
-"""Copies the needed fields of events into columns right after parsing.
+"""Copies the fields that the importer needs from parsed events into columns.
 
     rows = CategoryEvents("kernel")
     rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))

@@ -116,8 +116,6 @@ def _rank_of(event: Any) -> int | None:
 
 @dataclass
 class Groups:
-    """Groups the events of a file by kind."""
-
     complete: dict[str, CategoryEvents]
     memory: list[Event]
     metadata: list[Event]
@@ -174,7 +172,7 @@ class Groups:
         return not (self.categories & KNOWN_CATEGORIES) and not self.memory
 
     def counter_figures(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return the number of samples, the mean and the maximum of each hardware counter on each GPU."""
+        """For each GPU and hardware counter, return the number of samples, the mean and the maximum."""
         values: dict[tuple[str, str], list[float]] = {}
         for event in self.counters:
             args = event.get("args")

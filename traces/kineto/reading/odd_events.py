@@ -1,4 +1,4 @@
-"""Handles invalid events, which other tools may have written.
+"""Converts events that torch.profiler never writes, such as separate begin and end events.
 
     category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
@@ -20,7 +20,7 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def category_of(event: Event) -> str:
-    """Return the likely category of an event, or "" if it is uncertain."""
+    """Guess the category of an event from its name and arguments. Return "" if nothing fits."""
     name, args = event.get("name"), event.get("args")
     if not isinstance(name, str):
         return ""

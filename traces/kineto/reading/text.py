@@ -132,7 +132,7 @@ def _salvaged(member: zlib._Decompress, chunk: bytes) -> list[bytes]:
 
 
 def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = list) -> Iterator[Document]:
-    """Parse the recordings in one file, without duplicates."""
+    """Parse all recordings in one file, and skip repeated recordings."""
     try:
         yield parse(data, problems, name, digest, mend=False)
     except orjson.JSONDecodeError:
@@ -147,7 +147,7 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """A file may contain several recordings, as JSON objects without a comma between them."""
+    """Split a file that contains several recordings, one JSON object after another."""
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
     whole: list[bytes] = []
@@ -162,7 +162,10 @@ def _concatenated(data: bytes) -> list[bytes]:
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
     """Parse the text of one recording, and pass the events to `digest` in parts.
 
-    Raises TraceImportError if the text contains no list of events. Raises JSONDecodeError for invalid JSON if `mend` is False.
+    Raises TraceImportError if the text contains no list of events.
+
+    Args:
+        mend: repair invalid JSON instead of raising JSONDecodeError
     """
     found = Counter(problems)
     if data.startswith(_BOM):

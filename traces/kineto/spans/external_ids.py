@@ -53,7 +53,7 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Correct the parents of runtime calls that seem to belong to a wrong op."""
+        """Make each runtime call a child of the op that made it, according to the call's External id."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
         climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))
@@ -65,9 +65,9 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """Return the index of one event for each id in `wanted`, or NONE.
+    """For each id in `wanted`, return the index of an event with this id, or NONE.
 
-    If several events have the same id, the last one that starts by `before_ns` is used.
+    Of several events with equal ids, the last one that starts before the given time is chosen.
     """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):

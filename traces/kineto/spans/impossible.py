@@ -32,7 +32,7 @@ def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all GPU events, corrected if kernels of one stream overlap."""
+    """Return the durations of all GPU events, shortened where kernels of one stream overlap."""
     # see Note [One after another]
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
@@ -54,9 +54,13 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Return the number of kernels and copies that were launched while their GPU was idle. Return 0 if a kernel or copy began
-    less than CLOCKS_APART_NS after its launch, or if there are fewer than LEAST_IDLE_LAUNCHES. `call_end_ns` contains the end
-    of each host span."""
+    """Return the number of kernels and copies that were launched on an idle GPU, if all of them started late. A kernel or copy
+    is late if it starts more than CLOCKS_APART_NS after its launch. Return 0 if one kernel or copy is not late, or if fewer
+    than LEAST_IDLE_LAUNCHES were launched on an idle GPU.
+
+    Args:
+        call_end_ns: the end time of each host span
+    """
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]
@@ -70,7 +74,7 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
-    """Return a boolean mask of the events with an impossible duration: longer than the whole recording."""
+    """Return a boolean mask of the events that last longer than the whole recording."""
     if not window_ns:
         return np.zeros(len(spans), bool)
     return np.asarray(spans.duration_ns > window_ns + ROUNDING_NS)

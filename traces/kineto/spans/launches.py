@@ -1,4 +1,4 @@
-"""Finds the runtime call that launched each kernel, and counts calls whose kernel is missing.
+"""Finds the runtime call that launched each kernel, and counts launch calls without a kernel.
 
     found = Launches.of(host, device, names_ops)
     found.launch      # per device span: an index of the host table, or NONE
@@ -110,8 +110,8 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
     begins = np.sort(spans.start_ns[is_call & strings.matching(spans.name, _BEGIN_CAPTURE.match)])
     ends = np.sort(spans.end_ns[is_call & strings.matching(spans.name, _END_CAPTURE.match)])
     at_ns = spans.start_ns[without]
-    # Stream captures in progress. For a CUDA graph capture that began before the recording, only the call that ends the capture
-    # is recorded.
+    # Stream captures in progress. If a CUDA graph capture began before the recording, the recording contains only the call that
+    # ends the capture.
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
     lost_kernels = int((open_captures <= 0).sum())
@@ -119,7 +119,7 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
 
 
 def _calls(host: HostColumns) -> Column:
-    """A runtime call inside another call with the same correlation id is ignored."""
+    """Of two nested runtime calls with the same correlation id, the inner call is ignored."""
     parent = host.spans.parent
     inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
     return np.asarray(np.where(inner, NONE, host.correlation))
@@ -146,7 +146,7 @@ def _backlog(device: DeviceColumns, launch: Column, calls: Column) -> Column:
 
 
 def before_launched_work(spans: DeviceSpans, launch: Column) -> Column:
-    """Return a boolean mask of the kernels at the start of each stream that have no recorded launch."""
+    """Return a boolean mask of the kernels and copies that were launched before the recording began."""
     found = spans.is_work & (launch == NONE)
     launched = spans.is_work & (launch != NONE)
     if not launched.any():

@@ -1,4 +1,4 @@
-"""Builds the call tree of ops from the start and end times on each thread.
+"""Builds the call tree of each thread's ops from their start and end times.
 
     order = nesting_order(thread, start_ns, duration_ns, rank_of_kind, entry)
     parent, overlaps, end_ns = parents(thread[order], start_ns[order], end_ns[order], is_frame[order])
@@ -25,7 +25,7 @@ from traces.model.trace import NONE, Column
 
 
 def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: Column, entry: Column) -> Column:
-    """Return the order of events by thread, start time and decreasing duration."""
+    """Return indices that sort events by thread, start time and decreasing duration."""
     order = np.lexsort((-duration_ns, start_ns, thread))
     t, s, d = thread[order], start_ns[order], duration_ns[order]
     same = (t[1:] == t[:-1]) & (s[1:] == s[:-1]) & (d[1:] == d[:-1])
@@ -38,8 +38,7 @@ def nesting_order(thread: Column, start_ns: Column, duration_ns: Column, outer: 
 
 
 def parents(thread: Column, start_ns: Column, end_ns: Column, is_frame: Column) -> tuple[Column, int, Column]:
-    """Return the parent of each event (or NONE), the number of events that overlap without being nested, and the corrected end
-    times.
+    """Return each event's parent or NONE, the number of partial overlaps, and the corrected end times.
 
     The given events must be sorted by `nesting_order`.
     """

@@ -1,4 +1,4 @@
-"""Removes this tool's own Python functions and very short Python calls from a profile.
+"""Removes calls of this tool's own Python functions and of very short Python functions from a profile.
 
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions
     trace = without_short_calls(profile)                         # without short functions that run no op
@@ -42,7 +42,7 @@ _TOOLS, _LIBRARYS, _SCRIPTS = range(3)
 
 
 def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Column:
-    """Return a boolean mask of the events that do not come from this tool's own functions."""
+    """Return a boolean mask of all events except calls of this tool's own functions."""
     # see Note [Whose call is it]
     whose = {name: _owner_of(name) for name in {name for name, call in zip(names, is_call, strict=True) if call}}
     if _TOOLS not in whose.values():
@@ -68,7 +68,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
 
 
 def without_short_calls(profile: Trace) -> Trace:
-    """Remove this tool's Python functions and very short Python functions from a profile."""
+    """Remove calls of this tool's own Python functions and of very short Python functions from a profile."""
     # see Note [Folding]
     host = profile.host
     is_call = host.kind == HostKind.PYTHON
@@ -80,7 +80,7 @@ def without_short_calls(profile: Trace) -> Trace:
 
 
 def is_short_call(trace: Trace) -> Column:
-    """Return a boolean mask of the calls of Python functions that take less than 10 us on average and run no op."""
+    """Return a boolean mask of calls to Python functions that run no op and take less than 10 us on average."""
     # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
@@ -135,8 +135,8 @@ def _owner_of(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the ranges of lines of each function in a file. For a function that began before the profile, the profiler may
-    record any of the function's lines."""
+    """Return the range of lines of each function in a file. The profiler may record any line of a function that was already
+    running when the profile began."""
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
     except OSError:

@@ -1,4 +1,4 @@
-"""Removes events that a file contains twice, for example because a script joined overlapping parts of a recording.
+"""Removes repeated events, for example from files that a script joined from overlapping recordings.
 
     host, device, comms = each_event_once(host, device, comms, problems)
 """
@@ -17,11 +17,12 @@ from traces.model.trace import Column, HostKind
 def each_event_once(
     host: HostColumns, device: DeviceColumns, comms: dict[int, Event], problems: Counter[str]
 ) -> tuple[HostColumns, DeviceColumns, dict[int, Event]]:
-    """Return the columns without repeated events. The dictionary `comms` contains the arguments of each collective by its row
-    in `host`.
+    """Return the columns without repeated events.
 
-    Events are compared only if a runtime call was written twice, because different kernels of a CUDA graph may be equal in all
-    columns.
+    In a file without repeated runtime calls, equal events may be different kernels of a CUDA graph, so nothing is removed.
+
+    Args:
+        comms: the arguments of each collective, by the collective's row in `host`
     """
     spans = host.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))
@@ -48,7 +49,7 @@ def each_event_once(
 
 
 def _repeated(columns: list[Column]) -> Column:
-    """Return a mask of rows that equal an earlier row in all columns."""
+    """Return a boolean mask of the rows that repeat an earlier row in all columns."""
     order = np.lexsort(columns[::-1])
     same = np.ones(max(len(order) - 1, 0), bool)
     for column in columns:

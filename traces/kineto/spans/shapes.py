@@ -36,7 +36,7 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
-        """Return each op's shapes and dtypes as text indices, or NONE if they were not recorded."""
+        """Return each op's shapes and dtypes as indices into the string table, or NONE for unknown ones."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
@@ -91,7 +91,7 @@ def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
 
 
 def json_rows(*columns: Sequence[Any]) -> list[bytes]:
-    """Serialize each row of the columns to JSON, without the outer brackets, such as `[1,2],"a"`."""
+    """Convert each row of the columns to JSON without the outer brackets, for example `[1,2],"a"`."""
     try:
         text = orjson.dumps(list(zip(*columns, repeat(_MARK), strict=False)))
     except orjson.JSONEncodeError:

@@ -255,7 +255,7 @@ def _read_device(
 
 
 def _external_ids(read: cols.EventColumns) -> Column:
-    """Return the ids from the JSON key "External id", or "external id" in files from before 2022."""
+    """Return the values of the JSON key "External id", which was spelled "external id" before 2022."""
     external = read.ids("External id")
     return external if (external > 0).any() else read.ids("external id")
 
@@ -308,7 +308,7 @@ def _stacks(texts: list[Any], strings: Strings) -> Column:
 
 
 def shortened(stack: str) -> str:
-    """Return a Python stack without folder names, because they may contain user names."""
+    """Remove folder names from a Python stack, because folder names may contain user names."""
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 
@@ -331,7 +331,7 @@ def _with_fallback(column: Column, fallback: list[Any]) -> Column:
 
 
 def _streams(read: cols.EventColumns, kind: DeviceKind) -> Column:
-    """Since April 2026, Kineto records the synchronization events of a stream under another stream number."""
+    """Since April 2026, Kineto adds 1,000,000 to the stream number of synchronization events."""
     streams = _with_fallback(read.numbers("stream"), read.tids)
     if kind == DeviceKind.SYNC:
         streams[streams >= _SYNC_ROWS] -= _SYNC_ROWS

@@ -33,10 +33,9 @@ def is_of_amd(header: dict[str, Any]) -> bool:
 
 
 def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return a list of the used GPUs, a dictionary from device numbers to positions in the list, and the number of visible
-    GPUs.
+    """Return the used GPUs, a dictionary from device numbers to list indices, and the number of visible GPUs.
 
-    If no GPU was used, the list contains all GPUs from the file's header.
+    If a rank used no GPU, the returned list contains all GPUs in the file's header.
     """
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}

@@ -49,7 +49,7 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Stores training steps that the profiler marked only on the GPU timeline: their numbers and start times."""
+    """Stores the numbers and start times of training steps that are marked only on the GPU timeline."""
 
     numbers: list[int]
     starts_ns: list[int]
@@ -92,7 +92,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Return the training steps found by repeated ops, or None if nothing repeats."""
+    """Find training steps as repetitions of the same ops. Return None if no ops repeat."""
     # see Note [Repeated ops]
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
@@ -146,8 +146,8 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the period of `symbols`, such as 2 for ABABA, or 0 if there are fewer than two full periods. The calculation uses
-    the failure function of the Knuth-Morris-Pratt algorithm."""
+    """Return the length of the sequence that repeats, such as 2 for ABABA, or 0 without a full repetition. The length is
+    computed with the failure function of the Knuth-Morris-Pratt algorithm."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

@@ -97,7 +97,8 @@ class _StepEvent(NamedTuple):
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
     """Return the training steps, the phases, and the name of the method that found them.
 
-    Set `marks_are_steps` to True if the script called `profiler.step()` exactly once per batch.
+    Args:
+        marks_are_steps: set to True if the script called `profiler.step()` exactly once per batch
     """
     # see Note [Whose steps]
     events = _top_events(tables, strings)
@@ -363,10 +364,10 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # The launch of a CUDA graph is treated as one op, because the graph's own ops are not called.
+    # The launch of a CUDA graph counts as one op, because replaying a CUDA graph calls no ops.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
-    # The ops inside a compiled region are examined too, because a compiled optimizer step begins the phase "optimizer".
+    # Ops inside torch.compile regions are examined, because a compiled optimizer step starts the phase "optimizer".
     around = host.around[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
@@ -501,8 +502,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # GPU work that was launched before the recording began is sorted before all other work. If the launch of GPU work was
-        # not recorded, its start time on the GPU is used as its launch time.
+        # GPU work from before the recording gets the earliest launch time. If a launch was not recorded, the work's start time
+        # on the GPU is used as the launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
