@@ -30,8 +30,8 @@ from replayer.tensor.tensor import VirtualTensor, alias
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, insert_first
 
-# PyTorch lets a backend rename its private device type, but rejects the name "cuda". "CUDA" is accepted, and PyTorch converts
-# device names to lower case, so `torch.device("cuda:0")` refers to the virtual GPU.
+# PyTorch rejects "cuda" as the name of a private device type, but accepts "CUDA" and converts it to lower case. Therefore
+# `torch.device("cuda:0")` is the virtual GPU.
 _NAME = "CUDA"
 
 
@@ -111,7 +111,7 @@ def register(*, compute: bool = False) -> None:
 
 
 def unregister() -> None:
-    """Remove the ops of the virtual GPU from PyTorch. If a script later uses a virtual tensor, an error is raised."""
+    """Remove the ops of the virtual GPU from PyTorch. Any later use of a virtual tensor raises an error."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]
@@ -139,8 +139,7 @@ def _stopped() -> RuntimeError:
 
 
 def _stop_tensors() -> None:
-    # `isinstance` is avoided, because it reads `__class__`, which makes some objects of torch print a warning or import a
-    # module.
+    # `isinstance` would read `__class__`, and some torch objects then print a warning or import a module.
     tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
     for tensor in tensors:
         tensor.__class__ = StoppedTensor

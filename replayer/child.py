@@ -44,13 +44,13 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# `--steps N` also stops a script after N * _EVALUATIONS_PER_STEP training and evaluation steps.
+# The option `--steps N` also stops a script if training and evaluation steps together reach N * _EVALUATIONS_PER_STEP.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
 
-# PyTorch imports the modules in _IMPORTED_LATER only when a script uses an optimizer, DistributedDataParallel or a new tensor
-# shape. Importing torch._dynamo takes seconds, and the module accounts for half of the memory that torch uses.
+# PyTorch imports the modules in _IMPORTED_LATER only when a script needs them, for example for an optimizer. Importing
+# torch._dynamo takes seconds and doubles the memory that torch uses.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
@@ -61,7 +61,7 @@ def start(session: Mapping[str, Any]) -> None:
 
 
 def start_here(session: Mapping[str, Any]) -> None:
-    """Start the virtual GPU in a process that was not started by a `trace` command."""
+    """Start the virtual GPU in the current process, which no `trace` command has started."""
     replay_session = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
@@ -74,7 +74,7 @@ def write_timeline() -> None:
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Register a function that gets an error message whenever the script calls a torch function that is not emulated."""
+    """Call `listener` with an error message whenever the script calls a torch function that is not emulated."""
 
     def note_refusal(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -85,7 +85,7 @@ def watch_refusals(listener: Callable[[str], object]) -> None:
 
 
 def watch_waits(listener: Callable[[], None] | None) -> None:
-    """Register a function that is called whenever the script waits for the GPU. None removes the function."""
+    """Call `listener` whenever the script waits for the GPU. None removes the listener."""
     state.gpu().simulator.scheduler.on_wait = listener
 
 

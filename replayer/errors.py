@@ -30,7 +30,9 @@ from traces.model.layouts import Shape
 class NotEmulated(NotImplementedError):
     """Raised if a script calls a function that the virtual GPU does not emulate.
 
-    `call` is the call as written in the script, and `advice` says what the user can do instead.
+    Args:
+        call: the call as written in the script
+        advice: what the user can do instead
     """
 
     def __init__(self, call: str, advice: str) -> None:
@@ -48,7 +50,7 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if the library of published step times has no times for the script's model."""
+    """Ends the script if no step times were published for the script's model."""
 
     def __init__(self) -> None:
         super().__init__(2)

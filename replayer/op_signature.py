@@ -35,7 +35,7 @@ class OpSignature:
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """Caches the result of `make(signature)` for each signature. The cached value is `kept[signature]`."""
+    """Caches one value for each signature: `kept[signature]` calls `make(signature)` only once."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

@@ -65,9 +65,8 @@ class ReplayerState:
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False
-        # `reducer_reads_now` is True during a C++ call of DistributedDataParallel that starts all-reduces and also reads their
-        # results.
-        # See Note [Futures in the backward pass] in distributed/work_future.py.
+        # `reducer_reads_now` is True while DistributedDataParallel's C++ code starts all-reduces and reads the results in one
+        # call (Note [Futures in the backward pass] in distributed/work_future.py).
         self.reducer_reads_now = False
 
     def after_fork(self) -> None:
@@ -95,7 +94,7 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that tracks the script's steps, or None before the script has used the virtual GPU.
+    """Return the object that tracks the script's steps, or None if the script has not used the virtual GPU yet.
 
     Return None while AOTAutograd traces a graph.
     """

@@ -1,7 +1,7 @@
 """Provides the compiler backend that a replay uses in place of Inductor.
 
-Inductor would generate fused kernels, but a replay runs the ops of each graph one by one on virtual tensors. AOTAutograd splits
-each graph into forward and backward with the same partitioner that Inductor uses.
+Instead of generating fused kernels like Inductor, a replay runs the ops of each graph one by one on virtual tensors.
+AOTAutograd splits each graph into forward and backward with Inductor's partitioner.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from traces.script.patching import temporarily_set
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> Callable[..., TorchAny]:
     """Return a function that runs a graph traced by Dynamo.
 
-    A graph that AOTAutograd cannot trace on virtual tensors runs eagerly.
+    If AOTAutograd cannot trace a graph on virtual tensors, the graph runs eagerly.
     """
-    # The import of AOTAutograd takes a second, so it happens only when a script compiles a function.
+    # Importing AOTAutograd takes a second, so it is imported only when a script compiles a function.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException
     from torch._functorch.partitioners import min_cut_rematerialization_partition

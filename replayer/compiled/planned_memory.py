@@ -27,8 +27,11 @@ _EXTERNAL = (
 
 
 class _Value:
-    """Represents a tensor in a compiled graph. `kernel` is the number of the kernel that computes the tensor, or -1 for graph
-    inputs."""
+    """Represents a tensor in a compiled graph.
+
+    Args:
+        kernel: the number of the kernel that computes the tensor, or -1 for an input of the graph
+    """
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES
@@ -41,10 +44,9 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Return the memory requests of one graph call, distributed evenly over its ops.
+    """Return the memory requests of one call of a graph, distributed evenly over the graph's ops.
 
-    Return None if a shape is symbolic. A request that frees an input of the graph has no block number: `BlockRequest.block` is
-    None.
+    Return None if a shape is symbolic. If a request frees an input of the graph, `BlockRequest.block` is None.
     """
     found = _values(graph)
     if found is None:

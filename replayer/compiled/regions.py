@@ -138,7 +138,11 @@ def _shapes_of(inputs: list[TorchAny]) -> Shapes:
 
 
 def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shapes]]:
-    """Yield each op with the shapes of its inputs. `sizes` are the integers among the inputs of the graph."""
+    """Yield each op with the shapes of its inputs.
+
+    Args:
+        sizes: the integers among the inputs of the graph
+    """
     inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
     known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}
@@ -151,7 +155,7 @@ def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shap
 
 
 def _size(size: TorchAny, known: dict[TorchAny, int]) -> int:
-    """Return a size. A symbolic size without known symbols has the value that it had during tracing."""
+    """Return a size. If a symbol in the size is unknown, the size from the tracing is returned."""
     if isinstance(size, int):
         return size
     exact = size.node.expr.xreplace(known)

@@ -42,7 +42,7 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """Stores the position of a collective operation in a recorded step, counted from 0."""
+    """Stores the position of a collective operation within a recorded training step, counted from 0."""
 
     step: int
     nth: int
@@ -66,7 +66,7 @@ class Times(NamedTuple):
 
 
 def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
-    """Return the bytes that a collective operation moves over each link."""
+    """Return how many bytes a collective operation moves over each link."""
     # see Note [Bytes on the wire]
     if ranks <= 1:
         return 0.0
@@ -112,9 +112,9 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit estimates for the durations of collective operations to the recorded operations of all ranks.
+        """Fit the cost estimates to the recorded collective operations of all ranks.
 
-        A nonzero `bus_gbps` replaces the recorded bus bandwidth.
+        If `bus_gbps` is not 0, it is used instead of the recorded bus bandwidth.
         """
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
@@ -170,7 +170,7 @@ class CollectiveCosts:
                     break
 
     def position(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> PositionInStep:
-        """Return the position of the next collective operation in the step."""
+        """Return the position of the next collective operation within its training step."""
         # see Note [Operations of a step]
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))

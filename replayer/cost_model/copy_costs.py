@@ -3,7 +3,8 @@
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
 
-The bandwidth is the median over recorded copies in the same direction, or a published bandwidth.
+The bandwidth is the median bandwidth of recorded copies in the same direction. Without recorded copies, a published bandwidth
+is used.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class CopyCosts:
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
         """Return the median bandwidths of recorded copies of at least 64 KiB.
 
-        A nonzero `given_link_gbps` is used as the bandwidth between GPUs.
+        If `given_link_gbps` is not 0, it is used as the bandwidth between GPUs.
         """
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device

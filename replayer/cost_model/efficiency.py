@@ -50,7 +50,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the input values of the neural network `net`. Each row of the returned array describes one operator.
+    """Return the input values of the neural network `net`. The returned array has one row for each operator.
 
     Args:
         net: "matmul", "conv3" or "rows".
@@ -87,7 +87,7 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Kernels are slower for sizes that are not multiples of 4, because each load instruction reads fewer elements."""
+    """Kernels run slower if a size is not a multiple of 4, because each load instruction then reads fewer elements."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
@@ -162,7 +162,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return the predicted duration divided by the roofline time, and the source of the prediction."""
+        """Return how many times longer the op takes than in the roofline model, and the source of the prediction."""
         net = NETS[kind]
         gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)

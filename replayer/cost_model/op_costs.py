@@ -84,7 +84,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Learn how much longer recorded ops took than estimated. Very short ops and autograd nodes are left out."""
+        """Learn how much longer recorded ops took than estimated. Very short ops and autograd nodes are ignored."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -111,15 +111,15 @@ class OpCosts:
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return an op's estimated duration divided by the duration of a recorded call with other shapes."""
+        """Return the factor by which an op's duration changes from the recorded shapes to the new shapes."""
         # see Note [Convolutions with another batch size]
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # A recorded op may take longer than its estimate, because of its launch, idle multiprocessors or its implementation.
-        # Recorded time beyond MOST_SLOWER times the estimate is assumed to be proportional to the op's work.
+        # A recorded op may take longer than estimated, for example because of idle multiprocessors. If an op takes more than
+        # MOST_SLOWER times its estimate, the time above this limit is assumed to grow in proportion to the op's work.
         excess_ns = took_ns - MOST_SLOWER * predicted_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)

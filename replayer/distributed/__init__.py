@@ -1,5 +1,5 @@
 """Emulates process groups between virtual GPUs.
 
-The class `process_group.VirtualNccl` is the process group that PyTorch uses. The module `store_exchange` exchanges messages
-between ranks and detects deadlocks.
+PyTorch uses the class `process_group.VirtualNccl` in place of its NCCL process group. The module `store_exchange` exchanges
+messages between ranks and detects deadlocks.
 """

@@ -13,13 +13,10 @@ from traces.model.trace import NONE
 
 @dataclass
 class RankValues:
-    """Stores the inputs of one rank as a flat tensor, or None if the values are unknown.
+    """Stores the values that one rank contributes to a collective."""
 
-    In an all-to-all, `sends` contains the number of elements that this rank sends to each rank.
-    """
-
-    values: torch.Tensor | None
-    sends: list[int] | None = None
+    values: torch.Tensor | None  # flat; None if the values are unknown
+    sends: list[int] | None = None  # number of elements that this rank sends to each rank in an all-to-all
 
 
 Combine = Callable[[list[RankValues]], torch.Tensor | None]
@@ -27,13 +24,11 @@ Combine = Callable[[list[RankValues]], torch.Tensor | None]
 
 @dataclass(frozen=True, eq=False)
 class GroupCall:
-    """`combine` computes the outputs of this rank from the inputs of all ranks. `pair` is the pair (sender, receiver)."""
-
     name: str
     inputs: Sequence[TorchAny]
     outputs: Sequence[TorchAny]
-    combine: Combine | None
-    pair: tuple[int, int] | None = None
+    combine: Combine | None  # computes the outputs of this rank from the inputs of all ranks
+    pair: tuple[int, int] | None = None  # (sender, receiver)
     device: int = NONE
     like: Sequence[TorchAny] = ()
     sends: list[int] | None = None

@@ -93,7 +93,7 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """Implements methods that PyTorch's C++ code calls on every process group."""
+    """Implements the methods of a process group that PyTorch's C++ code calls."""
 
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
@@ -139,7 +139,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """Do nothing. The class GroupOperations numbers the collectives without PyTorch's sequence numbers."""
+        """Do nothing, because the class GroupOperations numbers the collectives itself."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())
@@ -188,7 +188,7 @@ class VirtualNccl(_NcclGroup):
         group_desc: str | None = None,
         device_types: TorchAny = None,
     ) -> VirtualNccl | None:
-        """Return the subgroup `ranks`, or None if this rank is not in the subgroup."""
+        """Return a process group of the given ranks, or None if this rank is not among the given ranks."""
         self._splits += 1
         if self._rank not in ranks:
             return None

@@ -64,7 +64,7 @@ def pack(messages: Sequence[RankMessage]) -> list[bytes]:
 
 
 def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
-    """Parse the parts that `pack` returned. `first` is the first part, and `piece(n)` returns the n-th part after the first."""
+    """Parse the parts that `pack` returned: the first part, and the n-th further part `piece(n)`."""
     head, _, payload = first.partition(b"\n")
     more, heads = json.loads(head)
     payload = b"".join([payload, *map(piece, range(1, more + 1))])
@@ -77,8 +77,8 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 
 
 def for_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
-    """Call `convert` for each message. If a RankMessage object is in the list several times, call `convert` only once for the
-    object."""
+    """Return the result of `convert` for each message. If the same object occurs several times in the list, it is converted
+    only once."""
     converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
     return [converted[id(message)] for message in messages]
 

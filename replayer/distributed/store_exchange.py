@@ -39,8 +39,8 @@ from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
-# A waiting rank sleeps between two checks for messages, for at most 1/64 of the time waited so far. If no rank is missing after
-# a wait of t seconds, the waiting rank searches again after another t / 16 seconds.
+# A waiting rank sleeps between two checks for messages, but at most 1/64 of its waiting time so far. After waiting for t
+# seconds, a rank checks for missing ranks again t / 16 seconds later.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
@@ -104,8 +104,8 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Empty the rank's entry in the store instead of deleting the entry, because reading a missing entry blocks other
-        ranks."""
+        """Empty this rank's entry in the store. The entry is not deleted, because other ranks would hang if they read a missing
+        entry."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -133,7 +133,7 @@ class DeadlockDetector:
 
 
 class StoreExchange:
-    """A channel is a sequence of operations between the same ranks.
+    """Exchanges messages through channels. A channel is a sequence of operations between the same ranks.
 
     `offset_ns`: see Note [Clocks of several processes].
     """
@@ -336,7 +336,7 @@ class StoreExchange:
 
 
 def _store_of_attempt(store: TorchAny) -> TorchAny:
-    """Return a key-value store that puts the number of torchrun's current attempt before each key. After a failure, torchrun
+    """Return a key-value store in which each key begins with the number of torchrun's restarts. After a failure, torchrun
     restarts the workers with the old store."""
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 

@@ -86,7 +86,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Finish the collective. The caller must first finish all earlier collectives on the same CUDA stream."""
+        """Finish the collective. All earlier collectives on the same CUDA stream must be finished first."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -130,7 +130,7 @@ class GatheredWork(VirtualWork):
 
 
 class CapturedWork(_Awaited):
-    """Represents a collective in a CUDA graph, which runs again each time the graph is replayed."""
+    """Represents a captured collective, which runs each time its CUDA graph is replayed."""
 
     def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
         super().__init__()

@@ -5,8 +5,8 @@
     halved = future.then(lambda done: done.value()[0] / 2)
     halved.wait()                                   # later work on the current stream starts after the division
 
-`future.then(callback)` calls the callback at once, on a stream from the device's pool (`ivalue::Future::invokeCallback` in
-PyTorch).
+The call `future.then(callback)` runs the callback at once, on a stream from PyTorch's stream pool
+(`ivalue::Future::invokeCallback`).
 
 Note [Futures in the backward pass]
     DistributedDataParallel's Reducer reads a future's value in C++ in a callback at the end of the backward pass. The autograd
@@ -30,8 +30,7 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """Represents the future of a collective. `device` is the index of the GPU that computes the collective's result, or NONE
-    for the CPU."""
+    """Represents the future of a collective on the GPU with the index `device`, or on the CPU if `device` is NONE."""
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:
         super().__init__()

@@ -77,7 +77,7 @@ class Looking:
 
 
 class ScriptLaunches:
-    """Stores a script's launches and computes their times later, in batches."""
+    """Stores the launches of a script, and computes the times of many launches at once."""
 
     def __init__(
         self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool
@@ -138,7 +138,7 @@ class ScriptLaunches:
 
     @contextmanager
     def kernels_off(self) -> Iterator[None]:
-        """Inside this context, the calling thread's ops launch no kernels."""
+        """Launch no kernels for the calling thread's ops in the `with` block."""
         me = threading.get_ident()
         self._threads_with_kernels_off.append(me)
         self._set_launch(self._launch_with_kernels)
@@ -189,8 +189,8 @@ class ScriptLaunches:
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Inside this context, nothing is played unless one of `threads` looks at the device. Afterwards, the launches on one
-        stream are played as if `threads` took turns.
+        """Delay the simulation of launches until the end of the `with` block. The launches on one stream are then simulated as
+        if the given threads took turns.
 
         See Note [Replicas take turns] in surfaces/torch_nn_parallel.py.
         """
@@ -279,7 +279,7 @@ class ScriptLaunches:
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Inside this context, copies between devices take no time."""
+        """Skip copies between devices in the `with` block."""
         self._peerless.add(threading.get_ident())
         try:
             yield
@@ -287,7 +287,7 @@ class ScriptLaunches:
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another GPU. The current streams of the two GPUs wait for each other, as in PyTorch (Copy.cu)."""
+        """Launch a copy to another GPU. Like PyTorch (Copy.cu), the current streams of both GPUs wait for each other."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -334,13 +334,13 @@ class ScriptLaunches:
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise the error of a failed CUDA kernel now or when the host next waits for the GPU."""
+        """Raise the error of a failed CUDA kernel, either now or at the host's next wait for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()
 
     def raise_fault(self) -> None:
-        """Raise the error of a failed CUDA kernel, if there is one."""
+        """Raise an error if a CUDA kernel has failed."""
         if self._fault is not None:
             self.launch_by = self._refuse_launch
             raise self._fault()
@@ -352,14 +352,14 @@ class ScriptLaunches:
         return self.capture is not None and stream in self.capture
 
     def forbid_in_capture(self) -> None:
-        """Raise CUDA's error if the current CUDA graph capture does not allow the thread to wait for the GPU."""
+        """Raise CUDA's error if the thread waits for the GPU during a CUDA graph capture that forbids waiting."""
         self.raise_fault()
         if self.capture is not None:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Return True if a copy is being captured in a CUDA graph. During a capture, raise CUDA's error if the copy would make
-        the host wait."""
+        """Return True if a copy is being captured in a CUDA graph. Raise CUDA's error if a captured copy would make the host
+        wait."""
         if blocking:
             self.raise_fault()
         if self.capture is None or (stream not in self.capture and not blocking):
@@ -372,7 +372,8 @@ class ScriptLaunches:
 
 
 def in_turns(threads: list[int]) -> list[int]:
-    """Return the order of ops in which the threads take turns. `threads` has the thread's number for each op.
+    """Return the indices of ops in an order in which the threads take turns. The list `threads` contains the thread number of
+    each op.
 
     Example: `in_turns([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`.
     """

@@ -48,7 +48,7 @@ class RankOperations:
             group.finish(wait)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
-        """Launch a collective. Return the launch call's row in the trace, and the earliest start time of the collective."""
+        """Launch a collective. Return the trace row of the launch call, and the earliest start time of the collective."""
         launches = self._launches
         simulator = launches.simulator
         with launches.looking as thread:
@@ -60,7 +60,7 @@ class RankOperations:
     def communicate(
         self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
     ) -> None:
-        """Run a collective on `stream` from the time when this rank is ready until the data has arrived."""
+        """Run a collective on `stream`, from the moment when this rank is ready until all data has arrived."""
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:

@@ -17,7 +17,7 @@ class ScriptProfile:
         self._timeline = launches.simulator.timeline
 
     def begin_range(self) -> Callable[[str], None]:
-        """Begin a range in the timeline, and return a function that ends the range and sets its name."""
+        """Begin a range in the timeline. The returned function ends the range and sets its name."""
         with self._launches.looking as thread:
             start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
 

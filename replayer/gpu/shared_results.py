@@ -13,22 +13,22 @@ import struct
 import zlib
 from hashlib import blake2b
 
-# 16 MiB of shared memory hold about 32 000 results of 500 bytes. For 32 000 results, each rank's dictionary `_places` needs
-# another 7 MB. The operating system provides the shared memory page by page.
+# 16 MiB of shared memory hold about 32 000 results of 500 bytes. With 32 000 results, the dictionary `_places` needs 7 MB in
+# each rank. The operating system allocates the shared memory page by page when it is used.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16
 
 
 class SharedResults:
-    """Stores pairs of a key and a value in memory that all ranks share. A rank does not add a pair while another rank is
-    writing a pair.
+    """Stores pairs of a key and a value in memory that all ranks share. While a rank is writing a pair, other ranks do not add
+    pairs.
 
-    If another rank has not completely written a pair yet, the checksum does not match and the pair is ignored.
+    A checksum detects pairs that are not completely written yet, and such a pair is ignored.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
-        """Raise OSError if the machine has no shared memory or no semaphores."""
+        """Raises OSError if the machine does not provide shared memory or semaphores."""
         self._memory = mmap.mmap(-1, most_bytes)
         self._lock = multiprocessing.get_context("fork").Lock()
         self._places: dict[bytes, slice] = {}  # where each value is, by the digest of its key
@@ -39,7 +39,7 @@ class SharedResults:
         return None if place is None else self._memory[place]
 
     def add(self, key: bytes, value: bytes) -> None:
-        # No rank waits for the lock, because the lock stays locked forever if a rank is killed while it writes.
+        # Never wait for the lock: if a rank is killed while it writes, the lock stays locked forever.
         if not self._lock.acquire(block=False):
             return
         try:

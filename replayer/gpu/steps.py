@@ -42,7 +42,7 @@ StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """After each step, `step_ended` gets the number of finished training steps and the number of all finished steps."""
+    """After each step, `step_ended` is called with two numbers: finished training steps, and all finished steps."""
 
     def __init__(
         self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None
@@ -92,7 +92,7 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
-        """End a training step if the script's first optimizer has returned from `step`."""
+        """End the training step if the script's first optimizer has finished its `step` call."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
@@ -197,7 +197,7 @@ class ScriptSteps:
 
     @contextmanager
     def thawed(self) -> Iterator[None]:
-        """Inside this context, garbage collection includes frozen objects again."""
+        """Unfreeze the frozen objects for garbage collection in the `with` block."""
         if self._froze:
             gc.unfreeze()
         yield

@@ -118,7 +118,7 @@ class Streams:
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """Return the thread's virtual time or the clock's time, whichever is later."""
+        """Return the later of two times: the thread's virtual time and the replay clock's time."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:

@@ -43,6 +43,6 @@ class ReadValues:
             return values
 
     def output_size(self, op: str, shape: Shape) -> int | None:
-        """Return the recorded output size of the next call of `op`, or None if no size was recorded."""
+        """Return the recorded output size for the op's next call, or None if no size was recorded."""
         tracker = self._simulator.tracker
         return self._sizes.next(op, shape, tracker.number, tracker.step.step.row, tracker.row_of_values)

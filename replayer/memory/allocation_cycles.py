@@ -33,7 +33,7 @@ NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """Return memory events as rows of the trace's memory table (int64, six columns)."""
+    """Convert memory events to rows of the trace's memory table (int64, six columns)."""
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
     if events:
@@ -59,8 +59,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # A training step may free memory that the previous step allocated, so a free event gets the newest handle for the freed
-        # address.
+        # A training step may free memory from the previous step. Each free event therefore gets the newest handle with the
+        # freed address.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:
@@ -83,8 +83,8 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return how many memory events this step has made so far. Return None if this step frees different memory than earlier
-        steps."""
+        """Return the number of memory events in the current training step so far, or None if this step frees other memory than
+        earlier steps."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 

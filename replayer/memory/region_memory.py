@@ -1,7 +1,7 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs the original ops of the function instead of fused kernels. The memory requests of the original ops are replaced by
-the recorded memory requests of the fused kernels.
+A replay runs the original ops of a compiled function instead of fused kernels. The replay ignores the memory requests of the
+original ops, and makes the recorded memory requests of the fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -28,16 +28,12 @@ _FIRST_ADDRESS = 0x7F_0000_0000_0000
 
 
 class BlockRequest(NamedTuple):
-    """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block.
-
-    `block` is the number of the block, or None if the block was allocated before the compiled function was called. `outlives`
-    is True if the call does not free the block. `op` is the number of ops that the function executed before the memory request.
-    """
+    """Describes a recorded allocation (positive bytes) or free (negative bytes) of a memory block."""
 
     size_bytes: int
-    block: int | None
-    outlives: bool
-    op: int
+    block: int | None  # number of the block; None if the block was allocated before the compiled function was called
+    outlives: bool  # True if the call of the compiled function does not free the block
+    op: int  # number of ops that the compiled function executed before the memory request
 
 
 class _RegionHandle(AllocationHandle):
@@ -70,7 +66,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Stop counting the memory of new tensors inside a `with` block."""
+        """Do not count the memory of tensors that are created in the `with` block."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):
@@ -125,10 +121,10 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Return the recorded memory blocks that belong to no tensor of the replay.
+        """Return the recorded memory blocks that no tensor of the replay uses.
 
-        A tensor without a recorded block gets the block of a freed tensor with an equal size, because a fused kernel probably
-        wrote the tensor in place.
+        A tensor without a recorded block gets the block of a freed tensor of equal size. The fused kernel probably wrote the
+        new tensor over the freed tensor.
         """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)

@@ -98,7 +98,7 @@ class ScaledRequests:
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
         """Combine the memory requests of two runs of a script with different batch sizes.
 
-        Returns None if the two runs did not make the same sequence of memory requests.
+        Returns None if the two runs made different sequences of memory requests.
         """
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
@@ -119,7 +119,7 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
     """Return the largest batch size that fits in memory, or 0 if one sample does not fit.
 
-    Returns MAX_BATCH if the memory requests do not grow with the batch.
+    Returns MAX_BATCH if the memory use does not grow with the batch size.
     """
     if fits(start):
         low, step = start, max(1, start // 2)

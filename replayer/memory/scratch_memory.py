@@ -21,8 +21,8 @@ from traces.names.equivalent_ops import canonical_op
 class ScratchScope:
     """Allocates the workspaces of one call of an op.
 
-    Before an op allocates its output i, the op allocates workspaces with the sizes `sequence[i]` in bytes. A negative size
-    frees a workspace.
+    The tuple `sequence[i]` contains the sizes in bytes of the workspaces that the op allocates before its output i. A negative
+    size frees a workspace.
     """
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
@@ -67,7 +67,7 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate and free an op's temporary memory, so that the peak memory includes it. Raises OutOfMemory, except for
+    """Allocate and free an op's temporary memory, to include this memory in the peak. Raises OutOfMemory, except for
     convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:

@@ -14,9 +14,8 @@ from traces.rates.estimate_errors import prediction_errors
 
 _ROWS = prediction_errors()
 
-# The mean error of predicted step times, depending on the source of the kernel times (benchmarks/what_if.py, docs/what_if.md).
-# For predictions from data sheets alone, no error was measured, so the largest error of all measured kinds of predictions is
-# used.
+# The mean error of predicted step times for each source of kernel times (benchmarks/what_if.py, docs/what_if.md). The error of
+# predictions from data sheets was not measured, so the largest measured error is used.
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],

@@ -47,8 +47,10 @@ class ShardedStep:
     ) -> ShardedStep:
         """Simulate one training step.
 
-        `units` lists the name and forward duration of each FSDP unit. For the name of an FSDP unit, `gather` returns the
-        duration of the all-gather, and `scatter` the duration of the reduce-scatter.
+        Args:
+            units: the name and forward duration of each FSDP unit
+            gather: returns the duration of an FSDP unit's all-gather
+            scatter: returns the duration of an FSDP unit's reduce-scatter
         """
         forward_ns = sum(ns for _, ns in units)
         wanted = [(unit, ns) for unit, ns in units if unit != ROOT]
@@ -97,7 +99,7 @@ def _passed(
 
 
 def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
-    """Divide the durations of the optimizer's kernels by `ranks`, because each rank updates only its own part of the
+    """Divide the durations of optimizer kernels by the number of ranks, because each rank updates only its own part of the
     parameters."""
     rows = recorded.device.is_work & np.isin(launch_phase_names(recorded), ("optimizer", "zero_grad"))
     shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))

@@ -63,7 +63,7 @@ class PredictedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
-    """Stores the predicted times and the expected error. An `expected_error` of 0.08 means 8 % of the step time."""
+    """Stores the predicted times and the expected error."""
 
     device: str
     batch: int
@@ -73,7 +73,7 @@ class PredictedFigures:
     phases: dict[str, PredictedTime]
     kinds: dict[str, PredictedTime]
     origins: dict[str, float]  # share of the predicted GPU time by origin
-    expected_error: float | None  # None if the error is unknown, because many ops were recorded without shapes
+    expected_error: float | None  # 0.08 means 8 % of the step time; None if many ops were recorded without shapes
     unscaled_share: float  # share of the recorded GPU time in kernels without shapes
     memory_peak_bytes: int | None
     memory_bytes: int | None
@@ -231,7 +231,7 @@ class Predictor:
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
-    """Mark the replay of a predicted trace as an estimate."""
+    """Mark the trace of a replay as estimated, because the replay used predicted times."""
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
@@ -293,8 +293,8 @@ def step_ns(trace: Trace) -> float:
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     """Return the step time of a predicted trace.
 
-    For steps that were recorded without a profiler, the predicted step time is the recorded step time plus the predicted change
-    of the GPU time. If the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
+    If the steps were recorded without a profiler, the predicted change of the GPU time is added to the recorded step time. If
+    the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
     """
     before, after = pace(recorded), pace(predicted)
     if before is None or after is None or before.busy_share is None or after.busy_share is None:

@@ -2,8 +2,7 @@
 
     trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
 
-A kernel still waits for the event that the kernel waited for in the recording (Note [Start times of kernels] in
-recording/indexer.py).
+Each kernel waits for the same event as in the recording (Note [Start times of kernels] in recording/indexer.py).
 """
 
 from __future__ import annotations
@@ -49,7 +48,9 @@ class Retiming:
     def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
         """Return the trace with new kernel durations and a CPU that is `host_speed` times as fast.
 
-        `durations_ns` and `origins` have one value for each row of the recording's device table.
+        Args:
+            durations_ns: one value for each row of the recording's device table
+            origins: one value for each row of the recording's device table
         """
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
@@ -167,7 +168,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """On the GPU, a phase ends when the last kernel that was launched in the phase ends."""
+    """A phase ends on the GPU when the last kernel launched during the phase ends."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch >= 0))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -3,7 +3,8 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-Each recorded duration is multiplied by the ratio of two estimates, one for the new and one for the recorded conditions.
+Each recorded duration is multiplied by the estimate for the new conditions and divided by the estimate for the recorded
+conditions.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Set shorter kernel durations, for a rank that does only a part of the work."""
+        """Set the shorter kernel durations of a rank that does only part of the work."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -94,8 +95,7 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return, for each kernel, the row of the op that launched the kernel. The row is NONE if the op's shapes were not
-    recorded."""
+    """Return the row of the op that launched each kernel, or NONE for ops without recorded shapes."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, shaped = host.parent.tolist(), has_shapes.tolist()
@@ -226,7 +226,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # Another GPU may have a faster or slower bus, so the predicted time of a copy on another GPU is always an estimate.
+        # The bus of another GPU may be faster or slower, so copy times on another GPU are marked as scaled.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

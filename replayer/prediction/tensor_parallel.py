@@ -66,7 +66,7 @@ class Product:
 
 @dataclass
 class Pair:
-    """Stores a group of matrix products as indices into the list of forward ops."""
+    """Stores a group of matrix products. Each number is an index into the list of forward ops."""
 
     columns: list[int]
     between: list[int] = field(default_factory=list)
@@ -131,8 +131,10 @@ class TensorSplit:
     ) -> TensorSplit:
         """Find the kernels whose work is divided among `ranks` ranks.
 
-        `calls` lists the op that launched each kernel, or None. Raises TraceError if the recording has no matrix products that
-        can be divided (Note [Pairs of matrix products]).
+        Raises TraceError if the recording has no matrix products that can be divided (Note [Pairs of matrix products]).
+
+        Args:
+            calls: the op that launched each kernel, or None if the op is unknown
         """
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
@@ -277,9 +279,9 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes that an op has on one rank if the op's work is divided among `ranks` ranks.
+    """Return the input shapes of an op on one rank after the op's work was divided among the ranks.
 
-    In a matrix product, the dimension with `size` elements is divided by `ranks`.
+    The dimension of a matrix product that has `size` elements is divided by `ranks`.
     """
     product = Product.of(op, shapes) if size else None
     if product is None:

@@ -25,7 +25,7 @@ _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
 
 
 class CopyMethod(Enum):
-    """Names the method with which nn.DataParallel copied parameters."""
+    """Names a method of copying parameters in nn.DataParallel."""
 
     # see Note [Copies of parameters]
 
@@ -40,7 +40,8 @@ def nccl_ops(trace: Trace) -> dict[int, str]:
 
 
 def copy_method_of(trace: Trace) -> CopyMethod:
-    """Return how nn.DataParallel copied parameters to the GPUs, or `CopyMethod.COPIES` if the recording does not show how."""
+    """Return how nn.DataParallel copied parameters to the GPUs. If the recording does not show the method, return
+    `CopyMethod.COPIES`."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return CopyMethod.NCCL

@@ -73,7 +73,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # If most kernels have a recorded launch, a kernel without a recorded launch was launched before the recording began.
+        # If fewer than half of the kernels have no recorded launch, these kernels were launched before the recording began.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -82,13 +82,14 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # A recording without steps does not show the overhead of the profiler, so the times are not corrected (factor 1.0).
+        # In a recording without steps, the profiler's overhead is unknown, so the times are not corrected (factor 1.0).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """If a kernel's launch was not recorded, the typical launch latency is assumed."""
+        """Return the launch time of each kernel. The typical launch latency is assumed for kernels without a recorded
+        launch."""
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
@@ -128,17 +129,17 @@ class RecordingIndexer:
     def _blocked(self) -> None:
         # see Note [Active host time]
         trace, host = self.trace, self.trace.host
-        # A replay waits for the GPU in recorded synchronizing calls and copies, but not in calls that free memory.
+        # A replay waits for the GPU in synchronizing calls and in copies, but not in calls that free memory.
         calls = synchronous_calls(trace, self.rank)
         documented = calls[~trace.strings.matching(host.name[calls], lambda text: "Free" in text)]
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If a recorded synchronizing call did not wait for the GPU, its whole duration is CPU time, and the replayed call
-        # starts to wait only after this CPU time.
+        # If a recorded synchronizing call did not wait for the GPU, its whole duration is CPU time. The replayed call spends
+        # this CPU time before it waits.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # A copy on the GPU starts some time after the call that launches the copy. The replayed copy has the same delay.
+        # A GPU copy starts some time after its launch call. The replayed copy has the same delay.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         for calls, room_ns in self._launches():
             full = room_ns > host.start_ns[calls]
@@ -237,7 +238,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # Kernel times are used where they were recorded, because the times between CUDA events include waits for the host.
+        # Recorded kernel times are preferred, because the times between CUDA events include waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

@@ -146,8 +146,8 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes that makes the virtual GPU run out of memory like the real GPU. Return None for
-        batches that fit.
+        """Return the memory limit in bytes at which the virtual GPU runs out of memory like the real GPU. Return None if the
+        batch fits.
 
         Args:
             peak_bytes: the script's memory peak so far
@@ -161,7 +161,7 @@ class LibraryPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """Return the measured times of the model call that the script makes next, or None if the model was not measured."""
+        """Return the measured times of the next model call, or None if the model was not measured."""
         call, self._call = self._call, None
         return call
 
@@ -190,10 +190,10 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step. Return the index of the LibrarySteps object that counts this step.
+        """End the training step, and return the index of the LibrarySteps object that counts the step.
 
-        Raises NotInLibrary after several training steps with a batch that was too large for the real GPU, because there are no
-        measured times for the batch.
+        If the batch was too large for the real GPU, its step times were not measured. NotInLibrary is raised after several
+        training steps with this batch.
         """
         if self._full is not None and trained:
             self._full_steps += 1

@@ -1,4 +1,4 @@
-"""Makes keys to find recorded calls with the same shapes, dtypes and memory layouts as an op.
+"""Makes the keys by which an op's recorded calls are found: shapes, dtypes and memory layouts.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -26,7 +26,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # On AMD GPUs, an ordinary kernel may do a copy, and the kernel's name does not give the direction of the copy.
+        # On AMD GPUs, an ordinary kernel may copy memory. The kernel's name does not tell the direction of the copy.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 

@@ -15,14 +15,11 @@ from traces.model.trace import Device, Trace
 
 @dataclass(frozen=True)
 class Rank:
-    """Stores the rank of a process.
-
-    `local` is the rank on this machine, and `local_count` is the number of processes on this machine (0 if unknown).
-    """
+    """Stores the rank of a process."""
 
     number: int = 0
-    local: int = 0
-    local_count: int = 0
+    local: int = 0  # rank on this machine
+    local_count: int = 0  # number of processes on this machine; 0 if unknown
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
@@ -37,8 +34,8 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of the recorded rank. If the replay has more processes on this machine than GPUs were recorded, the
-        GPUs are repeated to get one GPU per process."""
+        """Return the GPUs of the recorded rank. If this machine runs more processes than GPUs were recorded, the recorded GPUs
+        are repeated until each process has one."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

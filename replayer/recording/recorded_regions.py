@@ -44,10 +44,11 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. The calls come from the step with the most calls. If there are
-    several, the last one is used, because early steps may include autotuning.
+    """Stores the calls of one compiled function by input shapes. The calls come from the last step with the most calls, because
+    early steps may include autotuning.
 
-    The inputs of compiled code that does not train are not recorded. Then calls with different ops are different variants.
+    The recorder does not store the inputs of compiled code without a backward pass. Calls without recorded inputs are the same
+    variant if their ops are the same.
     """
 
     forward: Variants = field(default_factory=dict)
@@ -87,8 +88,10 @@ class RecordedRegions:
     ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None if no recorded call matches.
 
-        `number` counts the function's calls in a training step. A compiled function is found by torch.compile's number, such as
-        "0/1", or by the shapes of its inputs.
+        A compiled function is found by torch.compile's number, such as "0/1", or by the shapes of its inputs.
+
+        Args:
+            number: counts the function's calls in a training step
         """
         region = self._regions.get(self._taken.get((name, inputs), name))
         found = self._calls(region, inputs, graph_ops, is_backward)

@@ -136,14 +136,15 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return the recorded step that gives the times of the replay's evaluation step `number`. If the recording has no
-        evaluation steps, return a training step."""
+        """Return the recorded step for evaluation step `number` of the replay. If the recording has no evaluation steps, return
+        a training step."""
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the steps of the same kind as `step` that have a call with the key `exact` in the phase `place`."""
+        """Return the steps of the same kind as `step` that contain a recorded call with the key `exact` in the phase
+        `place`."""
         if self._steps_by_call is None:
             self._steps_by_call = {}
             for i in sorted({*self.cycle, *self.evaluations}):
@@ -154,7 +155,7 @@ class RecordedRun:
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step with this number, or a repeated step if the recording is shorter."""
+        """Return the recorded step number `number`. If the recording has fewer steps, its steps are repeated."""
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
     def number_of(self, step: RecordedStep) -> int:

@@ -38,7 +38,7 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """Return the first `gpus` recorded GPUs. If fewer than `gpus` GPUs were recorded, add copies of the first recorded GPU."""
+    """Return the first `gpus` recorded GPUs. If too few GPUs were recorded, repeat the first recorded GPU."""
     if not gpus:
         return recorded
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]

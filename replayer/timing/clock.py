@@ -30,7 +30,7 @@ from time import perf_counter_ns, sleep, time_ns  # bound here, because surfaces
 from typing import Protocol
 
 # Even with the smallest timer slack, `sleep` returns 20 to 100 µs too late (benchmarks/clock.py). Each wait ends with a busy
-# loop. At most 5 % of the time spent waiting may be spent in busy loops.
+# loop. Busy loops take at most 5 % of the waiting time.
 _SPIN_NS = 120_000
 _TIME_PER_SPIN = 20
 _SPIN_SAVED_NS = 1_000_000  # busy-loop time that may be saved up for waits in quick succession
@@ -48,7 +48,7 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to a script that may be waiting in a loop."""
+        """Return the current time. The script may call this function in a loop until a certain time is reached."""
         # see Note [The recorded clock]
         return self.now_ns()
 
@@ -147,7 +147,7 @@ class VirtualClock(Clock):
         self.resume()
 
     def replays(self) -> None:
-        """Prepare the clock when this process starts to replay a recording."""
+        """Prepare the clock for the replay of a recording in this process."""
 
 
 class RecordedClock(VirtualClock):
@@ -188,7 +188,7 @@ class RecordedClock(VirtualClock):
 
 
 class ScaledClock(Clock):
-    """Runs `speed` times as fast as another clock."""
+    """Represents a clock that runs `speed` times as fast as another clock."""
 
     # see Note [Recorded time and the script's time]
 

@@ -32,22 +32,18 @@ _STREAMS_OF_A_POOL = 64
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """Stores the ops of a captured CUDA graph as function calls.
+    """Stores the ops of a captured CUDA graph as function calls."""
 
-    `origin` is the stream on which the capture began, and `others` lists all other streams. The functions in `computing`
-    compute tensor values.
-    """
-
-    origin: VirtualStream
-    others: tuple[VirtualStream, ...]
+    origin: VirtualStream  # the stream on which the capture began
+    others: tuple[VirtualStream, ...]  # all other streams
     calls: tuple[Call, ...]
-    computing: tuple[Callable[[], None], ...]
+    computing: tuple[Callable[[], None], ...]  # these functions compute tensor values
 
 
 class GraphCapture:
     """Captures a CUDA graph that begins on `stream`.
 
-    If `everywhere` is True (capture mode "global"), calls that CUDA forbids during a capture fail in all threads.
+    In capture mode "global" (`everywhere` is True), forbidden CUDA calls fail in all threads during the capture.
     """
 
     def __init__(
@@ -82,7 +78,7 @@ class GraphCapture:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """Save a state, such as a tensor's values, and restore the state when the capture ends.
+        """Save a state, such as the values of a tensor, until the end of the capture. Then restore the state.
 
         Args:
             undo: saves the state and returns the function that restores it
@@ -117,7 +113,7 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return True if the stream on which the capture began waits for all captured work."""
+        """Return True if the capture's first stream waits for the captured work of all other streams."""
         # see Note [Joined streams]
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 

@@ -38,8 +38,8 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in the recorded phase `segment`, in nanoseconds since the start of the phase. A thread
-        that comes from another phase begins at the position `first_ns`."""
+        """Return the time that the thread has reached in the recorded phase `segment`, in nanoseconds since the start of the
+        phase. If the thread was in another phase, its time is set to `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns
@@ -58,7 +58,8 @@ class Caller:
 
 
 class _Tenancy:
-    """Reserves a timeline row until the thread ends and Python deletes its thread-local data."""
+    """Reserves a timeline row for a thread. The row becomes free when the thread ends, because Python then deletes the thread's
+    local data."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle

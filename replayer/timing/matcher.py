@@ -1,7 +1,8 @@
-"""Finds a recorded call for each op of the script. The op gets the host time and the kernels of the recorded call.
+"""Finds a recorded call for each op of the script. The replayed op gets the host time and the kernels of the recorded call.
 
-An EXACT match has the same op, shapes and dtype. An EQUIVALENT match is a recorded op with the same shapes that does the same
-computation under another name. A SCALED match has the same op with different shapes.
+An EXACT match is a recorded call of the same op with the same shapes and dtype. An EQUIVALENT match is a recorded op with
+another name that does the same computation on the same shapes. A SCALED match is a recorded call of the same op with other
+shapes.
 
     matcher = StepMatcher(recording.step(0), recording.keys, histories={})
     segment = matcher.segment("forward")
@@ -97,8 +98,8 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def take_over(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Take over the current step from the matcher `other`, which uses a different recorded step. Return the current
-        phase."""
+        """Continue the script's current step in place of the matcher `other`, which uses another recorded step. Return the
+        current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -108,8 +109,8 @@ class StepMatcher:
         return segment
 
     def find_in_phase_of_same_name(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Look for a recorded call of an op in other phases with the same name as the phase `here`. The text `exact` contains
-        the op and its shapes."""
+        """Find a recorded call of an op in other phases with the same name as the phase `here`. The key `exact` consists of the
+        op, its shapes and its dtype."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
@@ -137,7 +138,8 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # `may_defer` limits the length of `deferred`, because a script that never ends a step could call any number of ops.
+        # The number `may_defer` limits the length of the list `deferred`, which would grow forever in a script without training
+        # steps.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -160,15 +162,14 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if more than half of the predicted GPU time belongs to ops that the script has not called."""
+        """Return True if the script has called ops for less than half of the predicted GPU time."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return True if the script could repeat its ops from number `calls` on, and the recording would still have times for
-        most of them.
+        """Return True if enough recorded calls are unused to repeat most of the script's ops from number `calls` on.
 
-        Returns None if most of the latest calls were not recorded.
+        Returns None if too few ops from number `calls` on were recorded.
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(_is_same_shape(call.match) for call in made)
@@ -181,13 +182,12 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Return True if nearly all ops so far were recorded with the same shapes."""
+        """Return True if nearly all ops of the script so far were recorded with the same shapes."""
         made = self._calls_so_far
         return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher for ops on device number `ordinal`. Return this matcher if no calls were recorded for that
-        device."""
+        """Return the matcher for ops on device number `ordinal`. Return `self` if no calls were recorded on the device."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -198,8 +198,8 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Move the thread forward to `position_ns` in the recorded phase. The thread's clock advances by the recorded host time
-        in between."""
+        """Move the thread forward to the time `position_ns` in the recorded phase, and the thread's clock by the same
+        amount."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.mark_reached(thread, position_ns)
 
@@ -210,7 +210,7 @@ class SegmentMatcher:
             self.position_ns = position_ns
 
     def match(self, signature: OpSignature) -> Match | None:
-        """Return an unused recorded call that provides the op's time, or None if no such call is left."""
+        """Return an unused recorded call of the op, or None if there is none."""
         # see Note [Repeated training steps]
         if self.history is not None:
             calls = self.history.calls
@@ -260,13 +260,12 @@ class SegmentMatcher:
         return max((one.end_ns for one in earlier if not one.of_other_phase), default=0)
 
     def fits(self, recorded: RecordedSegment) -> bool:
-        """Return True if another recorded phase also has all calls that this phase has matched."""
+        """Return True if the recorded phase `recorded` contains all calls that were found so far."""
         keys = (self.step.keys[call.signature] for call in self._calls_so_far if _is_same_shape(call.match))
         return all(key.exact in recorded.exact or key.equivalent in recorded.equivalent for key in keys)
 
     def take_over(self, other: SegmentMatcher) -> None:
-        """Repeat the matching for all calls that the matcher `other` has handled, because the two matchers use different
-        recorded steps."""
+        """Find new recorded calls for all ops of the matcher `other`, which uses another recorded step."""
         for remembered in other._calls_so_far:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
@@ -359,7 +358,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Return the recorded kernels up to the launch time `launched_ns` that no op has used. Mark the kernels as used."""
+        """Return the unused recorded kernels up to the launch time `launched_ns`, and mark the kernels as used."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:

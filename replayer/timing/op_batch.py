@@ -58,7 +58,7 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, other: bool = False
     ) -> OpBatchSchedule:
-        """Compute the times of op calls in advance. All kernels of the calls must have been recorded on one CUDA stream.
+        """Compute the times of op calls in advance. All kernels of the calls must come from one recorded CUDA stream.
 
         Args:
             other: if True, each op takes its median host time, because the script is not the recorded program
@@ -144,7 +144,7 @@ class OpBatchSchedule:
         )
 
     def executable_until(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the end (exclusive) of the range of calls from `begin` that can be executed together.
+        """Return the index after the last call that can be executed together with call `begin`.
 
         Args:
             depth: the maximum number of kernels in CUDA's launch queue
@@ -170,7 +170,7 @@ class OpBatchSchedule:
         called_ns: Column,
         scheduler: StreamScheduler,
     ) -> Column:
-        """Execute the calls from `begin` to `end`, and return the time at which each call returns.
+        """Execute the calls from index `begin` to `end`, and return the time at which each call returns.
 
         Args:
             called_ns: the times at which the script made the calls
@@ -225,7 +225,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Executes many ops of a phase for which only the total GPU time was recorded. Each op takes no GPU time."""
+    """Executes many ops at once if only the total GPU time of the phase was recorded. The single ops take no GPU time."""
 
     count: int
     signatures: list[OpSignature]

@@ -56,11 +56,11 @@ class StreamScheduler:
         return stream
 
     def script_device(self, recorded_device: int) -> int:
-        """Return the script's device that corresponds to a recorded device."""
+        """Return the index of the script's device for a recorded device."""
         return (self.home + recorded_device) % max(len(self.recording.devices), 1) if self.home else recorded_device
 
     def recorded_device(self, device: int) -> int:
-        """Return the recorded device that corresponds to a device of the script."""
+        """Return the index of the recorded device for a device of the script."""
         return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
 
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
@@ -82,7 +82,7 @@ class StreamScheduler:
     ) -> int:
         """Schedule the recorded kernels of an op, and return the end time of the last kernel.
 
-        Kernels from the main stream of the recording run on `stream`.
+        Kernels that were recorded on the main stream are scheduled on `stream`.
 
         Args:
             chosen: the kernels' indices in the recorded step
@@ -163,7 +163,7 @@ class StreamScheduler:
         return end_ns
 
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
-        """Return a kernel of estimated duration and the source of the estimate."""
+        """Return one kernel with an estimated duration, and the source of the estimate."""
         duration_ns, origin = self.costs[signature]
         name = self.timeline.strings_of[signature][0]
         latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
@@ -185,14 +185,14 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the median recorded host time of this op, or of all ops if this op was not recorded."""
+        """Return the median recorded host time of an op, or the median of all ops if the op was not recorded."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # If an op was recorded without shapes, the recorded time cannot be scaled to the script's shapes. The recorded time is
-        # used without scaling, because the script is probably the recorded program.
+        # If an op's shapes were not recorded, the op's recorded time cannot be scaled to the script's shapes. The recorded time
+        # is used unchanged, because the script is probably the recorded program.
         if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)
@@ -230,7 +230,7 @@ class StreamScheduler:
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Let the calling thread wait for the GPU until `until_ns`.
+        """Let the calling thread wait for the GPU until the virtual time `until_ns`.
 
         Args:
             after_ns: how long the op runs on the host after the wait

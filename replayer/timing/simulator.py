@@ -1,7 +1,7 @@
 """Computes when the kernels of each op start and end on the virtual GPU.
 
 The simulator finds the recorded call of an op (matcher.py) and adds the recorded kernels to a virtual CUDA stream
-(scheduler.py). The replay waits only where CUDA waits, or if its virtual time is too far ahead of the real time.
+(scheduler.py). The replay waits where CUDA waits, and whenever virtual time is too far ahead of real time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# Virtual time may run up to 20 ms ahead of the wall clock, so that short delays of the machine do not slow the replay.
+# Virtual time may run up to 20 ms ahead of the wall clock, so short delays of this machine do not slow the replay.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 
@@ -132,7 +132,7 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Simulate an op of a launched CUDA graph. The op takes no host time, because the graph is launched as a whole."""
+        """Simulate one op of a launched CUDA graph. The op takes no host time, because one call launches the whole graph."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.turns[signature.phase_class]:
@@ -171,8 +171,8 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If a CUDA graph with a backward pass is launched inside the script's backward pass, the graph must not end the phase
-        # "backward".
+        # A CUDA graph with a captured backward pass may be launched inside the script's backward pass. The end of the captured
+        # pass must not end the script's phase "backward".
         is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:
@@ -181,8 +181,8 @@ class Simulator:
                         call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # The launch of the CUDA graph is placed just before the first captured op, and after captured phases without
-                # ops, such as zero_grad.
+                # The graph launch appears just before the first captured op. Captured phases without ops, such as zero_grad,
+                # come before the launch.
                 segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
                 if segment is None or self.tracker.turns[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

@@ -23,9 +23,11 @@ from replayer.timing.timing_rules import kernel_end
 
 
 class VirtualStream:
-    """Represents a CUDA stream. `own_number` is the stream's index on its device, and index 0 is the default stream.
+    """Represents a CUDA stream.
 
-    `number` equals `own_number`, except during a CUDA graph capture, when the stream has the number of the graph's memory pool.
+    Attributes:
+        own_number: the stream's index on its device; 0 is the default stream
+        number: equals `own_number`; during a CUDA graph capture, the number of the graph's memory pool
     """
 
     # see Note [Stream numbers during a capture] in cuda_graph.py
@@ -56,7 +58,7 @@ class VirtualStream:
         self.pending.extend(ends_ns)
 
     def room_at_ns(self) -> int:
-        """Return the earliest time at which the launch queue has room, or 0 if the queue is not full."""
+        """Return the time at which the full launch queue has room again, or 0 if the queue is not full."""
         return self.pending[0] if len(self.pending) == self.depth else 0
 
     def wait(self, time_ns: int) -> None:

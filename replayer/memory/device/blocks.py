@@ -30,7 +30,7 @@ _SIZE_SHIFT = _ADDRESS_BITS + _AGE_BITS
 
 
 class TieRule(Enum):
-    """Chooses among free blocks of the same size."""
+    """Names the rule by which the allocator chooses among free blocks of equal size."""
 
     # see Note [Free blocks of the same size]
 
@@ -59,14 +59,14 @@ class Ages:
 
 
 class UsedStream(Protocol):
-    """Defines what the allocator needs to know about a CUDA stream."""
+    """Defines the interface of CUDA streams that the memory allocator uses."""
 
     @property
     def number(self) -> int: ...
 
     @property
     def ready_ns(self) -> int:
-        """Return the virtual time at which the work now queued on the stream ends."""
+        """Return the virtual time at which all queued work on the stream ends."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

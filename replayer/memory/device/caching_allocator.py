@@ -136,7 +136,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block, which is reused after all streams have finished using the block."""
+        """Free a block. The memory is reused only after all streams have finished using the block."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -320,7 +320,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Free the unused parts of segments. A real driver can free only whole segments."""
+        """Free the unused parts of segments, although a real CUDA driver can free only whole segments."""
         # see Note [Batches that are known to fit]
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
@@ -435,7 +435,8 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """Return the address, size, state and age of each block.
 
-        Returns None if future allocations also depend on other state, such as on a CUDA stream that still uses a freed block.
+        Returns None if future allocations depend on more than the blocks, for example on a stream that still uses a freed
+        block.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:

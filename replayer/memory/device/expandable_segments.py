@@ -21,7 +21,7 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 def best_fit(plain: Pool, size: int) -> Block | None:
     """Return the best free block for `size` bytes, or None if no free block is large enough.
 
-    The last block of a segment can grow, so the function compares the largest possible size of the block (get_free_block in
+    A block at the end of a segment can grow, so blocks are compared by the size to which they can grow (get_free_block in
     PyTorch's CUDACachingAllocator.cpp).
     """
     candidates = _by_size(plain, size)
@@ -77,7 +77,7 @@ class ExpandableSegments:
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
         """Return a free block of at least `size` bytes, or None if the GPU has too little memory.
 
-        If memory runs out, newly mapped pages remain mapped (try_allocate_expandable_block in PyTorch's
+        If memory runs out halfway, the pages mapped so far remain mapped (try_allocate_expandable_block in PyTorch's
         CUDACachingAllocator.cpp).
         """
         pool = plain.expandable

@@ -60,7 +60,7 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
 
     def free_queued(self, address: int) -> None:
-        """Store the stack frames of the code that frees a block, until the free is executed."""
+        """Store the stack frames of the code that frees a block. The block is freed later."""
         if self.context == "all":
             self._of_free[address] = self._frames()
 

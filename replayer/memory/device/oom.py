@@ -42,7 +42,7 @@ def oom_text_of(torch_version: str) -> str:
 
 
 class Figures(NamedTuple):
-    """Stores the numbers in an out-of-memory message, in bytes except for `device`."""
+    """Stores the numbers of an out-of-memory message."""
 
     device: int
     asked_bytes: int
@@ -55,7 +55,8 @@ class Figures(NamedTuple):
 
 
 class OutOfMemory(MemoryError):
-    """Reports a failed memory allocation. `to_torch` returns the exception that the training script receives."""
+    """Reports a failed memory allocation. The method `to_torch` returns the PyTorch exception that is raised in the training
+    script."""
 
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
         self.figures = figures
@@ -101,9 +102,9 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """Return the error message `template` with new numbers from `figures`.
+    """Replace the numbers in an out-of-memory message by new numbers.
 
-    If `template` is not an out-of-memory message, DEFAULT_OOM_TEXT is used as the template.
+    If `template` does not report a failed allocation, DEFAULT_OOM_TEXT is used.
     """
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT

@@ -182,7 +182,7 @@ class Segments:
     def give_back(self, block: Block) -> None:
         """Return a free block to the device.
 
-        If the returned block is only a part of a segment, the rest of the segment becomes one or two new segments.
+        If the block is only part of a segment, the rest of the segment becomes one or two new segments.
         """
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)

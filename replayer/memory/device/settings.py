@@ -95,7 +95,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
     """Return the settings `before`, changed by a text in the format of PYTORCH_CUDA_ALLOC_CONF.
 
-    Raises SettingsError if PyTorch would reject `text`, and NotEmulated for other allocator backends.
+    Raises SettingsError if PyTorch would reject the text, and NotEmulated if the text selects another allocator backend.
     """
     settings, remaining = replace(before or AllocatorSettings(), not_emulated=()), re.sub(r"\s", "", text)
     while remaining:

@@ -16,7 +16,7 @@ from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """Return one list of blocks for each mapped address range of a segment.
+    """Return the blocks of a segment, with one list for each mapped address range.
 
     Args:
         tail: the segment's last block

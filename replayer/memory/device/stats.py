@@ -4,7 +4,7 @@
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-The counts are those of the struct `Stat` in PyTorch's c10/core/CachingDeviceAllocator.h.
+The keys "current", "peak", "allocated" and "freed" come from PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # Counts memory blocks that the script has freed although another CUDA stream still uses them. The memory peak includes such
+    # `waiting` counts memory blocks that were freed while another CUDA stream still uses them. The memory peak includes waiting
     # blocks.
     waiting: Count
     waiting_bytes: Count

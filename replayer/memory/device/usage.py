@@ -51,7 +51,7 @@ class DeviceUsage:
 
     @property
     def driver_calls(self) -> int:
-        """Return how often the allocator reserved GPU memory or released it."""
+        """Return how many times the allocator reserved or released GPU memory."""
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class HostBlock:
 class HostMemory:
     """Manages the pinned memory of one process.
 
-    `has_passed` returns True if a virtual time in nanoseconds has passed.
+    The function `has_passed` returns True if its argument, a virtual time in nanoseconds, has passed.
     """
 
     def __init__(self, locks: PageLocks, has_passed: Callable[[int], bool]) -> None:
@@ -148,7 +148,7 @@ class HostMemory:
         return self._find(address) is not None
 
     def use(self, address: int, stream: UsedStream) -> None:
-        """Delay the reuse of memory until an asynchronous copy on `stream` has ended."""
+        """Reuse the memory only after an asynchronous copy on `stream` has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)

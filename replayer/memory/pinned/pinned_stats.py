@@ -5,8 +5,8 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-PyTorch adds up the peaks of pinned blocks of different sizes, although the peaks may occur at different times. The true peak
-may therefore be lower than the reported peak.
+PyTorch adds up the peaks of pinned blocks of different sizes. The peaks may occur at different times, so the reported peak may
+exceed the true peak.
 """
 
 from __future__ import annotations

@@ -52,13 +52,13 @@ class AssumedValues:
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """Return how many of `elements` predictions are assumed to be correct."""
+        """Return how many of the script's predictions are assumed to be correct, out of `elements` predictions."""
         if elements <= 1:
             return 0 if self.decide() else elements
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """Return an assumed truth value for a tensor in a condition."""
+        """Return the assumed value of a tensor that a script uses as a condition, such as `if tensor:`."""
         # see Note [Loops with assumed values]
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0

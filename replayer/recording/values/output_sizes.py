@@ -23,11 +23,10 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """Looks up the recorded output sizes of ops such as `nonzero`. For ops outside of training steps, the step number is
-    NONE."""
+    """Looks up the recorded output sizes of ops such as `nonzero`. Ops outside of training steps have the step number NONE."""
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """`noted` has sizes that the recorder stored, and `shown` has sizes that were derived from a profile."""
+        """The sizes in `noted` were stored by the recorder, and the sizes in `shown` were derived from a profile."""
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}
         self._step = (NONE, NONE, NONE)

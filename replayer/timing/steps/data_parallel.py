@@ -5,8 +5,8 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-The n-th stage with a certain name and GPU takes as long as the n-th recorded stage with the same name and GPU. Outside of
-stages, every GPU is busy for the recorded time, because all replicas of the model do the same work.
+A replayed stage takes as long as the recorded stage with the same name, GPU and position in the phase. Between stages, every
+GPU is busy for the recorded time, because all replicas of the model do the same work.
 """
 
 from __future__ import annotations
@@ -123,9 +123,9 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Make the GPUs busy for the recorded time of the ops that have been called so far.
+        """Make the GPUs busy for the recorded time of all ops so far.
 
-        Returns False if the recording has no nn.DataParallel stages in the current phase.
+        Returns False if no nn.DataParallel stages were recorded in the current phase.
         """
         stages = self.recorded
         if not stages:

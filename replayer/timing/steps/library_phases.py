@@ -21,7 +21,7 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Return a phase with the measured GPU time from the trace library, or None if no time was measured for the phase."""
+        """Return the phase `name` with its published GPU time, or None if no time was published for the phase."""
         known = self._library.phase(name)
         if known is None:
             return None
@@ -38,14 +38,14 @@ class LibraryPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """Return the times of the model that the script calls, or None if the library of measured models lacks the model."""
+        """Return the published times of the next model call, or None if the model was not measured."""
         call = self._library.take_call()
         if call is not None:
             self._library.called(call)
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return a phase with the GPU time `before_ns` plus the library's forward time of the model call `call`."""
+        """Return a phase with the GPU time `before_ns` plus the published forward time of the model."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:

@@ -39,7 +39,7 @@ class PhaseRemainder:
 
     @property
     def other(self) -> bool:
-        """Return True if the script is not the recorded program."""
+        """Return True if the script is known to differ from the recorded program."""
         # see Note [Another program] in matcher.py
         return self.sameness is Sameness.OTHER_PROGRAM
 
@@ -48,9 +48,9 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the SegmentMatcher and the CPU thread for an op on GPU number `device`.
+        """Return the SegmentMatcher and the CPU thread for the ops of a GPU.
 
-        As in PyTorch's autograd, each GPU has its own CPU thread in the backward pass.
+        In the backward pass, each GPU has its own CPU thread, as in PyTorch's autograd.
         """
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
@@ -62,8 +62,9 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add the GPU work of ops that found no recorded kernels. If the script is the recorded program,
-        add the unused recorded kernels. If the script is a different program, estimate the times of the ops."""
+        """At the end of a phase, add the GPU work of all ops without recorded kernels. If the script is the recorded program,
+        the unused recorded kernels of the phase are added. If the script is another program, the times of the ops are
+        estimated."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -83,8 +84,9 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Before the host waits for the GPU, add the GPU work of ops that found no recorded kernels. If the script is the
-        recorded program, add unused recorded kernels. If the script is a different program, estimate the times."""
+        """Before the host waits for the GPU, add the GPU work of all ops without recorded kernels. The unused kernels of the
+        phase are added if the script is the recorded program. The times of the ops are estimated if the script is another
+        program."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

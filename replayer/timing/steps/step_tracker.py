@@ -47,7 +47,7 @@ from traces.script.step_rule import Optimizers
 class StepTracker:
     """Tracks the script's position in the recording.
 
-    The attributes `step` and `segment` find recorded times for the ops in the current training step and in the current phase.
+    The attribute `step` finds recorded times for the current training step, and the attribute `segment` for the current phase.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class StepTracker:
         return segment
 
     def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase when the script calls a loss function. A single op, such as log_softmax, does not show that the
-        loss phase begins."""
+        """Begin the loss phase when the script calls a loss function. A single op such as log_softmax does not begin the loss
+        phase."""
         if self.turns[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
@@ -116,7 +116,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step whose values `loss.item()` and similar calls return."""
+        """Return the index of the recorded step that provides values such as the loss for `loss.item()`."""
         if self._follows and self.number < len(self.recording.steps):
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -174,7 +174,7 @@ class StepTracker:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """Drop the work before the first batch, because the work belongs to no training step."""
+        """Drop all work before the first batch, because this work is not part of a training step."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.set_up_ends()
@@ -195,7 +195,7 @@ class StepTracker:
         # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates:
             return
-        # A training step may launch a CUDA graph that was captured without gradients.
+        # A CUDA graph without gradients may be launched in a training step, so the launch does not begin an evaluation step.
         if is_evaluation and self.launches_graph and self.trained and self.grads_enabled is not None and self.grads_enabled():
             return
         self._evaluates = is_evaluation
@@ -366,8 +366,8 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def add_gpu_work_so_far(self, thread: HostThread) -> None:
-        """Make the GPU busy with the ops that the script has called in the current phase so far. The calculation assumes that
-        all ops of a phase take equally long."""
+        """Make the GPU busy with all ops of the current phase so far. If only the phase's total GPU time is known, all its ops
+        are assumed to take equally long."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)
@@ -418,7 +418,7 @@ class StepTracker:
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
     """Switch to a recorded step that has the op, and return the current phase.
 
-    Return None if no other recorded step fits. See Note [Training steps of several shapes] in recorded_run.py.
+    Returns None if no recorded step has the op. See Note [Training steps of several shapes] in recorded_run.py.
     """
     segment, recording = tracker.segment, tracker.recording
     if segment is None or segment.recorded is None or segment.recorded.phase_grained:

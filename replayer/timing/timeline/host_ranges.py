@@ -4,7 +4,7 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-The script's threads only store integers, from which the writing thread computes time ranges later.
+To save time, the script's threads only store integers. The writing thread later computes time ranges from the integers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HostRanges:
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """`order[k]` is the original index of the k-th op in the trace."""
+        """Store a new order of ops: the k-th op in the trace had the index `order[k]` in the script."""
         self._reordered.append((row, order))
 
     def take(self, row: int) -> TakenRanges:
@@ -124,9 +124,10 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Add module calls to the host table. Return the row of the enclosing module call for each op and for each module call.
+        """Add module calls to the host table. For each op and each module call, return the row of the enclosing module call.
 
-        `thread`, `start_ns` and `end_ns` have one entry per op.
+        Args:
+            thread, start_ns, end_ns: one value per op
         """
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:

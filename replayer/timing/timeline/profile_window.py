@@ -202,7 +202,8 @@ def merged(
 
 
 def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
-    """As in Kineto's files, a GPU range lasts from its first kernel's start to its last kernel's end."""
+    """Yield the GPU ranges. Like in Kineto's files, each range lasts from the start of its first kernel to the end of its last
+    kernel."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)
     for event in events:
@@ -226,7 +227,7 @@ def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. The name is "" for kernels that no op launched."""
+    """Describes an op in a profile. Kernels without an op are listed under the name ""."""
 
     thread: int
     name: str
@@ -236,7 +237,7 @@ class WindowOp(NamedTuple):
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """Yield the virtual GPU's ops by start time, and finally one entry for kernels without an op."""
+    """Yield the virtual GPU's ops by start time. The last entry contains the kernels that no op launched."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(
@@ -253,7 +254,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Memory that no op allocated or freed is counted under the key NONE."""
+    """Return the allocated minus the freed bytes of each op. The key NONE stands for memory that no op allocated or freed."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}

@@ -42,7 +42,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. The step's GPU time and number of ops are stored only if `keep` is True."""
+        """End a step. If `keep` is True, store the step's GPU time and number of ops."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -52,7 +52,7 @@ class ReplayStats:
     def host_figures(self, speed: float) -> HostFigures:
         """Return the host time per step and per op.
 
-        With a `speed` of 2, a replay takes half the recorded time.
+        If `speed` is 2, a replay takes half the recorded time.
         """
         if not self.step_ops:
             return HostFigures()

@@ -42,7 +42,7 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# The writing thread gets many rows at once, because with each transfer both threads compete for the interpreter lock.
+# The writing thread gets many rows at once, because each transfer makes two threads compete for the interpreter lock.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 _MOST_ROWS = 4 * _FLUSH_ROWS
@@ -111,7 +111,7 @@ class BufferedRows:
         return self._in_tables + len(self.loose) // self._width
 
     def add(self, table: Column | DeferredRows) -> int:
-        """Add rows, and return their number. The caller must not change the rows afterwards."""
+        """Add rows, and return the number of added rows. The caller must not change added rows."""
         if self.loose:
             self._bind()
         self._tables.append(table)
@@ -145,7 +145,7 @@ def _put_in_order(table: Column, latest_ns: dict[int, int]) -> None:
 
 
 class LoaderWait(NamedTuple):
-    """Describes a wait of the script for a batch."""
+    """Stores when the script waited for a batch."""
 
     own_start_ns: int  # this machine's Unix time
     own_end_ns: int
@@ -239,7 +239,8 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return one row of the trace's host table for each op. The array is read-only, and contains no threads or times."""
+        """Return an array with one row of the trace's host table for each op. The array is read-only, and the threads and times
+        are missing."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
@@ -250,7 +251,7 @@ class TimelineWriter:
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
         """Add memory events as a matrix with the columns of the trace's memory table.
 
-        A memory event gets the start time of its op, or `now_ns` if the op has not begun.
+        Each memory event gets the start time of its op. If the op has not begun, the event gets the time `now_ns`.
         """
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
@@ -310,7 +311,7 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Begin to keep a copy of each row that is added. The method `watched` returns the copy."""
+        """Start to collect copies of all added rows. The method `watched` returns the copy."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
@@ -319,8 +320,7 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace of the events that were added since the method `watch` was called. The second result lists, for each
-        memory event, the row of the next op."""
+        """Return a trace of all events since the call of `watch`, and the row of the next op for each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
