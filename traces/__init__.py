@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # "as" marks these names as re-exported
     from traces.model.trace import Untimed as Untimed
     from traces.model.trace import Values as Values
 
-# For each module of the package, the public names that the module defines.
+# The public names that each module of the package defines.
 _NAMES = {
     "analyses.analyse": "Analyses analyse",
     "chrome.export": "export_chrome",

@@ -1,5 +1,4 @@
-"""Imports the tool's packages under private names, because a user's script may import its own module with the name of a
-package.
+"""Imports this tool's packages under private names, because a script may have its own module with the same name.
 
     with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
         child = importlib.import_module("replayer.child")
@@ -19,7 +18,8 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# Import nothing else before torch, because a script may have a module with a library's name, such as `json.py`.
+# Import no other library before torch, because an early import of `json`, for example, would hide the script's own module
+# `json.py`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """Imports the packages named in `packages` from the folders in `path`.
+    """Imports packages from given folders under private names.
 
-    The packages are imported under private names that begin with `prefix`. `libraries` maps each library to its folder.
+    Args:
+        path: the folders that contain our packages
+        packages: the names of our packages
+        prefix: the beginning of each private name, such as "_trace_"
+        libraries: maps each library to its folder
     """
 
     def __init__(
@@ -85,7 +89,7 @@ def _make_private(name: str, prefix: str) -> None:
     private = prefix + name
     sys.modules[private] = module
     for thing in vars(module).values():
-        # pickle finds a class by `__module__`, for example the class of an exception that a worker process sends.
+        # pickle finds a class by `__module__`, for example when a worker process sends an exception.
         if isinstance(thing, (type, type(_make_private))) and thing.__module__ == name:
             thing.__module__ = private
     module.__name__ = private

@@ -5,9 +5,9 @@
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-The first process imports torch once for all ranks. With torchrun, each rank imports torch. Environment variables such as
-OMP_NUM_THREADS, which torch reads while loading, must be set before the run. If a rank fails, the parent process ends the other
-ranks.
+The parent process imports torch once for all ranks. With torchrun, each rank imports torch. torch reads environment variables
+such as OMP_NUM_THREADS while it is imported, so they must be set before the run. If a rank fails, the parent process stops all
+other ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def path_of(script: str) -> Iterator[None]:
-    """Set sys.path as Python will set it for `script`."""
+    """Set `sys.path` to the value that Python will use when it runs the script."""
     beside = [] if sys.flags.safe_path else [_folder_of(script)]
     sys.path[:0] = beside
     try:
@@ -47,7 +47,7 @@ def path_of(script: str) -> Iterator[None]:
 
 
 def is_there(module: str) -> bool:
-    """Import a module, and return True if the import worked."""
+    """Import a module, and return True if the import succeeded."""
     try:
         importlib.import_module(module)
     except Exception:
@@ -101,9 +101,10 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """Free the objects of the script's own modules at exit, so that open files are closed.
+    """Delete the global variables of the script's own modules at exit, so that open files are closed.
 
-    Python's normal teardown writes to memory that the forked ranks share, so the operating system would copy the memory.
+    The objects of shared modules are not freed, because freeing them writes to shared memory, which the operating system then
+    copies for each rank.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
@@ -118,13 +119,13 @@ def leave_shared_modules() -> None:
 
 def _skip_static_destructors() -> None:
     """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that forked ranks share,
-    so each rank would get its own copy. `on_exit` exists in glibc only."""
+    and writing forces the operating system to copy the memory for each rank. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
-    # Exit functions run in reverse order of registration. fflush first writes buffered output, and then _exit ends the process
-    # without running destructors.
+    # Exit functions run in reverse order of registration. `fflush` is registered last, so it runs first and writes buffered
+    # output. `_exit` then ends the process without running destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

@@ -15,9 +15,9 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Add autograd's sequence numbers to each step that lacks them, if an earlier step with the same ops has sequence numbers.
+    """Copy autograd's sequence numbers to each step without sequence numbers from an earlier step with the same ops.
 
-    The trace must be sorted and have a single rank.
+    The trace must be sorted and contain only one rank.
     """
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)

@@ -3,7 +3,8 @@
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
-Integers are stored as byte planes, because equal neighboring bytes compress better. FORMAT.md describes the encoding.
+For each column, the first bytes of all integers are stored together, then all second bytes, and so on. Neighboring bytes are
+then often equal and compress better. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ SIGNED = 4  # added for signed differences, stored as zigzag numbers
 # rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
-# Columns with values that grow from row to row. A file stores the differences between rows, because small numbers take less
-# space.
+# Columns with values that grow from row to row. The file stores the difference between neighboring rows, because small numbers
+# take less space.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -66,7 +67,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # At least one column must have a byte per row, so that a damaged file cannot claim a huge number of rows (FORMAT.md).
+        # At least one column needs a byte per row, so that a small damaged file cannot claim a huge number of rows (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed
@@ -174,7 +175,7 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
 
 
 def _small_column(plane: Column, base: int, dtype: np.dtype[Any], name: str) -> Column:
-    """Decode a column that stores each value in one byte, faster than the general code."""
+    """Decode a column that stores each value in one byte. `unpack_column` calls this faster function if possible."""
     _in_range(base, dtype, name)
     if base + int(plane.max()) > np.iinfo(dtype).max:
         raise Damaged(f"column {name!r} has values outside {dtype}")

@@ -39,10 +39,10 @@ PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes
 # limits a reader's memory
 MAX_CONTENT_BYTES = 64 << 20
 
-# Files are 5 % smaller with lc=0 and pb=0 than with lzma's defaults, because neighbouring bytes are unrelated.
+# Files are 5 % smaller with lzma's parameters lc=0 and pb=0 than with lzma's default parameters.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
-# With a shorter search for matches, the compressor takes half the time, and large files become less than 1 % larger. Readers do
+# With a shorter search for repeated bytes, lzma takes half the time, and large files become less than 1 % larger. Readers do
 # not use these two settings.
 _LARGE_BYTES = 1 << 20
 _QUICK = {"nice_len": 64, "depth": 24}
@@ -123,7 +123,7 @@ class FrameWriter:
 
 @dataclass(frozen=True)
 class Scan:
-    """Holds the complete frames of a file, and the offset of the end of the last frame."""
+    """Stores the complete frames of a file, and the offset at which the last frame ends."""
 
     frames: list[Frame]
     end: Frame | None
@@ -134,9 +134,9 @@ class Scan:
 def scan(data: bytes, before: Scan | None = None) -> Scan:
     """Find all complete frames in the bytes of a file. Raises Damaged.
 
-    To continue an earlier scan, pass its result as `before`, and only the bytes after `before.whole_bytes` as `data`.
+    To continue an earlier scan, pass the earlier `Scan` object and only the bytes after the last complete frame.
 
-    Note [Cut or damaged]: if a file ends inside a frame, it was truncated, and everything before that frame is valid. Any other
+    Note [Cut or damaged]: a file that ends inside a frame was truncated, and all earlier frames are valid. Any other
         error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. The
         checksum of each frame's head includes the previous head, so lost, duplicated or swapped frames are detected as damage.
     """

@@ -59,7 +59,7 @@ class Follower(_Tail):
         self._assembly = Assembly(UnpackLimit(0, None))  # our own child process writes the file, so no limit applies
 
     def more(self) -> bool:
-        """Read newly written data, and return True if there was any. Raises TraceFormatError."""
+        """Read the data written since the last call, and return True if there is new data. Raises TraceFormatError."""
         had_ended = self.ended
         with _as_format_error(self.path):
             frames = self.frames()
@@ -103,7 +103,7 @@ class StepCount(_Tail):
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
     """Return the trace file that a replay process writes. If the replay process writes no trace file, return the largest trace
-    file of its child processes."""
+    file that its child processes write."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

@@ -1,15 +1,15 @@
 """Stores the call tree of ops as depths and gaps, which compress better than start times.
 
-Each op is treated as a pair of brackets: `(` at the start and `)` at the end. A span begins with an opening bracket and ends
-with a closing bracket. A gap is the time between two consecutive brackets:
+Each op is treated as a pair of brackets: `(` at the start and `)` at the end. A gap is the time between two consecutive
+brackets, as in this example:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-A training step repeats the depths of the previous step, so depths compress very well. In recordings with nanosecond resolution,
-the gaps, sorted by op name, compress 15 % better than start times and durations of ops.
+A training step repeats the depths of the previous step, so depths compress very well. The gaps, sorted by op name, compress 15
+% better than the start times and durations of ops (in recordings with nanosecond resolution).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Nest:
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """Encode the call tree as nesting depths and times between brackets. Return None if the spans are not a valid call tree."""
+    """Encode the call tree as nesting depths and times between brackets. Return None if the ops do not form a valid call
+    tree."""
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
@@ -78,8 +79,8 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Return the positions of each span's opening and closing bracket. Before span i come i opening brackets and `i - depth[i]`
-    closing brackets."""
+    """Return the positions of each op's opening and closing bracket. Before the opening bracket of op i, there are i opening
+    brackets and `i - depth[i]` closing brackets."""
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
     is_open = np.zeros(2 * len(depth), bool)

@@ -1,4 +1,4 @@
-"""Encodes the parts of a trace with msgpack. Each item is a pair of a kind and a value:
+"""Encodes the parts of a trace with msgpack. Each item is a pair of a kind and a value. The kinds of items are:
 
     header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
     strings  texts to append to the string table
@@ -102,8 +102,8 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Estimate the number of bytes in memory for a loaded trace. The function `load` rejects a file if the estimate is above a
-    limit."""
+    """Estimate the number of bytes in memory for a loaded trace. The function `load` rejects a file if the loaded trace would
+    need too much memory."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
@@ -113,7 +113,7 @@ def unpacked_bytes(trace: Trace) -> int:
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """Return the item that marks the end of a file. A file without the end mark was truncated."""
+    """Return the item that marks the end of a file. A file without this end item was truncated."""
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 
@@ -191,7 +191,7 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Return a text on what a truncated file lost, such as ", 12 of 30 device rows are missing"."""
+        """Describe the missing rows of a truncated file, for example ", 12 of 30 device rows are missing"."""
         expected = self._header["rows"] if self._header else {}
         missing = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
         return "".join(f", {absent} of {count} {name} rows are missing" for absent, count, name in missing if absent > 0)
@@ -339,7 +339,8 @@ def _finite(text: str) -> float | None:
 
 
 def _levels(value: Any) -> int:
-    """The function is not recursive, because the nesting can be a thousand levels deep."""
+    """Return the number of nested levels of a JSON value. The function is not recursive, because there can be a thousand
+    levels."""
     levels, inner = 0, [value]
     while outer := [one for one in inner if isinstance(one, dict | list)]:
         inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))

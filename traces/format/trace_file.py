@@ -50,7 +50,7 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWriteError
 
-# Small items share a frame, because each frame adds 19 bytes and restarts the compressor.
+# Several small tables or texts share a frame, because each frame adds 19 bytes and restarts the compressor.
 _SHARED_BYTES = 32 << 10
 _WORKERS = 4
 
@@ -58,8 +58,7 @@ _WORKERS = 4
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged.
 
-    If a very large trace compresses to a small file, `save` pads the file with blanks, because `load` rejects small files that
-    unpack to very much data.
+    `load` rejects a small file that unpacks to very much data, so `save` pads the small file of a very large trace with blanks.
     """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
@@ -84,8 +83,8 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
     """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory.
 
-    `is_ours` turns the size limit off. For a truncated file, `load` returns the complete part and counts
-    `problems["truncated-file"]`.
+    `is_ours` turns the size limit off. For a truncated file, `load` returns the complete part of the trace, and sets
+    `problems["truncated-file"]` to 1.
     """
     try:
         data = _read(Path(path))
@@ -100,7 +99,7 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
 class TraceStream:
     """Appends tables to a trace file during a run. The class is not thread-safe.
 
-    Add texts, devices and threads before the tables that refer to them.
+    Before a table is added, its texts, devices and threads must be added.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -205,7 +204,8 @@ def _read(path: Path) -> bytes:
 
 
 def _replace(target: Path, data: bytes) -> None:
-    """A file NAME.part is never overwritten, because it may be the data of a recorder that was killed."""
+    """Write a file under a temporary name, and then rename it. An existing file NAME.part is never overwritten, because a
+    killed recorder may have left it."""
     if target.exists() and not target.is_file():
         raise IsADirectoryError(None, "it is not a regular file")
     part, file = _new_part(target)

@@ -4,9 +4,9 @@
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-In 30 real recordings, the data in memory is 6 to 68 times as large as the file. A compressed file of zeros grows to 1000 times
-its size with DEFLATE, and to 7000 times with LZMA. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit in
-megabytes.
+In 30 real recordings, the data in memory is 6 to 68 times as large as the file. A file of compressed zeros unpacks to 1000
+times its size with DEFLATE, and to 7000 times with LZMA. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit
+in megabytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMES_THE_FILE = 128
 
 
 class TooLarge(Exception):
-    """Raised if the unpacked data of a file would exceed its memory limit."""
+    """Raised if the unpacked data of a file is larger than the memory limit."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Caches the results of functions that take a trace, until a `with` block or a decorated function ends.
+"""Caches the results of functions that take a trace, until the end of a `with` block or of a decorated function.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
@@ -24,8 +24,8 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The key of a cached result contains the id of the trace. The cache also stores the trace, because no other object can get the
-# trace's id as long as the trace exists.
+# The cache finds results by the `id` of the trace. The cache also keeps a reference to the trace, because Python may reuse the
+# `id` of a freed object.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 
 
@@ -50,7 +50,8 @@ def each_once(*, fresh: bool = False) -> Iterator[None]:
 
 
 def once(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Decorate a function to cache its results inside `with each_once()`. The function's first argument is a trace."""
+    """Decorate a function, so that its results are cached inside a block `with each_once()`. The function's first argument is a
+    trace."""
 
     @wraps(compute)
     def kept(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:

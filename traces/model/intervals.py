@@ -1,4 +1,4 @@
-"""Computes unions of time intervals, and finds the time window that contains a given time.
+"""Computes unions of time intervals, and finds the time window, such as a training step, that contains a given time.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
@@ -34,7 +34,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # `_shift_ns[k]` is the negative sum of the first interval's start and of all gaps between the first k intervals.
+        # `_shift_ns[k]` is minus the sum of the first interval's start and the gaps between the first k intervals.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -49,7 +49,7 @@ class Intervals:
         return np.asarray(np.minimum(times, self._ends_ns[after]) + self._shift_ns[after])
 
     def within(self, start_ns: Any, end_ns: Any) -> Column:
-        """Return how many nanoseconds of each time window [start, end) the intervals cover."""
+        """Return how many nanoseconds of each time window [start, end) are covered by the intervals."""
         return np.asarray(self.before(end_ns) - self.before(start_ns))
 
     def holds(self, time_ns: Any) -> Column:
@@ -61,8 +61,8 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. The argument `owner` assigns each time window to a rank,
-    for example. Time windows of one rank must not overlap."""
+    """Finds the time window [start, end) that contains a given time. Each time window has an owner, such as a rank. Time
+    windows of the same owner must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
@@ -73,7 +73,7 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """Return the index of the time window that contains each time, or NONE."""
+        """For each time, return the index of the time window that contains the time, or NONE."""
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
         found = np.full(len(times), NONE, dtype=np.int64)
@@ -88,11 +88,11 @@ class TimeWindows:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return how many nanoseconds the union of each group of intervals covers."""
+    """Return the length of the union of intervals in nanoseconds, for each group of intervals."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # Compute, for each interval, the latest end of all intervals of its group so far. The running maximum ignores earlier
-    # groups, because `first_of_group` grows by at least `len(order)` from one group to the next.
+    # For each interval, compute the latest end so far of the intervals in the same group. Adding `first_of_group` makes every
+    # number of a group larger than all numbers of earlier groups, so the running maximum starts anew in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -102,7 +102,7 @@ def column_at(trace: Trace, where: str) -> Column:
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace by replacing indices of missing rows with NONE."""
+    """Repair a truncated trace: an index of a missing row becomes NONE."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase
@@ -118,7 +118,7 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Return True if an event is its own ancestor. The loop looks up the ancestors 2, 4, 8 and more levels above each event, so
+    """Return True if an event is its own ancestor. The loop finds the ancestors 2, 4, 8, ... levels above each event, so
     log2(n) iterations suffice."""
     if (parent < np.arange(len(parent))).all():
         return False

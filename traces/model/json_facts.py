@@ -16,14 +16,14 @@ from typing import Any, TypeVar
 OMITTED_IF_EMPTY = {"json": "omitted if empty"}
 OMITTED_IF_NONE = {"json": "omitted if null"}
 
-# JSON from the user or from a recording is printed unchanged.
+# Values that already are JSON, from the user or from a recording.
 Json = Any
 
 T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Create an object of the dataclass `kind`, copying missing fields from the object `base`."""
+    """Create an object of a dataclass from the given fields. Missing fields are copied from another object."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 

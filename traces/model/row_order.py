@@ -2,7 +2,7 @@
 
     trace = in_order(load("replay-4711.msgpack"))
 
-If several threads of a script record events, the events in the trace file are not sorted by time.
+The events in a trace file are not sorted by time if several threads of the script recorded events.
 
 Note [Calls that take no time]
     In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op with zero duration and a
@@ -75,7 +75,7 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
 
 
 def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
-    """Return a copy of the trace with only the given rows of each table. References to removed rows become NONE."""
+    """Return a copy of the trace that contains only the given rows of each table. References to removed rows become NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: new_positions(order, len(getattr(trace, name))) for name, order in rows.items()}
     return repointed(replace(trace, **tables), places)

@@ -113,7 +113,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """Describes an op that was called in a replay but not recorded."""
+    """Describes an op that the script called in a replay, but that the recording does not contain."""
 
     op: str
     shapes: str
@@ -134,7 +134,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Identifies the published step times of one model that a replay without a recording uses."""
+    """Identifies the published step times of one model. A replay uses published step times if there is no recording."""
 
     cell: str
     batch: int
@@ -144,7 +144,7 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class LibrarySteps:
-    """Describes a group of replayed steps with the same models and batch sizes."""
+    """Describes a group of replayed training steps that used the same models and batch sizes."""
 
     steps: int
     phases_ns: Mapping[str, int]
@@ -153,7 +153,7 @@ class LibrarySteps:
 
 @dataclass(frozen=True)
 class EagerRegion:
-    """Describes a compiled function that could not be traced and therefore ran eagerly."""
+    """Describes a function that torch.compile could not trace, and that therefore ran eagerly."""
 
     region: str
     reason: str
@@ -227,7 +227,7 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Create a `Distributed` object from Kineto's `distributedInfo`, or return None if it is missing."""
+    """Create a `Distributed` object from Kineto's `distributedInfo`, or return None without a `distributedInfo`."""
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
     distributed = replace(fitting(Distributed, facts), pg_config=groups)

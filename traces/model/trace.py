@@ -5,8 +5,8 @@
     trace.host = HostSpans.of(name=[name], start_ns=[100], duration_ns=[50])
     trace.host.end_ns  # array([150])
 
-Each kind of event has its own table, whose columns are numpy arrays of equal length. Text is stored as an index into a shared
-string table. All times are integer nanoseconds.
+Each kind of event has its own table. The columns of a table are numpy arrays of equal length. Text is stored as an index into a
+shared string table. All times are integer nanoseconds.
 
 References between tables:
 
@@ -45,9 +45,11 @@ PHASES = ("loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimize
 class TraceError(Exception):
     """Base class of all errors raised by this package. The error message is a single line.
 
-    TraceError +-- TraceFormatError    a file cannot be read as a trace +-- TraceWriteError     a trace file cannot be written;
-    also an OSError +-- TraceImportError    a recording in another format cannot be imported +-- TraceLibraryError   a name is
-    neither a file nor a library entry
+        TraceError
+        +-- TraceFormatError    a file cannot be read as a trace
+        +-- TraceWriteError     a trace file cannot be written; also an OSError
+        +-- TraceImportError    a recording in another format cannot be imported
+        +-- TraceLibraryError   a name is neither a file nor published step times
     """
 
 
@@ -73,7 +75,7 @@ class TraceImportError(TraceError):
 
 
 class TraceLibraryError(TraceError):
-    """Raised if a name belongs neither to a file nor to a library entry."""
+    """Raised if a name belongs neither to a file nor to published step times in the tool's library."""
 
 
 class HostKind(IntEnum):
@@ -284,8 +286,8 @@ class HostSpans(_Spans):
 
     @property
     def around(self) -> Column:
-        """Return the row of the event that encloses each event, or NONE. If a damaged file refers to a later row, the result is
-        NONE, because an enclosing event always has an earlier row."""
+        """For each event, return the row of the event that encloses it, or NONE. An enclosing event always has an earlier row,
+        so an index of a later row (in a damaged file) counts as NONE."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
@@ -361,7 +363,7 @@ class BatchKind(IntEnum):
 
 @dataclass
 class Batches(_Spans):
-    """Stores waits for batches, and copies of batches into pinned memory."""
+    """Stores when the script waited for batches, and when batches were copied into pinned memory."""
 
     rank: I4
     loader: I4
@@ -440,11 +442,11 @@ class Strings:
         return index
 
     def find(self, text: str) -> int:
-        """Return the index of a text in the string table, or NONE if the table does not contain it."""
+        """Return the index of a text in the string table, or NONE if the text is missing."""
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask of the rows whose text passes the test `is_wanted`."""
+        """Return a boolean mask that is True for rows with wanted texts."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -460,7 +462,7 @@ class Strings:
 
 
 class PhaseTiming(StrEnum):
-    """Says whether the GPU was synchronized at each phase boundary."""
+    """Says whether the host waited for the GPU at each phase boundary."""
 
     ASYNCHRONOUS = "asynchronous"  # host time; the device may be far behind
     SYNCHRONIZED = "synchronized"  # the host waited for the device at each boundary
@@ -528,7 +530,7 @@ class Trace:
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
-        """Return the Run object of a rank, or of another rank if the rank has none."""
+        """Return the `Run` object of a rank. If the rank has no `Run` object, return the `Run` object of another rank."""
         return self.runs.get(rank) or next((run for _, run in sorted(self.runs.items())), UNKNOWN_RUN)
 
     @property

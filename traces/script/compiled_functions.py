@@ -2,7 +2,7 @@
 
     see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
 
-Without this module, our wrapper of `Module.__call__` would cause a graph break.
+This module prevents a graph break at our wrapper of `Module.__call__`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Prevent Dynamo from tracing our own functions. Our wrappers are an exception, because the wrapped function may belong to
+    """Prevent Dynamo from tracing our own functions. Dynamo still traces our wrappers, because a wrapped function may belong to
     the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)

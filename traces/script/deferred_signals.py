@@ -56,7 +56,7 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
     """Register a function to be called once when the interpreter exits.
 
-    Return a function that calls `finish` immediately, for exits that skip `atexit`, such as `os._exit`.
+    Return a function that calls `finish` immediately, for use before `os._exit`, which skips `atexit`.
     """
     process, is_done = os.getpid(), False
 
@@ -67,7 +67,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # `once` is registered twice, because Ctrl-C may end the first call of `once` before `once` has called `finish`.
+    # The function `once` is registered twice, because Ctrl-C may interrupt the first call before `finish` is called.
     for _ in range(2):
         atexit.register(once)
     return once

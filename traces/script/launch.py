@@ -95,8 +95,8 @@ def run_child(
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine.
 
-    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). More than 128 ranks run on machines with eight
-    GPUs each. Raises TraceError if the ranks do not fill all machines.
+    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). If there are more than 128 ranks, each
+    simulated machine has eight GPUs. Raises TraceError if the ranks do not fill all machines.
     """
     if ranks <= MOST_DEVICES:
         return ranks

@@ -10,7 +10,7 @@
         with scope:     # nothing: only a thread's outermost entry counts
             ...
 
-PyTorch is not imported here, because the script imports it first.
+This module does not import PyTorch, because the script does.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Patches:
         self._undo.append(undo)
 
     def extend_to_importers(self) -> None:
-        """Apply the patches in modules that have imported a patched function by name."""
+        """Apply the patches to modules that have imported an original function with `from torch... import`."""
         for module, name, value in _importers({id(before): value for before, value, of_torch in self._replaced if of_torch}):
             if not _is_of_torch(module):
                 self.set(module, name, value)
@@ -140,7 +140,7 @@ def _script_as(original: Any, value: Any) -> None:
 
 
 def stands_for(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a wrapper so that torch.compile traces the function `original` instead."""
+    """Decorate a wrapper, so that torch.compile traces the original function instead of the wrapper."""
 
     def decorate(wrapper: Callable[..., Any]) -> Callable[..., Any]:
         wrapper = wraps(original)(wrapper)
@@ -191,7 +191,7 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 
 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function that extracts the argument `name` from the arguments of a call."""
+    """Return a function that finds an argument by its name in the arguments of a call."""
     position = list(inspect.signature(call).parameters).index(name)
 
     def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -220,8 +220,8 @@ class OutermostCalls(threading.local):
     def around(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`. Nested calls only use the
-        outermost call's context."""
+        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`. A nested call with the same name
+        does not enter another context manager."""
 
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -269,11 +269,10 @@ class PhaseScope:
     def around(
         self, call: Callable[..., Any], completed: Callable[[Any, tuple[Any, ...]], None] | None = None
     ) -> Callable[..., Any]:
-        """Return a wrapper that reports the start of the phase `self.phase` before `call` runs, and the end after `call` has
-        run.
+        """Wrap a function, so that the phase begins before each call of the function and ends after the call.
 
-        If `call` raises no exception, the wrapper then calls `completed(listener, args)`, where `args` are the positional
-        arguments.
+        Args:
+            completed: called with the listener and the call's positional arguments after each call without an exception
         """
         local, hearing, phase = self._local, self._listener, self.phase
 

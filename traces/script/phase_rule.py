@@ -34,9 +34,9 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that never begin a forward pass, because scripts also call them between passes. ASIDE_OPS contains ops that read a value
-# from the GPU, such as `item`, and ops that create tensors. Op names with a prefix in `_ASIDE_BEGINNINGS` belong to optimizers,
-# gradient scalers and weight averaging.
+# The following ops never begin a forward pass, because scripts also call them outside forward passes. ASIDE_OPS contains ops
+# that read a value from the GPU, such as `item`, and ops that create tensors. Op names with a prefix in `_ASIDE_BEGINNINGS`
+# belong to optimizers, gradient scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
@@ -61,8 +61,8 @@ new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, 
 
 
 def op_class(name: str) -> int:
-    """Classify an op: LOSS computes a loss, ASIDE belongs to no phase (such as the creation of a tensor), and PLAIN is any
-    other op."""
+    """Return the class of an op: LOSS if the op computes a loss, ASIDE if the op belongs to no phase (such as creating a
+    tensor), or else PLAIN."""
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
         return LOSS

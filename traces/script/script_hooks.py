@@ -61,7 +61,7 @@ class CallListener(PhaseListener, Protocol):
 
 
 class ModuleCalls(threading.local):
-    """Stores whether a module call is running on each thread."""
+    """Stores, for each thread, whether a module call is running."""
 
     inside: ModuleMarks | Literal[True] | None = None
     within: ClassVar[list[int]] = [0]
@@ -118,8 +118,10 @@ class ScriptHooks:
     ) -> None:
         """Wrap the methods `step` and `zero_grad` of all optimizer classes.
 
-        PyTorch itself replaces both methods by wrappers. The wrappers `step` and `zero` run inside PyTorch's wrappers, and
-        `whole_step` runs outside PyTorch's wrapper.
+        Args:
+            step: wraps `step` inside PyTorch's own wrapper of `step`
+            zero: wraps `zero_grad`
+            whole_step: wraps `step` outside PyTorch's own wrapper of `step`
         """
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer

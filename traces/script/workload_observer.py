@@ -27,8 +27,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# The hook's arguments are a module, its inputs' shapes and dtypes, the autocast dtype or "off", and whether gradients are
-# enabled. The hook returns a function that is called when the module's `forward` returns.
+# A hook with the arguments: a module, its inputs' shapes and dtypes, the autocast dtype or "off", and whether gradients are
+# enabled. The hook returns a function, and the function is called when the module's `forward` returns.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 
@@ -87,8 +87,8 @@ class WorkloadObserver:
         self._optimizer = class_name
 
     def step_ended(self, is_evaluation: bool) -> None:
-        """Set the attribute `signature` to the modules, inputs and optimizer of the first training step. Until a training step
-        ends, `signature` describes the first evaluation step."""
+        """Store the modules, inputs and optimizer of the first training step in the attribute `signature`. Until a training
+        step ends, `signature` describes the first evaluation step."""
         if self.is_open and (self._modules or self._batch_bytes is not None):
             if self.signature is None or not is_evaluation:
                 self.signature = self._signature()
@@ -119,7 +119,7 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and its submodules, because `Module.modules` fails for a RemoteModule."""
+    """Return a module and its submodules, like `Module.modules`, which fails for a RemoteModule."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()

@@ -39,7 +39,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Contains the speed of a training run without its first steps. Times are means per step."""
+    """Contains the speed of a training run, measured after the first steps. Times are means per step."""
 
     steps: int
     step_ns: int
@@ -97,7 +97,7 @@ def _share(step_ns: int, without_ns: int) -> float:
 
 
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
-    """Return the first step to measure, so that each DataLoader worker delivers equally many of the measured batches."""
+    """Return the number of the first measured step. From this step on, each DataLoader worker delivers equally many batches."""
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:
@@ -110,7 +110,7 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the speed of training steps that did not use prefetched batches. Raises TraceError for too few steps."""
+    """Return the training speed without the first steps, which use prefetched batches. Raises TraceError for too few steps."""
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
@@ -123,11 +123,13 @@ def stalls_of(
     gpu: Trace, prepared: Trace, loadings: list[Loading], cores: int, core_counts: list[int],
     fetched: Trace | None = None, cold_loadings: list[Loading] | None = None,
 ) -> Stalls:  # fmt: skip
-    """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data.
-
-    The lists `loadings` and `cold_loadings` contain the measured costs of loading each batch, from cached data and from
-    uncached data. `cores` is the number of CPU cores of the machine that ran the script. Raises TraceError without a
+    """Compute the data stalls from three runs: one batch in memory, cached data, and uncached data. Raises TraceError without a
     DataLoader.
+
+    Args:
+        loadings: the measured costs of loading each batch from cached data
+        cores: the number of CPU cores of the machine that ran the script
+        cold_loadings: the measured costs of loading each batch from uncached data
     """
     if not any(one.batches for one in loadings):
         raise TraceError("no DataLoader fetched a batch: the script has none, or its data set is empty")
@@ -247,7 +249,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """A DataLoader returns one batch from each worker in turn."""
+    """Sort batches in the order in which a DataLoader returns them: one batch from each worker in turn."""
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
         by_worker.setdefault(one.process, []).append(one)

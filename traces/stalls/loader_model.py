@@ -50,11 +50,13 @@ def loaded(
     steps: range | None = None,
     others: float = 0,
 ) -> LoaderRun:
-    """Simulate a training run with a DataLoader, and return the mean step time and waiting time.
-
-    If `cost` is a sequence of n costs, batch number b costs `cost[b % n]`. `step_ns` is the duration of a training step that
-    does not wait for data. `others` is the number of CPU cores that other programs keep busy. Raises ValueError without
+    """Simulate a training run with a DataLoader, and return the mean step time and waiting time. Raises ValueError without
     workers.
+
+    Args:
+        cost: the cost of each batch; batch number b costs `cost[b % n]` if `cost` is a sequence of n costs
+        step_ns: the duration of a training step that does not wait for data
+        others: the number of CPU cores that other programs keep busy
     """
     if workers < 1 or cores < 1:
         raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")
@@ -89,8 +91,8 @@ class _Simulation:
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
         self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
 
-        # The CPU time that each running process has received so far. One number is enough, because running processes share the
-        # CPU cores equally.
+        # A clock of the CPU time that a running process receives. All processes need only one clock, because they share the CPU
+        # cores equally.
         self._work_ns = 0.0
         self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
         self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step
@@ -128,7 +130,7 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """As in torch.utils.data, a worker is at most `_ahead` batches ahead of the script."""
+        """Start to load the worker's next batch. As in torch.utils.data, at most `_ahead` batches are loaded in advance."""
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:
             self._busy[worker] = True

@@ -60,7 +60,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Models a file cache in which each file stays during the whole run or never."""
+    """Models a file cache. Each file is in the cache either during the whole run or never."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

@@ -136,7 +136,7 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait for the simulated disk, and return the wait in nanoseconds, or None for a cached file."""
+        """Wait until the simulated disk has read a file. Return the wait in nanoseconds, or None for a cached file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()
