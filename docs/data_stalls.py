@@ -3,8 +3,8 @@
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
 `trace stalls` measures how long a DataLoader worker of this machine needs for one batch. The GPU time per batch comes from
-bundled measurements of a V100. Figures for machines with more cores, another disk or another cache are modelled
-(`traces.stalls.loader_model`).
+bundled measurements of a V100. The module `traces.stalls.loader_model` predicts figures for machines with more cores, another
+disk or another cache.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
 
-# The published server has eight GPUs. The server has three CPU cores per GPU, and its eight GPUs share the bandwidth of one
-# disk equally.
+# The eight GPUs of the published server share one disk equally, and each GPU has three CPU cores.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)
@@ -66,13 +65,13 @@ PUBLISHED_PIN = {64: 13.1, 128: 23.1, 256: 36.0, 512: 55.9, 1024: 74.4}  # ms of
 PUBLISHED_CPU_NS = 1e9 / statistics.median(points[0] for points in PUBLISHED_CPU.values())
 BATCHES = (16, 32, 64, 128, 256)
 ROUNDS = 7
-# Runs with one DataLoader worker alternate with runs with two workers, so that a slow phase of the machine affects both.
+# Runs with one and with two DataLoader workers alternate, so a temporarily slow machine affects both measurements.
 RUNS = [("alexnet", workers) for _ in range(ROUNDS) for workers in (1, 2)] + [("resnet18", 1)]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Holds the results of one `trace stalls` run on this machine, with rates in images/s."""
+    """Holds the results of one run of `trace stalls` on this machine. Rates are in images/s."""
 
     network: str
     workers: int
@@ -176,8 +175,8 @@ class Model:
         return 1 - gpu_ns(network) / self.step_ns(network, CORES_PER_GPU)
 
     def fetch_stall(self, network: str) -> float:
-        """Return the share of a step that is spent waiting for an SSD. The page cache holds 35 % of the data, as in figure 3 of
-        the paper by Mohan et al."""
+        """Return which fraction of a training step is spent waiting for an SSD. The page cache holds 35 % of the data, as in
+        figure 3 of the paper by Mohan et al."""
         cores = CORES[-1]
         return 1 - self.step_ns(network, cores) / self.step_ns(network, cores, SSD, 0.35)
 
@@ -316,8 +315,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Count the pairs of networks for which our results and the published results agree on which network has the higher
-    value."""
+    """Count the pairs of networks that our results and the published results rank in the same order."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

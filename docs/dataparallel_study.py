@@ -1,4 +1,4 @@
-"""Writes the tables and the picture of dataparallel_study.md by replaying examples/dataparallel_study.py on a recorded V100.
+"""Runs examples/dataparallel_study.py on a virtual V100, and writes the tables and the picture of dataparallel_study.md.
 
     python docs/dataparallel_study.py ../shared/traces/v100_resnet50_workers0.json.gz [--tables times,versions] [--vgg16]
 

@@ -2,8 +2,8 @@
 
     python docs/ddp_poster.py ../shared/traces/v100_resnet50_workers0.json.gz [--results FOLDER]
 
-For each result, the script replays examples/train_vit.py on the recorded GPU with 7.79 GiB of memory. All replays together take
-ten to thirty minutes on two cores.
+For each result, the script runs examples/train_vit.py on a virtual GPU with 7.79 GiB of memory. The whole benchmark takes ten
+to thirty minutes on two cores.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def tiny(batch: int) -> Run:
 
 
 def made(trace: Path, run: Run) -> Cell:
-    """Run the script. Raise SystemExit if the script fails for another reason than lack of GPU memory."""
+    """Run the script. Raise SystemExit if the script fails, except if GPU memory runs out."""
     how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
     script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
     script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]

@@ -3,8 +3,8 @@
     python docs/guides.py                 # runs docs/guides/*.md and updates their output
     python docs/guides.py docs/guides/ci.md
 
-A line that begins with "$ " in a ```console block is a command, and the next lines are the output. All commands of a guide run
-in the same temporary folder, which contains a copy of examples/.
+In a ```console block, a line that begins with "$ " is a command, and the lines below are the command's output. All commands of
+a guide run in the same temporary folder, which contains a copy of examples/.
 """
 
 from __future__ import annotations

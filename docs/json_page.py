@@ -69,7 +69,7 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 
 def is_omitted(kind: type, name: str) -> str:
-    """Return "omitted if empty" or "omitted if null" if the JSON may lack the key, or else ""."""
+    """Return "omitted if empty" or "omitted if null" for an optional JSON key. Return "" for a required key."""
     of = next(field for field in fields(get_origin(kind) or kind) if field.name == name)
     return str(of.metadata.get("json", ""))
 

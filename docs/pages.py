@@ -1,4 +1,4 @@
-"""Writes a page of docs/ and the picture beside it.
+"""Writes a Markdown page and its picture into the folder docs/.
 
     write(["# Title", ""], draw, Path("docs/page.md"))      # and docs/page.svg, by draw(path)
 """

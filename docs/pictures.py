@@ -1,4 +1,4 @@
-r"""Makes the pictures in timeline.md and README.md, which show a V100 recording and its replay in the timeline app.
+r"""Makes the pictures of the timeline app for timeline.md and README.md.
 
     trace import ../shared/traces/v100_resnet50_workers0.json.gz -o v100.msgpack
     trace replay -o replay.msgpack --clock recorded examples/train_resnet.py --trace v100.msgpack \

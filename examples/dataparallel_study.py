@@ -1,6 +1,6 @@
 """Measures why data parallelism on several GPUs is slower than expected, for five networks.
 
-The command `cell` measures one network with one batch size and number of GPUs, and appends the result to a file:
+The command `cell` measures one network at one batch size on one or more GPUs, and appends the result to a file:
 
     python dataparallel_study.py cell --model vgg16 --batch-size 128 --gpus 2
     python dataparallel_study.py cell --model vgg16 --batch-size 128 --gpus 2 --parallel plain --trainable 0.5
@@ -101,7 +101,7 @@ class Cell:
         self.optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], lr=self.args.lr)
 
     def batches(self, count: int, epoch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield shuffled batches in host memory, without an incomplete last batch."""
+        """Yield shuffled batches in host memory. An incomplete last batch is dropped."""
         images, labels = digits(count, seed=0)
         order, size = torch.randperm(count, generator=torch.Generator().manual_seed(epoch)), self.args.batch_size
         for first in range(0, count - size + 1, size):
@@ -122,7 +122,8 @@ class Cell:
     def measure(self) -> dict[str, Any]:
         """Return median times in milliseconds.
 
-        Half of the training steps run without synchronization. In the other half, the communication between GPUs is timed.
+        The first half of the training steps runs without synchronization. The second half synchronizes the GPUs in each step,
+        to time the communication between GPUs.
         """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))

@@ -3,7 +3,7 @@
     make_images(Path("images"), count=2000)             # JPEG files of ImageNet's size, 500 x 375 pixels, some 110 kB each
     image, label = ImageFolder(Path("images"))[7]       # (3, 224, 224) float32
 
-The folder has one subfolder per class, as for torchvision's ImageFolder.
+The image folder has one subfolder for each class, as torchvision's ImageFolder expects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STD = torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
 
 
 class ImageFolder(Dataset[tuple[Tensor, int]]):
-    """Returns random crops of 8 to 100 % of an image's area, resized and normalized."""
+    """Returns random crops of images, resized and normalized. A crop covers 8 to 100 % of the image's area."""
 
     def __init__(self, folder: Path, size: int = 224) -> None:
         self.files = sorted(folder.glob("*/*.jpg"))

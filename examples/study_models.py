@@ -11,7 +11,7 @@
 | SqueezeNet1.0 (Iandola et al. 2016) | 1.2 M | in 26 convolutions, most of 1x1 |
 | DenseNet121 (Huang et al. 2016) | 8.0 M | in 120 convolutions of few channels |
 
-Images of 64x64 pixels are large enough for all networks, because adaptive average pooling precedes the linear layers.
+All five networks accept images of 64x64 pixels, because adaptive average pooling precedes the linear layers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Provides two data-parallel models that measure the time of each stage (scatter, replicate, compute, gather).
+"""Implements two data-parallel models that measure the time of each stage: scatter, replicate, compute and gather.
 
     meter = Meter(gpus=[0, 1])
     model = PlainDataParallel(net.cuda(), [0, 1], meter)     # or MeteredDataParallel: the same stages
@@ -6,8 +6,7 @@
         criterion(model(images), labels).backward()
     meter.parts["replicate"]        # Part(ns=5_912_345, host_bytes=0, peer_bytes=46_756_648)
 
-In the backward pass, `gather_backward` scatters the gradients of the outputs, and `broadcast_backward` adds the gradients of
-the weights.
+In the backward pass, `gather_backward` scatters the output gradients, and `broadcast_backward` sums the weight gradients.
 
 Note [What is counted]
     The meter counts every tensor that the four functions of torch.nn.parallel.comm move to another device. Freezing layers does

@@ -33,7 +33,7 @@ def key_of(row: Row) -> tuple[Any, ...]:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """Return the measurements in a result file as sorted rows. Raise SystemExit if the file has no rows."""
+    """Read a result file, and return its measurements as sorted rows. Raise SystemExit if the file has no rows."""
     rows: dict[tuple[Any, ...], Row] = {}
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

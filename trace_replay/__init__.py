@@ -1,10 +1,10 @@
-"""Provides a virtual GPU in the current process, the `trace` command, and the library `traces`.
+"""Provides the function `gpu`, which starts a virtual GPU in the current process, and the `trace` command.
 
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, even if another module has this name
 
-The wheel contains the packages traces, tracer, replayer and tui inside trace_replay, to avoid collisions with other packages. A
-.pth file adds a folder to the end of `sys.path`, so that `import traces` works.
+The wheel contains the packages traces, tracer, replayer and tui inside trace_replay, to avoid collisions with other packages.
+The wheel also installs a .pth file, which adds the folder of the packages to the end of `sys.path`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATH = [os.path.join(_HERE, "public"), _HERE] if _IS_INSTALLED else [os.path.dir
 def main() -> None:
     """Run the `trace` command.
 
-    The user's folders are moved to the end of `sys.path`. A file `json.py` of the user is not imported by mistake.
+    Folders of the user are moved to the end of `sys.path`, so a user's file `json.py` does not hide the standard module `json`.
     """
     if (reason := unsupported(sys.platform)) is not None:
         sys.exit(f"trace: {reason}")
@@ -78,7 +78,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def library() -> ModuleType:
-    """Return the package `traces` of trace-replay, even if another module is called `traces`."""
+    """Return trace-replay's package `traces`, even if the user has a module with the name `traces`."""
     import importlib
     from importlib.machinery import PathFinder
 
@@ -96,7 +96,8 @@ def library() -> ModuleType:
 
 
 def trace_names() -> Any:
-    """Return the module that finds trace-replay's packages even if other modules have the same names."""
+    """Return the module `_trace_names`, which imports trace-replay's packages even if the user's modules have the same
+    names."""
     from importlib.util import module_from_spec, spec_from_file_location
 
     spec = spec_from_file_location("_trace_names", os.path.join(PATH[0], "traces", "bootstrap", "_trace_names.py"))

@@ -1,4 +1,4 @@
-"""Defines the pytest fixture `gpu`, which checks a test's step time, memory and waits on the virtual GPU.
+"""Implements the pytest fixture `gpu`, whose methods check the step time, the memory and the synchronizations of a test.
 
     def test_step(gpu):
         train()
@@ -24,7 +24,7 @@ _FOREVER_NS = 1 << 62
 
 
 class GpuChecks:
-    """Checks one test on a virtual GPU. Times and memory values do not include earlier tests."""
+    """Checks one test on a virtual GPU. Step times and memory peaks do not include earlier tests."""
 
     def __init__(self, gpu: InProcessGpu) -> None:
         self.gpu = gpu
@@ -44,12 +44,12 @@ class GpuChecks:
             return between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare the test's timeline with a recording. In the report, A is the recording and B is the test."""
+        """Compare the test's timeline with a recording. The report calls the recording A and the test B."""
         return self.gpu.compare_with(recording, self.timeline(), tolerance)
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of reserved memory during the test in bytes, or the highest peak of several devices."""
+        """Return the peak of reserved memory during the test, in bytes. With several devices, return the highest peak."""
         memory = self.gpu.timeline().memory
         peaks = [0]
         for device in set(memory.device.tolist()):
@@ -85,7 +85,7 @@ class GpuChecks:
             )
 
     def assert_same_program(self, recording: Trace | str | os.PathLike[str]) -> None:
-        """Fail if the test does not run the program that was recorded."""
+        """Fail if the test and the recording do not run the same program."""
         __tracebackhide__ = True
         report = self.compare(recording)
         if report.is_same_program is None:

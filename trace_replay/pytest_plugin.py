@@ -126,7 +126,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture
 def gpu(request: pytest.FixtureRequest) -> GpuChecks:
-    """Provide assertions about a test's step time, memory and waits on the virtual GPU."""
+    """Return an object with assertions about the step time, the memory and the synchronizations of a test."""
     started = request.config.stash[_SESSION].gpu
     if started is None:
         pytest.skip("the fixture gpu needs --gpu NAME or @pytest.mark.gpu(NAME)")
@@ -148,7 +148,7 @@ class StartOptions(TypedDict, total=False):
 
 
 class GpuSession:
-    """Starts and stops virtual GPUs during a pytest session, and collects CUDA calls that are not emulated."""
+    """Starts and stops virtual GPUs during a pytest session, and collects CUDA calls that the virtual GPU does not support."""
 
     def __init__(self, requested: StartOptions | None) -> None:
         self.requested = requested
@@ -203,7 +203,7 @@ def _of_marker(item: pytest.Item) -> StartOptions | None:
 
 
 def _only_distributes(options: Any) -> bool:
-    """Return True in the controller process of pytest-xdist, which runs no tests."""
+    """Return True in the controller process of pytest-xdist. The controller runs no tests."""
     distributes = getattr(options, "numprocesses", None) or getattr(options, "tx", None)
     return "PYTEST_XDIST_WORKER" not in os.environ and bool(distributes)
 

@@ -8,7 +8,7 @@
     ...
     gpu.stop()
 
-A process has at most one virtual GPU at a time. After `stop`, tensors of the virtual GPU raise an error if they are used.
+A process has at most one virtual GPU at a time. After the virtual GPU has stopped, any use of its tensors raises an error.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _BOOTSTRAPPED = "_trace_replayer.state"  # the bootstrap has imported this modul
 
 
 class ReplayReport:
-    """Compares a replay with its recording. Printing the report shows the text of `trace diff`."""
+    """Compares a replay with its recording. `print(report)` prints the same text as the command `trace diff`."""
 
     def __init__(
         self, first: tuple[str, Trace], second: tuple[str, Trace], tolerance: float, *, is_estimate: bool = False
@@ -58,7 +58,7 @@ class ReplayReport:
 
     @property
     def is_same_program(self) -> bool | None:
-        """Return True if the same program made both traces, or None if the traces lack the data to decide."""
+        """Return True if the same program made both traces. Return None if the traces lack the data to decide."""
         return self.comparison.verdict.same
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class ReplayReport:
     __repr__ = __str__
 
     def to_html(self) -> str:
-        """Return the report that `trace report` writes, as a complete HTML document."""
+        """Return an HTML page like that of the command `trace report`."""
         with our_packages():
             from tui.report.page import NamedTrace, report_html
 
@@ -108,7 +108,8 @@ class InProcessGpu:
         return self._source.recorded.devices[0].name
 
     def timeline(self) -> Trace:
-        """Return the trace of the replay so far. Raise TraceError if the script did not use the virtual GPU."""
+        """Return a trace of everything that has run on the virtual GPU until now. Raise TraceError if the script did not use
+        the virtual GPU."""
         if self._stopped is not None:
             return self._stopped
         with our_packages():
@@ -132,7 +133,8 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare a trace, a library entry or a stopped virtual GPU (A) with the replay (B)."""
+        """Compare this replay with a trace file, a measured model such as "v100/resnet50", or a stopped virtual GPU. The report
+        calls this replay B."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(
@@ -151,7 +153,7 @@ class InProcessGpu:
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of allocated memory in bytes, or the highest peak of several devices."""
+        """Return the peak of allocated memory in bytes. With several devices, return the highest peak."""
         with our_packages():
             from traces.figures.summary import summarize
 
@@ -172,23 +174,24 @@ class InProcessGpu:
             return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
-        """Call `listener` with the error message whenever the script makes a CUDA call that is not emulated."""
+        """Call a function with an error message whenever the script makes a CUDA call that the virtual GPU does not support."""
         with our_packages():
             _child().watch_refusals(listener)
 
     def on_wait(self, listener: Callable[[], None] | None) -> None:
-        """Call `listener` each time the script waits for the GPU, in the thread that waits. Pass None to end the calls."""
+        """Call a function whenever a thread of the script waits for the GPU. The function runs in the waiting thread. Pass None
+        to end the calls."""
         with our_packages():
             _child().watch_waits(listener)
 
     def now_ns(self) -> int | None:
-        """Return the script's current time in the replay, or None if the script has not used the GPU."""
+        """Return the current time of the virtual GPU's clock, or None if the script has not used the GPU."""
         with our_packages():
             now_ns: int | None = _child().now_ns()
             return now_ns
 
     def values_not_computed(self) -> int:
-        """Return how many placeholder values the script has read from the GPU."""
+        """Return how many of the GPU values that the script has read were placeholders instead of computed values."""
         with our_packages():
             return int(_child().values_not_computed())
 
@@ -231,9 +234,9 @@ def start(
 ) -> InProcessGpu:
     """Start a virtual GPU in the current process.
 
-    The argument `what` is the path of a recording, a library entry such as "v100/resnet50", or a GPU such as "a100". For a GPU,
-    step times come from the library of published measurements, or are estimated. The arguments from `values` to `strict` have
-    the meaning of the options of `trace replay` with the same names.
+    The argument `what` is the path of a recording, a measured model such as "v100/resnet50", or a GPU such as "a100". If only a
+    GPU is given, step times are published measurements or estimates. All other arguments work like the options of `trace
+    replay` with the same names.
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:
@@ -264,7 +267,7 @@ def start(
 
 @contextmanager
 def gpu(what: str | os.PathLike[str], **options: Any) -> Iterator[InProcessGpu]:
-    """Run a block with a virtual GPU. The arguments are the same as for `start`.
+    """Run a block with a virtual GPU. The arguments are the same as for the function `start`.
 
         with trace_replay.gpu("v100", values="compute") as gpu: ...
     """
@@ -299,7 +302,7 @@ def _session(
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
-    # The 0 says that no process of the command `trace replay` controls the session.
+    # The argument 0 means that no parent process controls the session.
     return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
 
 

@@ -1,4 +1,4 @@
-"""Splits a command line into the options of trace, and the user's script with its arguments.
+"""Splits a command line into two parts: the options of `trace`, and the user's script with the script's arguments.
 
     trace replay [our options] SCRIPT [arguments of the script]
     trace replay [our options] -m MODULE [arguments of the module]
@@ -39,7 +39,7 @@ class Split(NamedTuple):
 
 
 def split(words: list[str], options: Mapping[str, bool]) -> Split:
-    """Split a command line. The dictionary `options` maps the name of an option to True if the option takes a value."""
+    """Split a command line. The dictionary `options` tells for each option name whether the option takes a value."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]
@@ -92,7 +92,7 @@ class ScriptCommand(Command):
 
 
 def tool_environment_note() -> str:
-    """Return a warning if uv or pipx installed trace into an environment without the user's packages."""
+    """Return a warning if `trace` runs in an isolated environment of uv or pipx, which lacks the user's packages."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

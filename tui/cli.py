@@ -144,7 +144,7 @@ def diff(
 ) -> int:
     """Compare two traces.
 
-    Exit codes: 0 same program, within the tolerance; 1 different program, or outside the tolerance; 2 error; 3 undecided.
+    Exit codes: 0 for the same program within the tolerance, 1 for a different program or time, 2 for errors, 3 if undecided.
     """
     if by is not None:
         from tui.commands.diff_by import by_function
@@ -164,7 +164,7 @@ def explain(
     second: Annotated[str, argument("B", "The trace to compare with it.")],
     json: JsonOption = False,
 ) -> int:
-    """Explain why B is slower or faster than A, largest effects first."""
+    """Explain why trace B is slower or faster than trace A. The largest effects come first."""
     from tui.commands.explain import run
 
     return run(first, second, json)
@@ -192,9 +192,9 @@ def view(
     screenshot: Annotated[Path | None, option("X.svg", "Save a picture of the app instead of opening it.")] = None,
     size: Annotated[str, option("COLUMNSxLINES", "The size of the terminal in the picture.")] = "130x40",
 ) -> int:
-    """Browse one or two traces as timelines in the terminal; press ? for the keys.
+    """Show one or two traces as timelines in the terminal. Press ? to list the keys.
 
-    Without a terminal, print the output of `trace info` or `trace diff`.
+    If stdout is not a terminal, print the output of `trace info` or `trace diff`.
     """
     from tui.commands.view import run, size_of
 
@@ -249,7 +249,7 @@ def report(
 )
 @from_options(ReplayOptions)
 def replay(options: ReplayOptions) -> int:
-    """Run an unmodified script at the pace of a recorded GPU, on this machine, without a GPU.
+    """Run an unmodified script on this machine without a GPU, at the speed of a recorded GPU.
 
     When the script ends, compare the replay with its recording and print the comparison on stderr. The script's exit code is
     passed through.
@@ -278,9 +278,10 @@ def replay(options: ReplayOptions) -> int:
 )
 @from_options(RecordOptions)
 def record(options: RecordOptions) -> int:
-    """Record an unmodified script on a machine with GPUs: steps, phases, kernels, memory and data loading.
+    """Record the steps, phases, kernels, memory and data loading of an unmodified script on a machine with GPUs.
 
-    A few steps run under torch.profiler; all others are timed with CUDA events. The script's exit code is passed through.
+    torch.profiler records a few training steps. All other steps are timed with CUDA events. The script's exit code is passed
+    through.
     """
     if options.sweep:
         from tui.commands.record_sweep import run_sweep
@@ -310,7 +311,7 @@ def fit(options: FitOptions) -> int:
     """Find out which GPUs a script fits on, and the largest batch size for each.
 
     Run the script's first steps with two batch sizes on a virtual GPU with unlimited memory. Repeat the script's memory
-    requests on a virtual GPU of every GPU model, to find out whether the requests succeed.
+    requests on a virtual GPU of each model, to find out whether the requests succeed.
     """
     from tui.commands.fit import run
 
@@ -334,9 +335,9 @@ def gate_init(
     recording: Annotated[str, argument("RECORDING", "A trace file, or a name from the library.")],
     output: Annotated[Path, option("BUDGETS.toml", "The file to write.", "-o", "--output")] = Path("budgets.toml"),
 ) -> int:
-    """Write a budget file with limits that replays of a recording should meet.
+    """Write a file with limits on step time and memory for replays of a recording.
 
-    The limits on step time and memory are the recording's own figures plus a margin for their spread.
+    Replays may exceed the recorded step time and memory peak by a small margin.
     """
     from tui.commands.gate import init
 
@@ -372,7 +373,7 @@ def library_list(
     source: Annotated[str, option("WORD", "Only entries whose source contains this.")] = "",
     json: JsonOption = False,
 ) -> int:
-    """List the entries of the library: bundled ones, your own, and those in TRACE_LIBRARY."""
+    """List the models and recordings in the bundled library, in your own library and in the folders of TRACE_LIBRARY."""
     from tui.commands.library import Filters, list_
 
     return list_(Filters(gpu, model, grain, source), json)
@@ -380,7 +381,8 @@ def library_list(
 
 @library.command("show", epilog="$ trace library show v100/resnet50\n$ trace library show v100/resnet50 --json")
 def library_show(name: ShownArgument, json: JsonOption = False) -> int:
-    """Show one library entry: board, software, source, measured batch sizes, memory limit, and what is estimated."""
+    """Show the measurements of one model in the library: GPU, software, source, batch sizes, memory limit, and estimated
+    parts."""
     from tui.commands.library import show
 
     return show(name, json)
@@ -392,7 +394,7 @@ def library_add(
     name: Annotated[str, option("GPU/MODEL", "The name of the entry. [default: from the file]")] = "",
     json: JsonOption = False,
 ) -> int:
-    """Copy a .cells file or a recording into your own library. Existing entries are never overwritten."""
+    """Copy a file of measurements (.cells) or a recording into your own library. Existing entries are never overwritten."""
     from tui.commands.library import add
 
     return add(file, name, json)
@@ -403,7 +405,7 @@ def library_check(
     files: Annotated[list[Path], argument("FILE...", "Files of measured entries (.cells), or recordings.")],
     json: JsonOption = False,
 ) -> int:
-    """Check files before they are added to the library.
+    """Check whether the library accepts files of measurements or recordings.
 
     Exit codes: 0 if all files are accepted, 1 if a file is rejected, 2 if a file cannot be read.
     """
@@ -435,7 +437,7 @@ def library_remove(name: EntryArgument, json: JsonOption = False) -> int:
 def stalls(options: StallsOptions) -> int:
     """Measure how long a script waits for data, find the cause (storage, preprocessing or pinning), and suggest a fix.
 
-    The script's data loader really runs; GPU times come from the recording. The script's output goes to stderr.
+    The script's data loader runs on this machine. GPU times come from the recording. The script's output goes to stderr.
     """
     from tui.commands.stalls import run
 
@@ -444,14 +446,15 @@ def stalls(options: StallsOptions) -> int:
 
 @app.command(rich_help_panel=CHECK, epilog="$ trace doctor\n$ trace doctor --json")
 def doctor(json: JsonOption = False) -> int:
-    """Check what works on this machine, and suggest fixes for what does not. Exit code 1: replays do not work."""
+    """Check what works on this machine, and suggest fixes for problems. Exit code 1: replays do not work."""
     from tui.commands.doctor import run
 
     return run(json)
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command line, and return the exit code. Print each expected error as one line on stderr."""
+    """Run one command line, and return the exit code. Print each expected error, such as a missing file, as one line on
+    stderr."""
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     try:

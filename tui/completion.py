@@ -1,4 +1,4 @@
-"""Completes the names of library entries, trace files and folders when the user presses Tab in the shell.
+"""Completes the names of trace files, folders and library models when the user presses Tab in the shell.
 
     trace_names("p1")    # ["p100-no-cudnn"]
 """

@@ -1,4 +1,4 @@
-"""Describes expected errors, such as a missing file, in one line for the user.
+"""Describes each expected error, such as a missing file, in one line for the user.
 
     line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
     line_for(ZeroDivisionError())  # None: a bug, show the traceback

@@ -69,7 +69,7 @@ def share_text(share: float | None) -> str:
 
 
 def rough_text(share: float | None) -> str:
-    """Format an estimated share without decimals, such as "21 %" for 0.214."""
+    """Format an estimated fraction as a percentage without decimals, such as "21 %" for 0.214."""
     return ABSENT if share is None else f"{100 * share:.0f} %"
 
 
@@ -86,12 +86,12 @@ def paint(text: str, style: str, *, colour: bool) -> str:
 
 
 def printable(text: str, *, colour: bool) -> str:
-    """Replace control sequences in the text, because names in a recording are untrusted."""
+    """Replace terminal control sequences, because names in a recording are untrusted input."""
     return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Format a figure for each device, or only the lowest and highest figures for more than four devices."""
+    """Format a number for each device. For more than four devices, format only the lowest and the highest number."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -99,14 +99,14 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
 
 
 def fit(text: str, width: int) -> str:
-    """Cut the text to at most `width` characters, with "…" at the cut."""
+    """Shorten a text to at most `width` characters, and end a shortened text with "…"."""
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Cut texts to at most `width` characters, so that different texts stay different."""
+    """Shorten texts to at most `width` characters without making different texts equal."""
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
     if not alike or width < _LEAST_APART:
@@ -124,7 +124,7 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Return a short name for each kernel, or the full name if two short names would be equal."""
+    """Return a short name for each kernel. If two kernels would have the same short name, return the full names."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 

@@ -3,7 +3,7 @@
     require_writable(Path("out/report.json"))  # before the long work; raises OSError
     write_json(Path("out/report.json"), facts)
 
-A file is first written under a temporary name, so an incomplete file never has the final name.
+A file is written under a temporary name and then renamed, so an interrupted command leaves no incomplete output file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Replace each closed standard stream by the null device. For example, `trace info T >&-` runs with a closed stdout."""
+    """Replace each closed standard stream by the null device. For example, the shell command `trace info T >&-` closes
+    stdout."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -36,7 +37,7 @@ def open_standard_streams() -> None:
 
 
 def show_text(text: str) -> None:
-    """Print text without control sequences, because names in a recording are untrusted."""
+    """Print text without terminal control sequences, because names in a recording are untrusted input."""
     print(printable(text, colour=look(sys.stdout)["colour"]))
 
 
@@ -45,7 +46,7 @@ def json_text(facts: object) -> str:
 
 
 def require_writable(path: Path | None) -> None:
-    """Raise OSError if the path probably cannot be written."""
+    """Raise OSError if a file at the path probably cannot be written."""
     if path is None:
         return
     if path.is_dir():

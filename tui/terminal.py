@@ -25,10 +25,10 @@ class Look(TypedDict):
 
 
 def look(stream: TextIO) -> Look:
-    """Return how wide text on a stream may be, and whether the text may have colour.
+    """Return the maximum width of text on a stream, and whether the text may contain colours.
 
-    Piped text is 100 columns wide and has no colour. The option `--color` takes precedence over the environment variable
-    NO_COLOR (no-color.org).
+    Text for a pipe is up to 100 columns wide and has no colour. The option `--color` takes precedence over the environment
+    variable NO_COLOR (no-color.org).
     """
     terminal = stream.isatty()
     choice = _asked(COLOUR, "auto")

@@ -1,4 +1,4 @@
-"""Finds the trace file or library entry that a name on the command line refers to.
+"""Finds the trace file for a name on the command line, which may be a path or the name of a recording in the library.
 
     find_trace("train.msgpack"), load_trace("p100-no-cudnn")
 """
@@ -16,7 +16,8 @@ from tui.running.narration import say
 
 
 def find_trace(name: str) -> Path:
-    """Return the path of a trace file, given a path or a library name. Raise TraceLibraryError for an unknown name."""
+    """Return the path of a trace file, given its path or its name in the library. Raise TraceLibraryError for an unknown
+    name."""
     path = find(name)
     new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
     if new_name is not None and any(entry.path == path for entry in entries()):
@@ -29,7 +30,7 @@ def load_trace(name: str) -> Trace:
 
 
 def load_replayable(name: str) -> tuple[Path, Trace]:
-    """Return the file and the trace. Raise TraceError if the trace has no GPU work."""
+    """Return the path of the trace file, and the trace. Raise TraceError if no GPU work was recorded."""
     path = find_trace(name).resolve()
     trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):

@@ -1,4 +1,4 @@
-"""Runs `trace diff A B --by function`, which compares the GPU time that each Python function launched."""
+"""Runs `trace diff A B --by function`, which compares the GPU time of each Python function in two traces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tui.trace_names import load_trace
 class FunctionFacts(FunctionChange):
     """Compares the GPU time of one Python function in two traces.
 
-    `recorded` or `replayed` is null if the first or the second trace does not contain the Python function.
+    The field `recorded` is null if the Python function is missing from the first trace. The field `replayed` is null if the
+    Python function is missing from the second trace.
     """
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace
@@ -26,7 +27,7 @@ class FunctionFacts(FunctionChange):
 
 @dataclass(frozen=True)
 class DiffByFunctionFacts:
-    """Lists the Python functions in two traces, sorted by how much their GPU time changed."""
+    """Lists the Python functions in two traces, sorted by the change of their GPU time."""
 
     functions: list[FunctionFacts]
 

@@ -73,13 +73,10 @@ class KernelFacts(TypedDict, total=False):
 
 
 class TorchFacts(KernelFacts):
-    """Contains the output of the program `_ASK_TORCH`, which runs in a child process.
-
-    The string `build` is the CUDA or ROCm version, or empty for a CPU build.
-    """
+    """Describes the PyTorch installation of this machine."""
 
     version: str
-    build: str
+    build: str  # the CUDA or ROCm version, empty for a CPU build
     gpus: list[str]
     profiled: int
 
@@ -92,19 +89,19 @@ class Health(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Describes the result of one check. The text `advice` suggests a fix, or is empty if there is no problem."""
+    """Describes the result of one check."""
 
     check: str
     state: Health
     told: str
-    advice: str = ""
+    advice: str = ""  # a suggested fix, empty if there is no problem
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorFacts:
-    """Lists the checks of this machine. The value `works` is false if replays cannot work on this machine."""
+    """Lists the checks of this machine."""
 
-    works: bool
+    works: bool  # false if replays cannot work on this machine
     findings: list[Diagnosis]
 
 
@@ -209,7 +206,7 @@ def _locked_memory() -> Iterator[Diagnosis]:
 
 
 def _may_lock_anything() -> bool:
-    """Return True if this process has CAP_IPC_LOCK, which overrides Linux's limit on locked memory."""
+    """Return True if this process has CAP_IPC_LOCK, the Linux privilege to lock any amount of memory."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(effective >> _CAP_IPC_LOCK & 1)

@@ -1,4 +1,4 @@
-"""Finds the step time of a script on each GPU for `trace fit`, either measured or estimated.
+"""Finds the measured or estimated step time of a script on each GPU, for the command `trace fit`.
 
     known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
@@ -38,8 +38,6 @@ ESTIMATED = "estimated"  # an estimated step time has a source that begins with 
 
 @dataclass(frozen=True)
 class StepTime:
-    """Contains the time of a training step, and the source of the time."""
-
     step_ns: int
     source: str
     is_estimate: bool
@@ -50,7 +48,7 @@ class StepTime:
 class KnownTimes:
     """Finds the step time of a training script on each GPU.
 
-    For scripts without training, the forward pass counts as the step.
+    For scripts without training, the step time is the time of the forward pass.
     """
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
@@ -112,7 +110,7 @@ class KnownTimes:
 
     @cached_property
     def _measured_over_estimated(self) -> list[tuple[str, float]]:
-        """Return the ratio of measured to estimated step time for each library entry, and the entry's name."""
+        """For each measured model in the library, return the model's name and the ratio of measured to estimated step time."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 

@@ -46,7 +46,7 @@ _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Filters:
-    """Selects library entries by words or by patterns such as `wide*`. An empty filter accepts every entry."""
+    """Selects GPUs and networks in the library by words or by patterns such as `wide*`. An empty filter selects everything."""
 
     gpu: str = ""
     model: str = ""
@@ -60,7 +60,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class ListFacts:
-    """Lists the library entries that match the user's filters."""
+    """Lists the measured models and the recordings in the library that match the user's filters."""
 
     entries: list[EntryFacts]
     faults: list[str]  # files of the library that cannot be read
@@ -81,8 +81,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class CellMemory:
-    """Lists batch sizes, and the GPU memory that training a network needs at each of them. All three lists have the same
-    length."""
+    """Contains the GPU memory that training a network needs at each batch size. All three lists have the same length."""
 
     batches: list[int]
     peak_bytes: list[int]
@@ -91,7 +90,8 @@ class CellMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """Contains the measured step times of one network on one GPU. Each list has one value for each batch size in `batches`."""
+    """Contains the measured step times of one network on one GPU. All lists of measurements are in the order of the list
+    `batches`."""
 
     name: str
     board: Board
@@ -213,7 +213,7 @@ def _shown_cell(name: str) -> LibraryCell:
 
 
 def add(path: Path, name: str, json: bool) -> int:
-    """Copy a file into the user's own library, but never overwrite a file."""
+    """Copy a file into the user's own library. Existing files are never overwritten."""
     file = read_cells(path) if path.suffix == SUFFIX else None
     trace = load(find(path)) if file is None else Trace()
     gpu, model = gpu_of(trace, gpus()) if file is None else file.gpu, path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)
@@ -254,8 +254,7 @@ def add(path: Path, name: str, json: bool) -> int:
 
 
 def check(paths: list[Path], json: bool) -> int:
-    """Return 0 if the library accepts all files, and 1 if a file has a problem. Return the exit code 2 if a file cannot be
-    read."""
+    """Return the exit code: 0 if the library accepts all files, 1 if it rejects a file, 2 if a file cannot be read."""
     faults_by_path: dict[str, list[Fault]] = {}
     failed = False
     for path in paths:
@@ -278,7 +277,7 @@ def check(paths: list[Path], json: bool) -> int:
 
 
 def remove(name: str, json: bool) -> int:
-    """Remove an entry from the user's own library."""
+    """Remove a measured model or a recording from the user's own library."""
     own = user_folder()
     recording = own / f"{name}{TRACE_SUFFIX}"
     target = recording

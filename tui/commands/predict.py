@@ -1,4 +1,4 @@
-"""Runs `trace predict`, which estimates the step time of a recorded program under other conditions.
+"""Runs `trace predict`, which estimates a program's step time for another GPU, batch size or number of GPUs.
 
     run(PredictOptions("v100.msgpack", on_gpu="T4"))
 """
@@ -27,7 +27,7 @@ _GPUS = (1, 2, 4, 8)
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionFacts(PredictedFigures):
-    """Contains the predicted step times of a program under other conditions. Times are in nanoseconds per step."""
+    """Contains the predicted times of a program on another GPU or at another batch size. Times are in nanoseconds per step."""
 
     estimated: bool  # always true
     conditions: Conditions
@@ -37,7 +37,7 @@ class PredictionFacts(PredictedFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFacts:
-    """Contains one prediction for each combination of the conditions that `--sweep` varies."""
+    """Contains one prediction for each combination of the values in the option `--sweep`."""
 
     estimated: bool = True  # always true
     sweep: str

@@ -1,4 +1,4 @@
-"""Runs `trace record`, which records a training script in a child process and then writes one trace file.
+"""Runs `trace record`, which records a training script in a child process and writes a trace file.
 
     $ trace record train.py --epochs 1
     trace: wrote train.msgpack (212.4 KiB): 40 steps (3 warm-up, 32 clean, 5 profiled) of train.py
@@ -6,7 +6,7 @@
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Each training process writes its own file, and `trace record` merges all files at the end. If the recording is killed, `trace
+Each training process writes its own file, and `trace record` merges all files at the end. If `trace record` is killed, `trace
 info train.msgpack.<pid>.part` can still read the file of one process.
 """
 

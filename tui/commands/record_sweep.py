@@ -7,7 +7,7 @@
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
-The output file is written again after each run, so a killed command loses only its last run.
+The output file is updated after each run of the script, so a killed command loses only the run in progress.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contains the script's option for the batch size, and the batch sizes to record."""
+    """Contains the batch sizes to record, and the name of the script's option for the batch size."""
 
     text: str  # the sweep as typed by the user
     before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "
@@ -64,7 +64,7 @@ class Sweep:
 def run_sweep(record: RecordOptions) -> int:
     """Record the script at each batch size, and return an exit code.
 
-    If a batch size runs out of memory, larger batch sizes are skipped. The exit code is 0 if at least one batch size was
+    If GPU memory runs out at a batch size, larger batch sizes are skipped. The exit code is 0 if at least one batch size was
     recorded.
     """
     sweep = Sweep.of(record.sweep)
@@ -130,7 +130,7 @@ def _cells(measured: list[Trace], output: Path, sweep: Sweep, out_of_memory: int
 
 
 def _values(text: str) -> tuple[int, ...]:
-    """Return the batch sizes in a text: 1, 2 and 4 for "1..4", or 8, 16 and 24 for "8..24+8"."""
+    """Parse a list of batch sizes: "1..4" means 1, 2 and 4, and "8..24+8" means 8, 16 and 24."""
     if (found := _RANGE.fullmatch(text)) is not None:
         first, last, step = int(found[1]), int(found[2]), int(found[3] or 0)
         if not 0 < first <= last or (step and (last - first) // step > _MOST_RUNS):

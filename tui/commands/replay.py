@@ -108,7 +108,7 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 
 
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
-    """Return the configuration of a replay. Raise TraceError if the recording lacks data that the options need."""
+    """Return the configuration of a replay. Raise TraceError if an option needs data that the recording lacks."""
     gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
     require_kernels_of_one(config.gpus, gpus, bool(len(work_rows(recorded))))
     loader = "recorded" if config.clock == "recorded" else config.loader

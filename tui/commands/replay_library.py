@@ -1,4 +1,4 @@
-"""Finds the library entry for `trace replay`, and builds a trace from the entry's step times.
+"""Builds a trace for `trace replay` from the step times that the library contains for a model.
 
     choice = choice_of("", gpu="v100", estimate=False)          # by the script's workload
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
@@ -40,7 +40,7 @@ _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"}
 
 @dataclass(frozen=True)
 class ReplaySource:
-    """Provides the times for a replay: from a recording, from a library entry, or estimated for a GPU."""
+    """Provides the times for a replay, from a recording, from published measurements, or from estimates."""
 
     name: str
     recorded: Trace
@@ -58,7 +58,7 @@ class ReplaySource:
         return path
 
     def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
-        """Return the trace to compare with the replay, and True if all times of the replay are estimates."""
+        """Return the trace to compare with the replay, and whether all times of the replay are estimates."""
         is_estimate = (self.gpu is not None or self.is_estimate) and not was_measured(replayed)
         recorded = self.recorded if self.gpu is None else driven_by(replayed, self.gpu, self.recorded)
         return recorded, is_estimate
@@ -79,7 +79,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Return True if a word names a GPU, but neither a trace file nor a library entry."""
+    """Return True if a word is the name of a GPU. A trace file or a library name such as "v100/resnet50" takes precedence."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False
@@ -89,7 +89,7 @@ def is_gpu_name(name: str) -> bool:
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
-    """Return the library entry for the options `--gpu` and `--trace`. Return None if `--trace` names a recording."""
+    """Choose measurements from the library by the options `--gpu` and `--trace`. Return None if `--trace` names a recording."""
     if gpu and trace:
         raise TraceLibraryError(f"--gpu {gpu} and --trace {trace} both choose the times; give only one of them")
     if gpu:
@@ -108,7 +108,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks(gpu: str) -> bool:
-    """Return True if the trace library contains no measurements on a GPU. Raise TraceLibraryError for an unknown GPU."""
+    """Return True if the library contains no measurements on a GPU. Raise TraceLibraryError for an unknown GPU."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:
@@ -121,7 +121,7 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str, gpus: int = 1) -> Trace:
-    """Return a trace that describes a GPU, but has no steps, for replays on a GPU without published times."""
+    """Return a trace without steps that describes a GPU. Replays use the trace if no measurements on the GPU are published."""
     # see Note [A card that the library lacks]
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
@@ -194,7 +194,7 @@ def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:
 
 
 def require_phases_enough(strict: bool, gpus: int) -> None:
-    """Raise TraceLibraryError for options that need a recording with kernels."""
+    """Raise TraceLibraryError if an option needs a recording with kernels."""
     if strict:
         raise TraceLibraryError("--strict needs recorded ops, but the library's measurements have only phases; drop it")
     if gpus > 1:

@@ -1,7 +1,7 @@
 """Runs `trace replay --view`, which shows the timeline app during a replay.
 
-The script's output is shown in the app, and printed to the terminal when the app is closed. The script's stdin is empty,
-because the app reads the keyboard.
+The timeline app shows the script's output, and prints all output to the terminal when the app is closed. The script's stdin is
+empty, because the app reads the keyboard.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run_with_view(
 
 
 def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    """Wait until the script ends, but leave the exit status of the script's process to other code."""
+    """Wait until the script ends, but do not reap the script's process."""
     done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if done is None:
         return

@@ -47,14 +47,15 @@ _RATE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StallsFacts(Stalls):
-    """Contains the data stalls of one script, as shares of a step's time."""
+    """Contains how long a script waits for data, as fractions of the step time."""
 
     preparation_share: float  # share of a step spent waiting for batches when the data is cached
     fetch_share: float | None  # share of a step spent waiting for storage
 
 
 def disk_of(text: str) -> Disk:
-    """Return the disk with a name such as "ssd" or a speed such as "530MB/s". Raise TraceError for other text."""
+    """Parse the name of a disk type, such as "ssd", or the speed of a disk, such as "530MB/s". Raise TraceError for other
+    text."""
     if text in DISKS:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())
@@ -66,7 +67,7 @@ def disk_of(text: str) -> Disk:
 
 
 def counts_of(text: str) -> tuple[int, ...]:
-    """Return (1, 2, 4) for the text "1,2,4". Raise TraceError for invalid text."""
+    """Parse comma-separated numbers, such as "1,2,4". Raise TraceError for invalid text."""
     parts = [part.strip() for part in text.split(",")] if text else []
     if not all(part.isdecimal() and 0 < int(part) <= MOST_WORKERS for part in parts):
         raise TraceError(f"--cores {text!r} is not a list of core counts; write 1,2,4 (at most {MOST_WORKERS})")

@@ -3,7 +3,7 @@
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
 
-The charts are drawn without matplotlib, because matplotlib cannot use the colours of the HTML page.
+The charts do not use matplotlib, because a matplotlib chart cannot follow the colour scheme of the HTML page.
 """
 
 from __future__ import annotations
@@ -29,24 +29,21 @@ PLAIN = {
 
 
 def escape(text: str) -> str:
-    """Escape text for XML, and replace characters that XML forbids."""
+    """Escape special characters for XML, and replace characters that are not allowed in XML."""
     return html.escape(printable(text, colour=False))
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """Contains the points of a line in a chart. Points at the x values in `faded` are drawn in a paler colour.
-
-    The string `side` is "a" for the first trace and "b" for the second trace.
-    """
+    """Contains the points of a line in a chart."""
 
     name: str
     x: Column
     y: Column
-    side: str
+    side: str  # "a" for the first trace, "b" for the second trace
     is_stepped: bool = False
     has_dots: bool = False
-    faded: frozenset[float] = frozenset()
+    faded: frozenset[float] = frozenset()  # x values whose points are drawn in a paler colour
 
 
 def line_chart(
@@ -58,7 +55,7 @@ def line_chart(
     limit: tuple[str, float] | None = None,
     has_whole_x: bool = False,
 ) -> str:
-    """Return a line chart. The argument `band` is a range of y values to shade."""
+    """Return a line chart. The argument `band` is a range of y values with a shaded background."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return ""

@@ -1,4 +1,4 @@
-"""Formats a comparison of two traces as Markdown for a build summary.
+"""Formats a comparison of two traces as Markdown, for the summary page of a CI build.
 
     print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
 """

@@ -31,7 +31,8 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Explain why a run produced no results. Print nothing if the script failed, because Python has printed the error."""
+    """Explain why a run produced no results. Print no message if the script failed, because Python has already printed the
+    error."""
     if result.returncode:
         return
     if result.pid not in result.booted:

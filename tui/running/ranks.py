@@ -1,4 +1,4 @@
-"""Checks before a run whether this machine can run a given number of ranks.
+"""Checks whether this machine has enough memory for a given number of ranks.
 
     require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 11.9 GiB, and 4.0 GiB are available
 """
@@ -16,7 +16,7 @@ from tui.running.narration import say
 
 
 def require_ranks(count: int, available: int | None) -> None:
-    """Raise TraceError if `count` ranks need more memory than the `available` bytes."""
+    """Raise TraceError if the given number of ranks needs more memory than is available."""
     if not count:
         return
     machine = ranks_per_machine(count)
@@ -32,7 +32,8 @@ def require_ranks(count: int, available: int | None) -> None:
 
 
 def require_torchrun(words: list[str]) -> None:
-    """Raise TraceError if the option `--nproc-per-node` of `torchrun` exceeds PyTorch's limit of 128 GPUs per machine."""
+    """Raise TraceError if the option `--nproc-per-node` of `torchrun` exceeds 128, PyTorch's maximum number of GPUs per
+    machine."""
     found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
     if found is not None and int(found[1]) > MOST_DEVICES:
         raise TraceError(

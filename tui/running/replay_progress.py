@@ -4,7 +4,7 @@
         run_child(..., meanwhile=meanwhile)
     # trace: step 40 of 500, 2.1 steps/s, 3 min 39 s left
 
-The total number of steps comes from an option of the script, such as `--steps`, or from the recording.
+The expected number of steps comes from an option of the script, such as `--steps`, or from the recording.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 @contextmanager
 def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yield a function that prints the progress of the script with a given process ID."""
+    """Yield a function that takes the process ID of a script and prints the script's progress."""
     done = threading.Event()
     expected = expected_steps(words, recorded)
 
@@ -46,7 +46,7 @@ def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iter
 
 
 def expected_steps(words: Sequence[str], recorded: Trace) -> int | None:
-    """Return the number of steps that the script will probably run, or None if unknown."""
+    """Guess the number of steps that the script will run. Return None if there is no basis for a guess."""
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if found := _STEPS_OPTION.match(word):
             number = found[1] or following

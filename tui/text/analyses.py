@@ -1,4 +1,4 @@
-"""Formats analyses of traces as tables, such as idle time, launches and communication.
+"""Formats the results of analyses as tables, such as GPU idle time, kernel launches and communication.
 
     for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
     for head, rows in both_sections(comparison.analyses): ...                   # of two
@@ -37,7 +37,7 @@ REASONS = {
 
 
 def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield sections of text, each as a title and a list of lines. A section without data has no lines."""
+    """Yield the title and the lines of each section of text. A section without data has no lines."""
     for title, head, cells in analysis_rows(of):
         yield title, table(head, cells, width=width, indent=2)
 
@@ -185,9 +185,10 @@ def _indented(path: str) -> str:
 
 
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
-    """Return table rows with the GPU idle time per step for each reason.
+    """Return one table row for each reason why a GPU is idle, with the idle time per step.
 
-    The table has a column for each device, or one column of mean values if `together` is True.
+    If the argument `together` is True, the table has one column with mean values. Otherwise, the table has a column for each
+    device.
     """
     columns = [idle] if together else [{device: of} for device, of in idle.items()]
     times = [idle_per_step(of) for of in columns]
@@ -195,7 +196,7 @@ def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
 
 
 def idle_per_step(idle: dict[str, IdleTime]) -> dict[str, float]:
-    """Return for each reason the mean GPU idle time in nanoseconds per step and device."""
+    """For each reason why a GPU is idle, return the mean idle time in nanoseconds per step and device."""
     return {
         words: sum(of.by_reason[reason] / max(of.steps, 1) for of in idle.values()) / max(len(idle), 1)
         for reason, words in REASONS.items()

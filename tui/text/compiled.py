@@ -1,4 +1,4 @@
-"""Formats notes on compiled code, such as the regions of torch.compile, graph breaks and recompilations.
+"""Formats notes on torch.compile, such as the number of compiled regions, graph breaks and recompilations.
 
     compilation_difference(comparison)       # "The script compiles into 43 regions, the recording into 2."
 """
@@ -170,6 +170,6 @@ def _fused_row(of: FusedOps) -> tuple[Value, ...]:
 
 
 def _fused_ops(kernel: str) -> str:
-    """Return the ops in the name of a Triton kernel, such as "gelu_add" for "triton_poi_fused_gelu_add_0"."""
+    """Extract the op names from the name of a Triton kernel, such as "gelu_add" from "triton_poi_fused_gelu_add_0"."""
     ops = kernel.partition("_fused_")[2].rstrip("0123456789").strip("_") or kernel
     return ops if len(ops) <= _LONGEST_NAME else f"{ops[:_LONGEST_NAME]}..."

@@ -3,7 +3,7 @@
     comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
     print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
 
-Red marks times that became longer, and blue marks times that became shorter.
+Red marks longer times in the second trace, and blue marks shorter times.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """Return the report for a terminal of `width` columns.
+    """Return the text of `trace diff`, wrapped to `width` columns.
 
-    The argument `next_step` is a command that the report suggests at its end.
+    The argument `next_step` is a command to suggest in the last line.
     """
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.largest_reason(), ""]
@@ -110,7 +110,7 @@ def diff_text(
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return the verdict of the comparison as sentences, each with a style such as "green" or "bold"."""
+    """Return sentences that say whether the comparison passed or failed, each with a style such as "green" or "bold"."""
     verdict = comparison.verdict
     if verdict.same is None:
         text = "NOT JUDGED: the traces do not show whether this is the same program."
@@ -140,7 +140,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def reason_texts(reasons: Sequence[Reason]) -> list[str]:
-    """Return the text of each reason, with shortened kernel names."""
+    """Describe each reason for a slower or faster step in words, with shortened kernel names."""
     names = list(dict.fromkeys(name for reason in reasons for name in reason.names))
     shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
     texts = []
@@ -436,7 +436,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # All kernel names are shortened in one call, so that a kernel has the same short name in every table.
+        # One call shortens all kernel names, so a kernel has the same short name in every table.
         changed = [change for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         names = fit_apart(labels_of(changed), max(self.width - _CHANGE_FIGURES, 16))
         shown = dict(zip(changed, names, strict=True))

@@ -1,4 +1,4 @@
-"""Formats the result of `trace fit`: the memory that a script needs, and one row for each GPU.
+"""Formats the result of `trace fit`: the memory that a script needs, and a table of GPUs.
 
     for line in fit_lines(need, found, width=100, colour=False): print(line)
 """
@@ -42,7 +42,8 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. A measured limit of the batch size takes precedence over a simulated limit.
+    """Describes whether a script fits on one GPU. If the maximum batch size was measured on this GPU model, the measurement
+    takes precedence over the simulation.
     """
 
     card: Card
@@ -69,7 +70,7 @@ class CardFit:
 
     @property
     def fits_in_simulation(self) -> bool:
-        """Return True if the simulated allocator shows that the GPU has enough memory for the unchanged script."""
+        """Return True if the simulated allocator can serve all memory requests of the unchanged script on the GPU."""
         return self.fits and self.outcome.fits
 
     @property
@@ -109,7 +110,7 @@ class CardFit:
 
 @dataclass(frozen=True)
 class OutOfMemoryFacts:
-    """Describes the memory request that does not fit into the GPU's memory."""
+    """Describes the first memory request of the script that fails because the GPU's memory is too small."""
 
     step: int  # 1-based number of the step
     asked_bytes: int
@@ -117,7 +118,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """Contains the largest batch size of the script's model that was measured on a real GPU."""
+    """Contains the largest batch size at which the script's model ran on a real GPU."""
 
     entry: str  # the library entry with the measurement
     largest_batch: int | None
@@ -130,7 +131,7 @@ class LimitFacts:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Describes whether a script fits on one GPU, according to a measurement or a simulated allocator."""
+    """Describes whether a script fits on one GPU. The source is a measurement or a simulated allocator."""
 
     gpu: str
     memory_bytes: int

@@ -1,4 +1,4 @@
-"""Formats notes about how a replay ran, for example its speed and its clock.
+"""Formats notes about a replay, for example about the replay's speed and clock.
 
     pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
 """
@@ -43,7 +43,7 @@ def loader_note(comparison: Comparison) -> str:
 
 
 def values_sentences(comparison: Comparison) -> list[str]:
-    """Return notes about placeholder values that the script read from tensors."""
+    """Return notes if the script read placeholder values from tensors instead of computed values."""
     if comparison.values.computed:
         return ["Values were computed on this machine's CPU; GPU times are from the trace."]
     sentences = []
@@ -61,9 +61,8 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Return a note if the script waited for a CUDA event that was never recorded.
-
-    In CUDA, waiting for an event that was never recorded has no effect.
+    """Return a note if the script waited for a CUDA event without recording the event first. CUDA ignores waits for unrecorded
+    events.
     """
     count = comparison.events_never_recorded
     if not count:

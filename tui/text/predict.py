@@ -16,8 +16,8 @@ _PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParalle
 def prediction_text(
     prediction: Prediction, name: str, cost: float | None, output: Path | None, *, width: int = 80, colour: bool = False
 ) -> str:
-    """Return the text for one prediction. The argument `cost` is the amount of money per sample, in the currency of
-    `--price`."""
+    """Return the text for one prediction. The argument `cost` is the price of one training sample, in the currency of the
+    option `--price`."""
     lines = [
         paint(f"ESTIMATE, not a measurement: {name} {_asked(prediction)}", "bold", colour=colour),
         f"step {time_text(prediction.step.recorded_ns)} recorded, about {time_text(prediction.step.predicted_ns)} predicted"

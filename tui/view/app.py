@@ -1,4 +1,4 @@
-"""Defines the timeline app with its widgets. A thread loads the traces and passes new data to the app.
+"""Defines the timeline app with its widgets. A background thread loads the traces and passes new data to the app.
 
     ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
 """
@@ -80,7 +80,7 @@ class Keys(Footer):
 
 
 class ViewApp(App[int]):
-    """Implements the timeline app. If loading a trace fails, the attribute `failure` has the exception."""
+    """Implements the timeline app. If loading a trace fails, the exception is stored in the attribute `failure`."""
 
     TITLE = "trace view"
     CSS = f"""
@@ -222,8 +222,8 @@ class ViewApp(App[int]):
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """Load the traces in a background thread. The thread waits only briefly for the user interface, because Python cannot
-        exit before the thread ends."""
+        """Load the traces in a background thread. The thread never waits long for the user interface, because Python exits only
+        after the thread has ended."""
         try:
             for stage in self._stages:
                 if self._shut:

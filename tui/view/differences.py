@@ -4,7 +4,7 @@
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
-Kernels with the same name, op and phase are combined into one difference.
+Differences between kernels with the same name, op and phase are combined into one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORDS = {
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
     """Return up to TABLE_ROWS differences, largest first.
 
-    Differences in warm-up steps and in waits for data are returned only if `everything` is true.
+    Warm-up steps and waits for data are ignored, unless `everything` is true.
     """
     found = scene.counterparts
     if found is None:
@@ -52,7 +52,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return the indices of the steps to compare, or [0] for traces without steps."""
+    """Return the indices of the step pairs to compare. For traces without steps, return [0]."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

@@ -1,4 +1,4 @@
-"""Lists all keys of the timeline app, and the methods that the keys call."""
+"""Lists all keys of the timeline app, and the method to call for each key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """Describes one key of the timeline app, and names the method that the key calls."""
+    """Describes one key of the timeline app, and names the method to call when the key is pressed."""
 
     keys: str
     shown: str

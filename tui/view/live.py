@@ -1,10 +1,10 @@
-"""Follows a running replay, so the timeline app can show the steps that were replayed so far.
+"""Reads the timeline of a running replay, so the timeline app can show all steps that have already run.
 
     live = Live(("v100", recorded), folder_of_timelines)
     for stage in live.stages(): ...          # one stage after each step, or after several short steps
     live.finish(0)                           # the script has ended with exit code 0, so the last stage is complete
 
-The replay writes its timeline step by step into a file (traces/format/growing_file.py).
+After each step, the replay appends the step's events to a file (traces/format/growing_file.py).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # The app shows the timeline file that the script's process writes. Until the script's process has written a
-            # timeline file, the app shows the largest file of the script's child processes.
+            # The app shows the timeline file of the script's process. If only child processes of the script have written
+            # timeline files, the app shows the largest of their files.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

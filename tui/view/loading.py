@@ -24,7 +24,7 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str]) -> Iterator[Stage]:
-    """Start to read the first trace in a thread, and return an iterator over the stages of loading."""
+    """Start to read the first trace in a thread. Return an iterator over the progress of loading all traces."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0])
     pool.shutdown(wait=False)

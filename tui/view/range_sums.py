@@ -1,4 +1,4 @@
-"""Computes sums over a time range of each trace, such as GPU busy time and the time of each kernel.
+"""Computes the GPU busy time, the time of each kernel and other sums in a time range of a trace.
 
     sums = range_sums(scene, axis, begin_ns, end_ns)[0]
     sums.length_ns, sums.busy_ns       # length of the trace's part of the range, and busy time summed over devices

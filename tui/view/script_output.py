@@ -1,11 +1,11 @@
-"""Keeps a script's output while the timeline app uses the terminal, and prints the output later.
+"""Stores a script's output while the timeline app uses the terminal, and prints the output when the app is closed.
 
     with ScriptOutput.of_terminal() as output:
         Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: inherited
         app.run()                                                   # shows output.tail(20)
         output.release()                                            # prints everything kept, and new output at once
 
-The script writes to a pseudo-terminal, so the script still prints colours and progress bars.
+The script's output goes to a pseudo-terminal, so the script still prints colours and progress bars.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Keeps the last lines of a terminal's output. A carriage return starts the current line again, as in a terminal."""
+    """Keeps the last lines of a terminal's output. As in a terminal, text after a carriage return replaces the current line."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -52,7 +52,8 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the script's output. The descriptors `stdout` and `stderr` are None for redirected streams."""
+    """Collects the script's output. The file descriptors `stdout` and `stderr` are None if the user has redirected the
+    stream."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
@@ -123,6 +124,6 @@ class ScriptOutput:
 
 
 def no_input() -> int | None:
-    """Return a descriptor of /dev/null if stdin is a terminal, because the user interface reads the keys. Return None if stdin
-    is a file or pipe. The caller must close the descriptor."""
+    """If stdin is a terminal, return a file descriptor of /dev/null, because the timeline app reads the keyboard. If stdin is a
+    file or a pipe, return None. The caller must close the descriptor."""
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

@@ -1,4 +1,4 @@
 """Implements what the keys of the timeline app do, with one class for each group of keys.
 
-The list `KEYS` in tui/view/keys.py assigns a method of one class to each key.
+For each key, the list `KEYS` in tui/view/keys.py names the method to call.
 """

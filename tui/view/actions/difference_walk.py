@@ -1,4 +1,4 @@
-"""Moves the cursor from one difference between two traces to the next."""
+"""Implements the keys that move the cursor to the next or the previous difference between two traces."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class DifferenceWalk:
         return self._all[1]
 
     def step(self, by: int) -> None:
-        """Move the cursor to the next difference (1) or to the previous difference (-1)."""
+        """Move the cursor to the next difference between two traces (1), or to the previous difference (-1)."""
         found = self.found()
         if self._context.scene.counterparts is None:
             self._context.tell("still looking for counterparts")

@@ -29,7 +29,7 @@ class Selection:
         self._context.change_window(lambda window: window.go(at_ns))
 
     def select(self, span: Span, at_ns: int | None = None, note: str = "") -> None:
-        """Select an event, and move the cursor as close to `at_ns` as possible within the event."""
+        """Select an event, and move the cursor to the point of the event that is closest to `at_ns`."""
         context = self._context
         context.following = False
         window = context.window

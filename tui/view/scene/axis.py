@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The axis is divided into sections called *slots*, for example one slot for each training step. If a slot is shorter in one trace
-than in the other trace, the shorter slot is followed by a gap.
+The time axis is divided into sections called *slots*, for example one slot for each training step. If a training step is
+shorter in one trace than in the other, a gap fills the rest of the section.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """Stores which part of a trace is shown in each section of the time axis."""
+    """Stores the start time and the end time of the part of a trace that each section of the time axis shows."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
         self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # position of `start_ns` on the axis
 
-        # Join slots into runs: within a run, each slot begins at the time at which the previous slot ends.
+        # Group adjacent slots into runs. Two slots are adjacent if one slot begins at the time at which the other slot ends.
         starts = np.ones(len(self.start_ns), dtype=bool)
         starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
         self._run = np.cumsum(starts) - 1
@@ -45,7 +45,7 @@ class SlotTimes:
     def times(self, at_ns: Any) -> Column:
         """Convert positions on the time axis to times in the trace.
 
-        For a position in a gap, return the time at which the gap began.
+        Inside a gap of the time axis, all positions are converted to the time at which the gap begins.
         """
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
@@ -101,7 +101,7 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Return the position of a time on the axis, or None if the axis does not show the time.
+        """Convert a time in the trace to a position on the time axis, or return None if the time is not shown.
 
         Args:
             near_ns: chooses between several positions
@@ -148,8 +148,11 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis. The two traces end at the same position in the first `flush_right` sections of the axis, and start
-        at the same position in all others."""
+        """Build a time axis. In each section of the axis, both traces start at the same position.
+
+        Args:
+            flush_right: number of sections at the beginning of the axis in which both traces end at the same position instead
+        """
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

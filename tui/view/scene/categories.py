@@ -1,8 +1,8 @@
-"""Determines the category of an event, which gives the event's colour on the timeline.
+"""Determines the category of an event, such as matrix multiplication. The category determines the event's colour.
 
     of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
 
-The first rule that matches a kernel's name determines the kernel's category.
+A list of rules maps kernel names to categories. The first rule that matches is used.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """Lists the kinds of work. All values are below 24, because the enum Sign uses the numbers from 24 for its own colour
-    codes."""
+    """Lists the kinds of work. All values are below 24, because the enum `Sign` uses the colour codes from 24 upwards."""
 
     LOADER = 0
     H2D = 1

@@ -1,9 +1,9 @@
-"""Draws rows of the timeline as characters with colour codes, independently of the terminal.
+"""Draws each row of the timeline as characters with colour codes that do not depend on the terminal.
 
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-The height of the bar in each screen column shows which share of the time is busy.
+In each screen column, the height of a bar shows which fraction of the column's time is busy.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# The lowest five bits of a colour code contain the number of a kind of work (`Category`) or of a `Sign`. The next three bits
-# are the following flags. The bits from BEHIND upwards contain 1 + the category of the background.
+# The lowest five bits of a colour code contain a value of the enum `Category` or of the enum `Sign`. The next three bits are
+# the flags NAMED, HANGING and LIT. The bits from BEHIND upwards contain 1 + the category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range
@@ -41,8 +41,7 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Lists colour codes for characters that do not represent GPU work, such as the signs for differences between two
-    traces."""
+    """Lists colour codes for characters that do not represent GPU work, such as "+" for longer kernels in the second trace."""
 
     BLANK = 24
     MORE = 25  # the replay is busier
@@ -75,7 +74,7 @@ class CharacterRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """Stores the time of each kind of work in the time span of each screen column, in nanoseconds."""
+    """Stores for each screen column how many nanoseconds each kind of GPU work takes."""
 
     by_category: dict[int, Column]
     total_ns: Column
@@ -238,7 +237,7 @@ def anything(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Return a sign for each screen column, such as "+" for an increase of more than `least`."""
+    """For each screen column, return "+" for an increase, "-" for a decrease, "=" for no change, or "~" for other work."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

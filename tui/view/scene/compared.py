@@ -54,7 +54,7 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """For each screen column, return a sign that shows how two traces differ.
+    """For each screen column, return a character that shows how two traces differ, such as "+" for longer kernels.
 
     Args:
         by_place: if True, two kernels differ if they are at different positions on the time axis

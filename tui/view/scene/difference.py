@@ -1,4 +1,4 @@
-"""Describes one difference between two traces: the kind, the size, and the place of the largest change."""
+"""Describes one difference between two traces: what changed, by how much, and where the change is largest."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Stores the events in one row of the timeline. An event that overlaps earlier events is shortened, so that it begins when
-    the earlier events end."""
+    """Stores the events in one row of the timeline. If an event begins before the previous events have ended, the event's start
+    is moved to their end."""
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
         start = np.asarray(start_ns, dtype=np.int64)
@@ -42,7 +42,7 @@ class Lane:
         return len(self.start_ns)
 
     def covered(self, from_ns: Any, to_ns: Any) -> dict[int, Column]:
-        """Return for each category of work the busy nanoseconds in each time window [from, to)."""
+        """For each category of work, return how many nanoseconds of each time window [from, to) are busy."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjacent windows share edges: look each up once
             edges = np.append(begin, end[-1:])
@@ -55,7 +55,7 @@ class Lane:
         return np.asarray(end - begin)
 
     def at(self, time_ns: Any) -> Column:
-        """Return for each time the index of the event at that time, or NONE without an event."""
+        """For each given time, return the index of the event that is in progress, or NONE."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
@@ -80,7 +80,7 @@ class Lane:
 class Curve:
     """Represents a step function of time, such as allocated memory.
 
-    If `has_total` is False, the values do not include memory that was allocated before the recording.
+    If the attribute `has_total` is False, memory that was allocated before the recording is not included.
     """
 
     def __init__(self, time_ns: Any, value: Any, has_total: bool = True) -> None:
@@ -104,8 +104,8 @@ class Curve:
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # Every second result is dropped, because `np.maximum.reduceat` also computes the maxima between the windows. A zero is
-        # appended, because `np.maximum.reduceat` accepts only indices of existing elements.
+        # `np.maximum.reduceat` computes a maximum for each time window and for each gap between two windows. The slice [::2]
+        # drops the gaps. The appended zero makes the end of the array a valid index.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])

@@ -51,7 +51,7 @@ TABLE_ROWS = 1000  # maximum length of a list of changes, because longer tables 
 
 @dataclass(frozen=True)
 class SceneRow:
-    """Represents one row of the timeline, which shows the same kind of events from both traces."""
+    """Represents one row of the timeline, such as a CUDA stream, with the events of both traces."""
 
     key: TrackKey
     label: str
@@ -72,7 +72,7 @@ class SceneRow:
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
-        """Return the groups of rows that contain this row and can be collapsed into one row, smallest group first."""
+        """Return all collapsible groups of rows that contain this row, smallest group first."""
         rank = Fold("rank", self.key.rank)
         ranks = () if self.similar is None or self.key.position == SIMILAR else (Fold("ranks", self.similar),)
         if self.kind is TrackKind.HOST and self.key.detail:
@@ -91,9 +91,9 @@ class SceneRow:
 
 
 class RankOrder(NamedTuple):
-    """Determines the order of ranks in the timeline. Ranks in `first` are shown above all other ranks."""
+    """Determines the order of ranks in the timeline."""
 
-    first: tuple[int, ...]
+    first: tuple[int, ...]  # ranks that are shown above all other ranks
     similar: tuple[int, ...]
 
 
@@ -187,7 +187,7 @@ class Scene:
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
 
     def unrecorded_bytes(self, row: int) -> int:
-        """Return how many bytes are missing from the first trace, because they were allocated before the recording began."""
+        """Estimate how many bytes are missing from the first trace, because they were allocated before its recording began."""
         curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
         pairs = [pair for pair in self.step_pairs if NONE not in pair]
         if not pairs or all(curve.has_total for curve in curves):

@@ -1,4 +1,4 @@
-"""Shortens names of kernels, ops and modules for one line of the timeline.
+"""Shortens the names of kernels, ops and modules so that they fit into one line of the timeline.
 
     short_name("void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>(...)")
     # "AddFunctor vectorized_elementwise_kernel"
@@ -12,8 +12,8 @@ from traces.analyses.modules import PREFIX
 from tui.formatting import kernel_text
 from tui.view.scene.character_rows import plain
 
-# CUTLASS launches all its kernels through a few function templates, so a template's name does not identify the kernel. The
-# template's argument contains the kernel's name.
+# CUTLASS launches all its kernels through a few function templates, so the name of the template does not tell which kernel
+# runs. The template's argument contains the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 

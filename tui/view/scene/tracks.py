@@ -25,7 +25,7 @@ from tui.view.scene.lanes import Curve, Lane
 
 
 class TrackKind(IntEnum):
-    """Lists the kinds of timeline rows. Rows with lower numbers are shown above rows with higher numbers."""
+    """Lists the kinds of timeline rows. The timeline shows the kind with the lowest number first."""
 
     PHASES = 0
     GPU = 1
@@ -37,16 +37,12 @@ class TrackKind(IntEnum):
 
 
 class TrackKey(NamedTuple):
-    """Identifies a row of the timeline, so that the rows of two traces can be matched.
-
-    In a row of a CUDA stream, the field `position` is the GPU's index and the field `detail` is the stream's number. In a row
-    of a host thread, `position` identifies the thread and `detail` is the depth of the call stack.
-    """
+    """Identifies a row of the timeline, so that the rows of two traces can be matched."""
 
     kind: TrackKind
     rank: int
-    position: int = 0
-    detail: int = 0
+    position: int = 0  # for example the index of a GPU, or a number for a host thread
+    detail: int = 0  # for example the number of a CUDA stream, or the depth of a call stack
 
 
 class Fold(NamedTuple):
@@ -113,7 +109,7 @@ def _phases_of_ranks(trace: Trace, rows: Column) -> Iterator[tuple[int, Column]]
 
 
 def gpu_tracks(trace: Trace) -> Tracks:
-    """Return one timeline row for each CUDA stream, or for each device if only the times of phases are known."""
+    """Return one timeline row for each CUDA stream. If only phases were recorded, return one row for each device."""
     spans, found = trace.device, Tracks()
     rows = work_rows(trace)
     if not len(rows):
@@ -149,7 +145,7 @@ def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Format ascending numbers, and abbreviate consecutive numbers: "0, 2-255"."""
+    """Format sorted numbers as text, with ranges of consecutive numbers, such as "0, 2-255"."""
     gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
     runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
@@ -249,7 +245,7 @@ def host_tracks(trace: Trace) -> Tracks:
 
 
 def stack_depth(trace: Trace) -> Column:
-    """Return the number of enclosing events for each host event, or NONE for the ProfilerStep events that mark whole steps."""
+    """Return the call depth of each host event. For ProfilerStep events, which mark whole steps, return NONE."""
     host = trace.host
     is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))
     depth = np.zeros(len(host), dtype=np.int16)
@@ -275,7 +271,7 @@ def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
 
 
 def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
-    """Group table rows by the values of one or more columns, and keep the order within each group."""
+    """Group table rows with equal values in one or more columns. Within a group, the rows keep their order."""
     for chosen in grouped(*keys):
         yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]
 

@@ -25,7 +25,7 @@ _SORTS = "123456789"
 
 
 class TableGrid(DataTable[Text], inherit_bindings=True):
-    """Shows a table. The arrow keys change to another tab, or scroll the table if Shift is pressed."""
+    """Shows a table. The left and right arrow keys change the tab. With Shift, the arrow keys scroll the table."""
 
     BINDINGS = [
         Binding("left", "ask('tab', -1)", "table", key_display="← →"),
@@ -171,7 +171,7 @@ class TablePanel(Widget):
         more = len(table.rows) - len(self._shown) if table is not None else 0
         if more:
             text = f"{count_text(more)} more rows are not shown, but are copied and saved;  {text}"
-        # The return type "void" is removed from kernel names, because in a narrow column it would take a line of its own.
+        # The prefix "void" is removed from kernel names, to save space in narrow columns.
         self.query_one("#name", Static).update(Text(plain(text).removeprefix("void ")))
 
     # --- events ---

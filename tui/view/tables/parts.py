@@ -1,4 +1,4 @@
-"""Defines the tables of the timeline app, whose columns have units and whose rows link to events.
+"""Defines the tables of the timeline app. Each column has a unit, and each row links to an event.
 
     csv_text(table)                            # values in the units given in the headings, and full names
 """
@@ -16,7 +16,7 @@ from tui.view.scene.difference import Difference
 
 
 class TableRow(NamedTuple):
-    """Stores the values of one table row, and the event that the timeline shows when the row is selected."""
+    """Stores the values of one table row, and the event to show when the user selects the row."""
 
     values: tuple[Value, ...]
     name: str = ""

@@ -3,7 +3,7 @@
     table = table_of(scene, "kernels")
     table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts
 
-For two traces, the times of kernels and ops are means per step, without warm-up steps.
+When two traces are compared, the times of kernels and ops are means per step, without warm-up steps.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
         for own in found
     ]
     shown = side_by_side("", what, figures, sides, scene.words)
-    share = 2 if len(found) == 1 else 4  # The column with the share of GPU time comes after the time columns.
+    share = 2 if len(found) == 1 else 4  # The percentage of GPU time is shown to the right of the times.
     rows = []
     for key, *values in shown.rows:
         both = [own.get(str(key)) for own in found]

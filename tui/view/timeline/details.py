@@ -1,4 +1,4 @@
-"""Describes one event in lines of text, which the app shows when the user presses Enter.
+"""Describes one event in text, for the dialog that the Enter key opens.
 
     details(scene, span, Alignment.STEP, at_ns)
     # ["volta_sgemm_128x64_nn", "kernel on cuda:0 stream 7", "duration    812.0 µs", ...]

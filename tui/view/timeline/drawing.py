@@ -1,4 +1,4 @@
-"""Draws the visible part of the timeline, line by line, and caches lines that have not changed.
+"""Draws the visible lines of the timeline. Lines that have not changed come from a cache.
 
     for line, cells in Drawing().frame(window): ...
 """
@@ -86,7 +86,7 @@ class Drawing:
         return np.where(found.total_ns > 0, dominant(found), np.uint16(Category.MEMORY))
 
     def busy(self, window: Window, row: int, side: int) -> Busy | None:
-        """Return how long the GPU or thread of a timeline row works in each screen column, or None if the row shows memory."""
+        """For each screen column, return how long the GPU or the thread is busy. Return None for rows that show memory."""
         if (lane := window.scene.rows[row].lane(side)) is None:
             return None
         self._look_again(window)

@@ -1,4 +1,4 @@
-"""Makes the lines at the top of the timeline app: the verdict, step times, GPU busy share and memory peak.
+"""Makes the top lines of the timeline app: the result of the comparison, step times, GPU utilization and memory peak.
 
     headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
 """

@@ -1,9 +1,9 @@
-"""Draws the two lines of the ruler above the timeline: the starts of steps, and the time within each step.
+"""Draws the ruler above the timeline. The first line shows where steps start, and the second line shows times.
 
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
 
-The time in the ruler starts at 0 in each step.
+In every step, the times on the ruler start at 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def step_positions(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """Return the label of a step, such as "5", or "5/0" for a step with different numbers in two traces."""
+    """Return the label of a step, such as "5". Step 5 of the first trace and step 0 of the second trace give "5/0"."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     if by is Alignment.WALL:
@@ -151,7 +151,7 @@ def _ticks(window: Window, marks: Marks, every_ns: int) -> list[tuple[int, str]]
 
 
 def round_ns(least_ns: float) -> int:
-    """Return the smallest of 1, 2, 5, 10, 20, ... that is at least `least_ns`."""
+    """Round up to the next of the numbers 1, 2, 5, 10, 20, 50 and so on."""
     decade = 1
     while True:
         for times in (1, 2, 5):

@@ -24,7 +24,7 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """Identifies an event in the timeline by the index of its row and its index within the row."""
+    """Identifies an event by the index of its timeline row, and by the event's index within the row."""
 
     side: int
     row: int
@@ -108,7 +108,7 @@ def position_of(window: Window, span: Span, near_ns: int | None = None) -> int |
 
 
 def step_of(scene: Scene, span: Span) -> int:
-    """Return the step in which a host event started, or in which a piece of GPU work was launched."""
+    """Return the number of the step in which a host event started or GPU work was launched."""
     trace = scene.traces[span.side]
     return int(_steps_of(trace, span.table, np.array([span.number]))[0])
 

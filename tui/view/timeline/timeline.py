@@ -114,7 +114,7 @@ class TimelineView(Widget, can_focus=True):
             styles[column] = palette.cursor_cell
         bounds = [0, *(n for n in range(1, len(text)) if styles[n] is not styles[n - 1]), len(text)]
         parts = [(label, palette.ruler), *((text[a:b], styles[a]) for a, b in itertools.pairwise(bounds))]
-        # Spaces are separate pieces of text, because some SVG viewers drop spaces at the beginning of a text.
+        # Spaces become separate text segments, because some SVG viewers drop spaces at the beginning of a segment.
         return Strip([Segment(word, style) for part, style in parts for word in _WORDS.findall(part)])
 
     # --- mouse and size ---
@@ -125,7 +125,8 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Adapt the timeline to the widget's size before drawing, because textual's event `Resize` may arrive late."""
+        """Adapt the timeline to the widget's size. Each line calls `_fit` before it is drawn, because textual may send the
+        event `Resize` late."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
             self._drawn = None

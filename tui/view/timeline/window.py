@@ -52,7 +52,7 @@ class Window:
 
     @property
     def edges_ns(self) -> Column:
-        """Return the n + 1 positions on the time axis at which n screen columns begin and end."""
+        """Return the positions on the time axis where the screen columns begin and end: n + 1 positions for n columns."""
         of = self.start_ns, self.ns_per_column, self.columns
         if self._edges is None or self._edges[0] != of:  # every line of a frame uses the same edges
             edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
@@ -74,7 +74,8 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Return 0 if the cursor is on a line of the first trace. On other lines, return the index of the last trace."""
+        """Return the index of the trace whose line contains the cursor. A line with differences counts as a line of the last
+        trace."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
@@ -127,7 +128,12 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Multiply the visible time range by `factor`, but keep the position `around_ns` in its screen column."""
+        """Zoom in or out around one position, which stays in its screen column.
+
+        Args:
+            factor: the new length of the visible time range divided by the old length
+            around_ns: the position that stays in place; default: the cursor
+        """
         at_ns = self.cursor_ns if around_ns is None else around_ns
         if not self.start_ns <= at_ns <= self.end_ns:
             at_ns = int((self.start_ns + self.end_ns) / 2)
@@ -255,7 +261,7 @@ def _bounded(span_ns: float, columns: int, axis: Axis) -> float:
 
 
 def fold(window: Window, what: tuple[str, ...]) -> bool:
-    """Fold or unfold the group of rows that contains the cursor."""
+    """Collapse or expand the group of timeline rows that contains the cursor."""
     row = window.cursor_row
     found = None if row is None else window.rows.fold_of(row, what)
     if found is None:
