@@ -74,7 +74,7 @@ class Autocast:
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
     def in_float32_and_back(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op in float32, and cast the result back."""
+        """Run the op in float32, and cast the result to the dtype of the first argument."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
@@ -103,8 +103,7 @@ class Autocast:
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
-        """Cast the last argument first. PyTorch does the same, because gcc evaluates the arguments of a C++ call from right to
-        left."""
+        """Cast the last argument first, because gcc evaluates the arguments of C++ calls in PyTorch from right to left."""
         cast = [
             self._cast_one(value, dtype)
             if _is_on_device(value)
@@ -174,7 +173,7 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Run ops of other packages in float32 if they have a C++ autocast kernel for CUDA, such as torchvision's nms."""
+    """Run ops of other packages, such as torchvision's nms, in float32 if the packages register an autocast kernel for CUDA."""
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

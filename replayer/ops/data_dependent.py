@@ -5,8 +5,8 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-Each output size is computed on the host, taken from the recording, or assumed. As on CUDA, the host waits for the device before
-the output size is known.
+Each output size is computed on the host, taken from the recording, or assumed. As on CUDA, the host waits for the device to
+find out the output size.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `repeat_interleave`. The host waits for the device, unless the caller gives `output_size`."""
+        """Run `repeat_interleave`. If the script does not pass `output_size`, the host waits for the device."""
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)

@@ -4,7 +4,7 @@
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
 
-In a PyTorch build with CUDA, `register` replaces PyTorch's own kernels, because PyTorch's kernels need a CUDA driver.
+In PyTorch builds with CUDA, the function `register` replaces PyTorch's kernels, which need a CUDA driver.
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class Factories:
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
-        """Create a Kaiser window on the CPU and copy the window to the virtual GPU. PyTorch has no kernel for the device type
-        of virtual tensors."""
+        """Create a Kaiser window on the CPU and copy the window to the virtual GPU, for which PyTorch has no kernel."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 

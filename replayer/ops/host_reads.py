@@ -48,7 +48,7 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # PyTorch itself reads this value, and a recording contains only values that the script reads.
+            # The recording does not contain the fill value, because PyTorch itself reads the value, not the script.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
@@ -75,7 +75,7 @@ class HostReads:
         return self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """Run `torch.allclose`, but return True if the values of both tensors are unknown."""
+        """Run `torch.allclose`. If the values of both tensors are unknown, return True."""
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
             return torch.allclose(mine, theirs, *tolerances, **options)
@@ -133,7 +133,8 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal`, or None if a kernel must compare the values (ATen/native/cuda/Equal.cpp)."""
+    """Return the result of `torch.equal` if no kernel is needed, or None if a kernel compares the values
+    (ATen/native/cuda/Equal.cpp)."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

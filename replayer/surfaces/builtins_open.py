@@ -142,7 +142,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time that all programs have used, plus steal time (`man 5 proc`, /proc/stat)."""
+    """Return the CPU time of all processes on the machine, including steal time (`man 5 proc`, /proc/stat)."""
     try:
         with _open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("cpu")]

@@ -62,7 +62,7 @@ def main(words: list[str]) -> int:
 
 
 def answer(facts: SmiFacts, options: list[str]) -> list[str]:
-    """Return the lines that `nvidia-smi` prints. Raise ValueError with the option's name if an option is unknown."""
+    """Return the lines that `nvidia-smi` prints. Raise ValueError for an unknown option."""
     parsed, unknown = _OPTIONS.parse_known_args(options)
     if unknown:
         raise ValueError(unknown[0])

@@ -56,7 +56,7 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the share of time in which the GPU was busy since the previous query.
+    """Computes the GPU utilization: the share of time since the previous query in which the GPU was busy.
 
     NVML averages the utilization of a GPU over at least 1/6 s.
     """

@@ -37,7 +37,7 @@ def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make constructors raise NotEmulated, but keep `isinstance` checks working.
+    """Make the constructors of classes raise NotEmulated. `isinstance` checks with the classes still work.
 
     Args:
         advice: maps the name of each class to the class's error message
@@ -48,7 +48,7 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions that a replay need not emulate. Each replacement only returns a constant.
+    """Replace functions that a replay need not emulate. The replacements return constants.
 
     Args:
         answers: maps the name of each function to the constant that it returns, and to the reason for the constant
@@ -76,8 +76,8 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
-    """Create a class named torch.`name`, whose constructor calls `make`. `isinstance` and `issubclass` treat the created class
-    like `base`.
+    """Create the class `torch.<name>`, whose constructor calls the function `make`. `isinstance(x, created_class)` returns the
+    same as `isinstance(x, base)`.
     """
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

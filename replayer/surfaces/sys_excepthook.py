@@ -29,7 +29,7 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Patch sys.excepthook. If `keep_in` is a folder, errors are written to a file in this folder instead of being printed."""
+    """Patch sys.excepthook. If the argument `keep_in` is a folder, the hook writes errors to a file in the folder."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -55,7 +55,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message, or the last line if the error was raised in a DataLoader worker."""
+    """Return the first line of an error message. If the error was raised in a DataLoader worker, return the last line."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

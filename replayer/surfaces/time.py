@@ -6,8 +6,8 @@
 The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
 background thread, `sleep` waits until other threads have advanced the virtual time far enough.
 
-A script is polling if it repeatedly sleeps for at most `_LONGEST_POLL_S` seconds without using the GPU in between. When a
-script is polling, `sleep` takes real time, because other processes make progress only in real time.
+A script is polling if it repeatedly sleeps for a short time (at most `_LONGEST_POLL_S`) and does not use the GPU in between.
+When a script is polling, `sleep` takes real time, because other processes make progress only in real time.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
 processes use real time.
@@ -111,8 +111,7 @@ def _others_run() -> bool:
 
 
 def uses_os_timeouts(module: str) -> bool:
-    """Return True if a Python module waits for the operating system, because the module then needs real time instead of virtual
-    time."""
+    """Return True if a Python module needs real time, because it waits for the operating system."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 

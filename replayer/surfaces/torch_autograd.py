@@ -40,7 +40,8 @@ def install(torch_module: ModuleType) -> None:
 def _run_backward(
     run: Callable[..., TorchAny], outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Raise PyTorch's device errors, which the autograd engine does not raise for gradients that are tensor subclasses."""
+    """Raise PyTorch's error for a gradient on the wrong device, because the autograd engine does not check gradients that are
+    tensor subclasses."""
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")

@@ -27,7 +27,7 @@ REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "effic
 
 
 def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
-    """Return a getter and a setter for a flag that cannot be set in PyTorch builds without CUDA."""
+    """Return a getter and a setter for a flag that only PyTorch builds with CUDA can set."""
     chosen: list[TorchAny] = []
 
     def choose(value: TorchAny) -> None:

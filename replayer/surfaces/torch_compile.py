@@ -33,7 +33,7 @@ def install(torch_module: ModuleType) -> None:
         return compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
 
     def get_compiler_config(self: TorchAny) -> TorchAny:
-        """Return Inductor's settings without importing the rest of Inductor, because the import takes half a second."""
+        """Return Inductor's settings without importing all of Inductor, which would take half a second."""
         config: TorchAny = import_module("torch._inductor.config")
         with config.patch(self.config):
             return config.get_config_copy()

@@ -1,4 +1,4 @@
-"""Patches the functions of torch.cuda that report which GPUs exist, which one is current, and their properties.
+"""Patches the functions of torch.cuda that report the number of GPUs, the current GPU, and the properties of GPUs.
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 """
@@ -64,7 +64,7 @@ IGNORED_C: dict[str, tuple[object, str]] = {
 
 _ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
 
-# At the first use of CUDA, PyTorch checks whether it was built with kernels for the GPU. A replay needs no kernels.
+# At the first use of CUDA, PyTorch checks that its binaries contain kernels for the GPU. A replay needs no CUDA kernels.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
@@ -170,7 +170,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # torch.cuda imports some C functions of torch._C under its own names, so these attributes of torch.cuda are replaced, too.
+    # Some C functions of torch._C are imported into torch.cuda, so the functions must be replaced in both modules.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,
@@ -208,7 +208,7 @@ def _warn_of_prototype() -> None:
 
 
 def _compiled_version() -> int:
-    """Return CUDA's version as in cuda.h: 12040 for CUDA 12.4."""
+    """Return the CUDA version as an integer, as in cuda.h: 12040 for CUDA 12.4."""
     major, minor = (torch.version.cuda or "0.0").split(".")[:2]
     return 1000 * int(major) + 10 * int(minor)
 

@@ -30,7 +30,7 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 class Comm:
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device, but return `tensor` itself for its own device."""
+        """Copy `tensor` to each device. For the device of `tensor`, return `tensor` itself."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -65,7 +65,8 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk per device. A chunk that stays on the device of `tensor` is a view of `tensor`."""
+        """Return one chunk of `tensor` per device. The chunk for the device of `tensor` is a view, and the other chunks are
+        copies."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):

@@ -1,4 +1,5 @@
-"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops, and launches all their kernels when it is replayed.
+"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops, and `CUDAGraph.replay` launches the kernels of
+these ops.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
@@ -67,7 +68,7 @@ class VirtualGraph:
         return self
 
     def register_generator_state(self, generator: TorchAny) -> None:
-        """Ignore the generator, because a CUDA graph on the virtual GPU generates no random numbers."""
+        """Do nothing, because a CUDA graph on the virtual GPU generates no random numbers."""
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()

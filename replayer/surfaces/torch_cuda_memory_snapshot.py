@@ -32,7 +32,7 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Start or change the recording of allocations on all devices, or stop it if `enabled` is None.
+    """Start, change or stop the recording of allocations on all devices. None for `enabled` stops the recording.
 
     Raise PyTorch's RuntimeError for invalid arguments. PyTorch 2.15 added the last two parameters.
     """
@@ -82,8 +82,8 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
     """Return a memory snapshot.
 
-    The first two values in the tuple `wanted` identify a memory pool. If the last value of `wanted` is True, the snapshot
-    includes the history of allocations.
+    Args:
+        wanted: the two numbers that identify a memory pool, and True if the snapshot includes the history of allocations
     """
     devices = gpu().devices
     for device in devices:

@@ -29,7 +29,7 @@ _End = Callable[[str], None]
 
 
 def begun() -> _End | None:
-    """Begin a range in the timeline, or return None if the process has not used a GPU yet."""
+    """Begin a range in the timeline. If the process has not used a GPU yet, return None."""
     return None if started() is None else gpu().profile.begin_range()
 
 

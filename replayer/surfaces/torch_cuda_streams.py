@@ -56,7 +56,7 @@ class StreamPool:
         return place in self._by_id
 
     def take(self, device: int, priority: int) -> int:
-        """Return the id of the pool's next stream."""
+        """Return the id of the next stream in the device's pool of streams."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1
@@ -187,7 +187,7 @@ class Event(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """Return an invented handle (cudaEvent_t), or 0 if the event was never recorded."""
+        """Return an invented handle (cudaEvent_t). For an event that was never recorded, return 0."""
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
     event_id = cuda_event
@@ -247,7 +247,7 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Return True if `device` is a CUDA device or None, which means the current accelerator."""
+    """Return True if `device` is a CUDA device. None means the current accelerator, which is a CUDA device."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 

@@ -92,7 +92,7 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current CUDA stream wait for collectives before a function of torch.futures collects their results."""
+    """Make the current CUDA stream wait for collectives, and then let torch.futures collect their results."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()
@@ -100,7 +100,7 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Do not measure the Reducer's times, because PyTorch would print a warning about the device type."""
+    """Skip DistributedDataParallel's time statistics, because PyTorch would print a warning about the device type."""
     if started() is None:
         collect(self)
 

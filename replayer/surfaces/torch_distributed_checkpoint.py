@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Patches torch.distributed.checkpoint.async_save, so that host copies of virtual tensors are ordinary tensors.
 
-The original function copies all attributes of a tensor, including the attributes that make a tensor virtual.
+PyTorch's StateDictStager copies all attributes of a tensor, including the attributes that make a tensor virtual.
 """
 
 from __future__ import annotations

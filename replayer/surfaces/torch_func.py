@@ -2,8 +2,7 @@
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
 
-The slower replacements of the properties `device` and `is_cuda` are installed only when a script first uses a transform of
-torch.func.
+The patched properties `device` and `is_cuda` are slower, so they are installed only when a script first uses torch.func.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Move all tensors of the module to the host before saving, because PyTorch's C++ code reads their memory."""
+    """Move the tensors of a module to the host before the module is saved, because PyTorch's C++ code reads their memory."""
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
@@ -88,7 +88,7 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """Return the graph nodes with constant tensors, which `module.to` does not move to another device."""
+    """Return the graph nodes that hold constant tensors. `module.to` does not move these tensors to another device."""
     parts = [part._c for part in module.modules()]
     graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]
     nodes = [node for graph in graphs for node in graph.findAllNodes("prim::Constant")]

@@ -3,7 +3,7 @@
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
-If `torch.multiprocessing.spawn` starts the ranks, the index of a process is its rank.
+If a script starts its ranks with `torch.multiprocessing.spawn`, the index of each process is its rank.
 
 Note [Memory of another process]
     The receiving process maps the memory of the sending process, as with CUDA. Values that the replay knows are sent together
@@ -63,7 +63,7 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """Represents GPU memory of another process, which has sent a tensor to this process."""
+    """Represents GPU memory of a process that has sent a tensor to this process."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.address, self.size_bytes = address, size_bytes
@@ -74,8 +74,7 @@ class _Mapped:
         """Do nothing: the sender frees the memory."""
 
     def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
-        """Do nothing. The process that sent the tensor keeps the memory block until all streams have finished with the
-        block."""
+        """Do nothing. The sender frees the memory only after all streams have finished with the tensor."""
 
 
 def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
@@ -129,7 +128,7 @@ class _Sharing:
         return self.rebuild_storage, (_ipc_handle(storage.allocation), storage.get_device())
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
-        """Return the allocation at an address of another process."""
+        """Return the GPU memory that another process allocated at an address."""
         # see Note [Memory of another process]
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:

@@ -19,8 +19,8 @@ from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_everywhere
 
-# Functions of torch and torch.Tensor that create tensors and have the parameter `pin_memory`. The functions in EMPTY return
-# tensors without writing to them, so the tensors do not use physical memory yet.
+# Functions that create tensors and have the parameter `pin_memory`. The functions in EMPTY do not write to the new tensors, so
+# the tensors use no physical memory yet.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"
@@ -66,7 +66,8 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors, so that `pin_memory=True` creates an unpinned tensor and then calls `pin`."""
+    """Wrap a function that creates tensors. With `pin_memory=True`, the wrapper creates an unpinned tensor and passes the
+    tensor to `pin`."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

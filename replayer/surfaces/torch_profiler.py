@@ -108,7 +108,8 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
-    """Match profiler events with ops of the replay by name and order."""
+    """Add the virtual GPU's kernels and memory to the profiler events. Events and replayed ops are matched by name and
+    order."""
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
     known, made = defaultdict(list), list[TorchAny]()
@@ -149,7 +150,7 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
 
 
 def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
-    """Remove profiler events that the replay's own code caused."""
+    """Return the profiler events without those that the replayer's own code caused."""
     calls, parent = _nested([one for one in events if not one.is_async])
     goes = ~scripts_calls(parent, np.array(list(map(_is_python_function, calls)), bool), [one.name for one in calls])
     ours = np.zeros(len(calls) + 1, bool)

@@ -26,8 +26,7 @@ from traces.script.patching import patch, patch_around, stands_for, temporarily_
 
 
 def install(torch_module: ModuleType) -> None:
-    # At its first call, `_device_constructors` collects the functions that create tensors on the default device. It must store
-    # the unpatched functions.
+    # The first call of `_device_constructors` caches the functions that create tensors, so the call must precede the patches.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)
@@ -97,7 +96,7 @@ def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:
 
 
 def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Call a method, such as `Tensor.to`, that may copy a batch to the GPU (Note [The next batch is copied] in
+    """Call a method that may copy a batch to the GPU, such as `Tensor.to` (Note [The next batch is copied] in
     traces/script/step_rule.py)."""
     moving = STATE.moving
     before, moving.within = moving.within, True
@@ -172,7 +171,7 @@ def _install_subclasses(torch_module: TorchAny) -> None:
 
 
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors, because the original function would ask the CUDA library for the current device."""
+    """Wrap a function that creates tensors. PyTorch's own function would ask the CUDA library for the current device."""
 
     @wraps(make)
     def with_backend_device(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

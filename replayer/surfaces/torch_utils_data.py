@@ -1,9 +1,9 @@
-"""Patches torch.utils.data, so that the replay assigns the wait for a batch to the phase "loader".
+"""Patches torch.utils.data, so that the time in which a script waits for a batch counts as the phase "loader".
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-An evaluation step ends when the script asks for the next batch, even if there is none (traces/script/step_rule.py).
+An evaluation step ends when the script asks for the next batch, even if no batch is left (traces/script/step_rule.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
-    """Make every DataLoader return copies of its first batch. If a DataLoader does not support `len()`, it returns `at_most`
+    """Make every DataLoader return copies of its first batch. A DataLoader that does not support `len()` returns `at_most`
     batches."""
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
@@ -76,7 +76,7 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy the lists and dicts of a batch, but not its tensors, because a script may remove items."""
+    """Copy the lists and dicts of a batch, because a script may remove their items. Tensors are not copied."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

@@ -138,8 +138,8 @@ def _tensors(values: TorchAny) -> Iterator[TorchAny]:
 
 
 def kernel_signature(library: str, name: str, tensors: list[TorchAny]) -> OpSignature:
-    """Return the op signature of a kernel that a script compiles. If the recording contains the kernel, the field `launches` is
-    False."""
+    """Return the op signature of a kernel that a script compiles. A kernel that the recording contains adds no launch to the
+    timeline."""
     metas = tuple(tensor.tensor_meta for tensor in tensors)
 
     def made() -> OpSignature:

@@ -36,8 +36,8 @@ wrapper: TorchAny = (
 )  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
-# Reads the instance dictionary of a tensor, including the replayer's attributes, which scripts cannot see
-# (Note [Attributes of scripts] in tensor.py).
+# Reads all attributes in the `__dict__` of a tensor. Scripts do not see the replayer's attributes (Note [Attributes of scripts]
+# in tensor.py).
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
@@ -61,7 +61,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Represents unknown values. Two tensors with the same `Content` object have equal values."""
+    """Represents unknown values. If two tensors have the same `Content` object, their unknown values are equal."""
 
 
 class Truth(Enum):
@@ -73,7 +73,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents a tensor of zeros and ones, with at most `at_most` ones."""
+    """Represents a tensor that contains only zeros and ones, of which at most `at_most` are ones."""
 
     at_most: int
 
@@ -98,7 +98,7 @@ class Allocation:
 
     @property
     def size_bytes(self) -> int:
-        """Return the requested size in bytes, before the allocator rounds the size up."""
+        """Return the size that was requested from the allocator, before the allocator rounds it up."""
         return self.block.size_bytes if self.block is not None else 0
 
     def exchange(self, other: Allocation) -> None:
@@ -107,7 +107,8 @@ class Allocation:
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """Create an `Allocation` for a memory block. A constructor with an argument would take three times as long."""
+    """Create an `Allocation` for a memory block. Creating the object with a constructor argument would take three times as
+    long."""
     made = Allocation()
     made.block = block
     made.known = None

@@ -44,7 +44,7 @@ def _known_to_backend(index: int) -> torch.device:
 
 
 def checked_index(index: int) -> int:
-    """Return `index` if this device exists, and initialize torch.cuda if necessary.
+    """Return `index`, and initialize torch.cuda if necessary.
 
     Raise torch.AcceleratorError if the device does not exist. Raise RuntimeError in a child process that was forked after its
     parent had used the GPU.
@@ -95,8 +95,8 @@ def report_failed_assert(line: str) -> None:
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 
 
-# Since PyTorch 2.14, messages of CUDA errors do not mention TORCH_USE_CUDA_DSA. If the failing call itself reports the error,
-# PyTorch 2.14 omits the hint about asynchronous kernels.
+# Since PyTorch 2.14, messages of CUDA errors do not mention TORCH_USE_CUDA_DSA. If a call reports its own error at once,
+# PyTorch 2.14 omits the sentence about asynchronously reported errors.
 _SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 

@@ -3,7 +3,7 @@
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 
-For speed, `dispatch` is one long function that uses local variables.
+The function `dispatch` is long and uses local variables, because function calls and attribute lookups would slow down each op.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return the `__torch_dispatch__` of virtual tensors, and a variant that ignores the dictionary `plans.specials` of
-    handlers for single ops."""
+    """Return the `__torch_dispatch__` of virtual tensors, and a variant that ignores special handlers of ops
+    (`plans.specials`)."""
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default

@@ -72,7 +72,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.device("cuda", self._index)
 
     def manual_seed(self, seed: int) -> Self:
-        super().manual_seed(seed)  # The CPU generator raises an error for a seed that is out of range.
+        super().manual_seed(seed)  # raises an error if the seed is out of range
         seed %= 1 << 64
         if not _is_capturing():
             self.philox.seed, self.philox.offset = seed, 0
@@ -106,7 +106,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the generator's state from a tensor of 16 bytes, or of 8 bytes from an old PyTorch release."""
+        """Set the generator's state from a tensor of 16 bytes, or from the 8 bytes that old PyTorch releases saved."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -175,7 +175,7 @@ class DefaultGenerators(Sequence[Generator]):
 
 
 def virtual_generator(generator: TorchAny) -> Generator | None:
-    """Return the virtual generator for the Python object that C++ code passes to a random op."""
+    """Return the virtual generator that belongs to a generator object from C++ code."""
     found: Generator | None = STATE.generators.get(generator._cdata)
     return found
 

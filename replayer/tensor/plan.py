@@ -57,7 +57,7 @@ Outcome = New | View | Same | Constant | Several
 class Reshaped(NamedTuple):
     """The op changes the shape, the strides or the memory of an argument.
 
-    For `a.set_(b)`, `rebound` is the argument position of `b`, whose memory `a` gets.
+    In `a.set_(b)`, the tensor `a` gets the memory of `b`, and the field `rebound` is the argument position of `b`.
     """
 
     of: Where
@@ -120,14 +120,14 @@ def argument_at(where: Where, args: TorchAny, kwargs: TorchAny) -> TorchAny:
 
 
 class _NotPortable(Exception):
-    """Raised if the plan of an op call cannot be serialized for other ranks."""
+    """Raised if the tensors of an op call are on several GPUs."""
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Serialize the plan of an op call for ranks on other GPUs. `unpacked` is the inverse. Return None if the plan refers to
-    several GPUs or to an object of this process.
+    """Serialize a plan for ranks on other GPUs; `unpacked` is the inverse. Return None if the plan refers to several GPUs, or
+    to an object that exists only in this process.
 
-    The returned bytes do not contain the fields of `plan` that the function `results.complete` sets.
+    The bytes omit the fields of a plan that the function `results.complete` sets.
     """
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches

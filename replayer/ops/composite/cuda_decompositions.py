@@ -181,7 +181,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`, for which CUDA reads half precision and writes float32 in one op (ATen/native/SoftMax.cpp)."""
+    """Run `torch.softmax`. CUDA's kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -195,7 +195,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot` without a check that all labels are below `num_classes`, because PyTorch omits this check for CUDA tensors
+    """Run `one_hot`. For CUDA tensors, PyTorch does not check that all labels are below `num_classes`
     (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
@@ -229,7 +229,7 @@ def observed_fake_quantization(
     zero: TorchAny,
     *how: TorchAny,
 ) -> TorchAny:
-    """Resize empty buffers in the first call, as native/quantized/cuda/FusedObsFakeQuant.cu does."""
+    """Resize the observer's buffers if they are empty, as native/quantized/cuda/FusedObsFakeQuant.cu does."""
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
         for buffer in (low, high, scale, zero):
@@ -239,7 +239,7 @@ def observed_fake_quantization(
     return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
 
 
-# Composite ops whose error messages contain the name of the device.
+# Composite ops that name the device in their error messages.
 _NAMES_DEVICES = (
     "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"

@@ -3,8 +3,7 @@
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-The replay registers its own function for the loss op. The function starts the loss phase, and then decomposes the loss as
-PyTorch does.
+For each loss op, the replay registers a function that starts the loss phase and then decomposes the op as PyTorch does.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _implementation(mode: int, data: torch.Tensor) -> Callable[..., tuple[TorchA
 
 
 def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
-    """`hx` is a list of two tensors for an LSTM, and one tensor for other layers."""
+    """The hidden state of an LSTM is passed as a list of two tensors, and the hidden state of other layers as one tensor."""
     mixed_devices.runner(op, (data, *args), {})
     run = _implementation(mode, data)
     if run is None:

@@ -70,8 +70,10 @@ def layers(
 ) -> tuple[TorchAny, ...]:
     """Return the output of the last layer, followed by the hidden states after the last step.
 
-    `data` has the shape (steps, batch, features), or (rows, features) if `sizes` lists the batch size of each step. A hidden
-    state has the shape (layers * directions, batch, features).
+    Args:
+        data: of shape (steps, batch, features); for packed sequences, of shape (rows, features)
+        sizes: the batch size of each step of packed sequences; empty for other inputs
+        hidden: tensors of shape (layers * directions, batch, features)
     """
     directions = 1 + how.bidirectional
     step = len(weights) // (how.layers * directions)

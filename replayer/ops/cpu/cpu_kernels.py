@@ -22,7 +22,8 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Attention:
-    """Computes attention. The forward and backward passes use the same `seed`, so that they drop the same attention weights."""
+    """Computes attention. The forward and backward passes use the same random seed, so that dropout removes the same attention
+    weights."""
 
     dropout_p: float
     causal: bool

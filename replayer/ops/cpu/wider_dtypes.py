@@ -3,7 +3,7 @@
 
     in_wider_dtypes(torch.ops.aten.flip.default, torch.ops.aten.flip.default, [x, [0]], {})     # x: uint16, computed in int32
 
-The results get the dtypes that PyTorch's meta kernels give.
+Results are converted to the dtypes that PyTorch's meta kernels return.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDER = {
 
 
 def may_be_wider(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny], refused: Exception) -> bool:
-    """Return True if a CPU kernel refused a dtype that CUDA's kernel has."""
+    """Return True if CUDA supports a dtype that the CPU kernel refused with an error."""
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
         return False  # The call mixes dtypes. Equal wider dtypes would hide the error.
@@ -61,7 +61,7 @@ def _names(dtype: torch.dtype) -> re.Pattern[str]:
 def in_wider_dtypes(
     func: torch._ops.OpOverload, run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
-    """Call `run`, which computes the op `func`, after converting the arguments to wider dtypes."""
+    """Convert the arguments of an op to wider dtypes, and compute the op."""
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
@@ -105,7 +105,7 @@ def in_wider_dtypes(
 def _result_dtypes(
     func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
 ) -> list[torch.dtype | None] | None:
-    """Return the dtypes of the results according to PyTorch's meta kernel, or None if there is none."""
+    """Return the dtypes of the op's results according to PyTorch's meta kernel, or None if the op has no meta kernel."""
     given = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
     with suppress(Exception):
         meta_args, meta_kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
@@ -115,7 +115,7 @@ def _result_dtypes(
 
 
 def _narrowed(result: TorchAny, widened: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.dtype | None:
-    """Return the original dtype of the first argument that was converted to the result's dtype."""
+    """If the result has the wider dtype of a converted argument, return the argument's original dtype."""
     if not isinstance(result, torch.Tensor):
         return None
     return next((before.dtype for before, wide in widened if wide.dtype is result.dtype), result.dtype)

@@ -1,4 +1,4 @@
-"""Assumes the result size of ops such as `nonzero` if the tensor values that determine the size are unknown.
+"""Assumes the result sizes of ops such as `nonzero` if the values of their input tensors are unknown.
 
     assumed_size("aten::nonzero", lambda: gpu().values.assumed.count(9))     # 5, and counted for the report
 
@@ -21,7 +21,7 @@ from replayer.torch_types import TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
-    """Return `assume()`, or raise DataDependentShape if assumptions are switched off."""
+    """Return the size that the function `assume` returns. Raise DataDependentShape if assumptions are switched off."""
     here = gpu()
     if not here.values.assumes_sizes:
         raise DataDependentShape(op)

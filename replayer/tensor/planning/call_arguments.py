@@ -23,8 +23,8 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the arguments of an op. Subclasses define how to convert tensors on the virtual GPU (`virtual`) and all other
-    tensors (`plain`)."""
+    """Converts the arguments of an op. In subclasses, the method `virtual` converts tensors on the virtual GPU, and the method
+    `plain` converts all other tensors."""
 
     device_type = "cpu"  # in place of the virtual GPU
 
@@ -48,7 +48,8 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def named(self, func: torch._ops.OpOverload, kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
-        """Convert keyword arguments. The shapes of output arguments (`out=`) are not collected, because recordings omit them.
+        """Convert keyword arguments. The shapes of output arguments (`out=`) are not collected, because recordings do not
+        contain these shapes.
         """
         results, converted = _results(func), {}
         for name, value in kwargs.items():

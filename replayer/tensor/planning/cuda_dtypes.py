@@ -3,8 +3,8 @@
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
 The file cuda_dtypes.json lists the unsupported dtypes of each op. For the ops in PyTorch's OpInfo database, the JSON object
-"measured" contains measurements on an NVIDIA H200 with PyTorch 2.11. For ops that OpInfo lacks, the JSON object "simulated"
-contains results of PyTorch 2.14 on the simulated device of tests/cuda.
+"measured" contains measurements on an NVIDIA H200 with PyTorch 2.11. For ops that are not in OpInfo, the JSON object
+"simulated" contains results of PyTorch 2.14 on the simulated CUDA device in tests/cuda.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
 
 
 def _key(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> str:
-    """Return the op's key in cuda_dtypes.json. If a text argument of the op selects the CUDA kernel, the key ends with that
-    argument, as in "scatter_reduce.two amax"."""
+    """Return the op's key in cuda_dtypes.json. If a string argument of the op selects the CUDA kernel, the key ends with the
+    string, as in "scatter_reduce.two amax"."""
     name = op_name(func)
     texts = [value for value in (*args, *kwargs.values()) if isinstance(value, str)]
     return f"{name} {texts[0]}" if texts and f"{name} {texts[0]}" in _kernels() else name
@@ -72,7 +72,7 @@ def refusal_like(
     if func._schema.overload_name.endswith("out"):
         name = _any_overload(name)
     kernels = _kernels().get(name, {})
-    # The measured calls had no argument `dtype`, and an op may call another CUDA kernel if the script passes `dtype`.
+    # The measured calls passed no argument `dtype`. With `dtype`, an op may call another CUDA kernel than the measured one.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     if _accepts_empty(name, args) or (measured and scalar not in kernels):
         return None
@@ -81,7 +81,7 @@ def refusal_like(
 
 
 def compares_dtypes(refused: Exception) -> bool:
-    """Return True if an error compares two dtypes of a call, as in "expected scalar type Float but found Half"."""
+    """Return True if the message of an error compares two dtypes, as in "expected scalar type Float but found Half"."""
     text = str(refused)
     return len({word for word in re.findall(r"[A-Z]\w+", text) if word in SCALAR_TYPES}) == 2 or "mixed dtype" in text
 
@@ -96,7 +96,7 @@ def op_name(func: torch._ops.OpOverload) -> str:
 
 
 def _any_overload(name: str) -> str:
-    """Return the first overload of an op in cuda_dtypes.json, because the file has no overloads with an argument `out`."""
+    """Return an op's first overload in cuda_dtypes.json. The file contains no overloads with the argument `out`."""
     packet = name.partition(".")[0]
     return next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
 
@@ -114,8 +114,8 @@ def _table() -> dict[str, TorchAny]:
 
 @cache
 def _kernels() -> dict[str, dict[str, str]]:
-    """Return, for each op, the dtypes that CUDA does not support. Each dtype's name in C++ is mapped to the name of the CUDA
-    kernel."""
+    """Return a dictionary that maps each op to the dtypes that CUDA does not support. Each dtype's name in C++ is mapped to the
+    CUDA kernel that raises the error."""
     found: dict[str, dict[str, str]] = {}
     for part in ("measured", "simulated"):
         for op, kernels in _table()[part].items():

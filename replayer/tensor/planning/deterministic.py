@@ -4,7 +4,7 @@
     alert(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
-The names in error messages are those that CUDA kernels of PyTorch 2.14 pass to `alertNotDeterministic`.
+The kernel names in the error messages come from calls of `alertNotDeterministic` in PyTorch 2.14.
 """
 
 from __future__ import annotations
