@@ -77,19 +77,15 @@ class OutcomeKind(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """Stores which tensors an op call returns, and which arguments the call changes.
-
-    `writes` lists the arguments that are changed in place, as pairs (position or name, whether the argument is a list).
-    The values of the arguments at the positions `written` are unknown after the call. After the op has run, the function
-    `set_values` updates the known values of the tensors.
-    """
+    """Stores which tensors an op call returns, and which arguments the call changes."""
 
     signature: OpSignature
     device: int
     outcome: Outcome
-    writes: tuple[tuple[int | str, bool], ...]
+    writes: tuple[tuple[int | str, bool], ...]  # changed arguments: (position or name, whether the argument is a list)
     reshaped: tuple[Reshaped, ...]
-    written: tuple[int, ...] | None = None
+    written: tuple[int, ...] | None = None  # the positions of the arguments whose values are unknown after the call
+    # called with (results, args, kwargs) after the op, to update the known values of tensors
     set_values: Callable[[TorchAny, TorchAny, TorchAny], None] | None = field(init=False, default=None)
     kind: int = field(init=False, default=OutcomeKind.OTHER)
     tensor_meta: TorchAny = field(init=False, default=None)

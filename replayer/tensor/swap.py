@@ -26,8 +26,8 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap the C++ tensors, even if there are weak references to `tensor`. Raises NotEmulated if PyTorch refuses the swap
-    because of weak references."""
+    """Swap two C++ tensors, even if C++ code has weak references to `tensor`. Raise NotEmulated if PyTorch still refuses the
+    swap because of weak references."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

@@ -62,7 +62,7 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"]):
-    """Gives access to the attributes that a script has set on a virtual tensor."""
+    """Provides the attributes that a script has set on a virtual tensor, without the replayer's attributes."""
 
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
@@ -246,7 +246,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """If the script assigns a number to a tensor element, the script waits for a copy from the host
+        """If a script assigns a number, as in `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy
         (`THPVariable_setitem`).
         """
         if type(value) in (float, int, bool, complex):
@@ -356,7 +356,7 @@ def alias(source: TorchAny) -> TorchAny:
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     """Execute `tensor.data = data` if one of the tensors is on the host and the other is on the virtual GPU.
 
-    The Python object of `tensor` stays the same, so an optimizer's references remain valid.
+    The Python object `tensor` stays the same, so optimizers can keep their references to it.
     """
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)

@@ -60,10 +60,12 @@ def contiguous_stride(shape: Shape) -> Shape:
 
 
 class TensorMeta:
-    """`stride` and `offset` count elements.
+    """Stores the shape, dtype, device and memory layout of a virtual tensor.
 
-    `extent_bytes` is the distance in memory from the start of the first element to the end of the last. `dense` is True if the
-    elements, in any order, fill a memory range without gaps or overlaps.
+    Attributes:
+        stride, offset: in elements
+        extent_bytes: the distance in memory from the start of the first element to the end of the last
+        dense: True if the elements, in any order, fill a memory range without gaps or overlaps
     """
 
     __slots__ = (
@@ -79,8 +81,8 @@ class TensorMeta:
         self.device = torch.device("cuda", index)  # the device that scripts see
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
-        # The arguments of `_make_wrapper_subclass` are stored here, because a training step calls this function about a
-        # thousand times. Passing None for default strides makes `_make_wrapper_subclass` a third faster.
+        # Compute the arguments of `_make_wrapper_subclass` once, because a training step calls the function about a thousand
+        # times. Passing None for default strides makes `_make_wrapper_subclass` a third faster.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")

@@ -34,7 +34,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """Says where an op runs if the op's arguments are tensors on different devices."""
+    """Lists where an op can run if its tensors are on different devices."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"
@@ -61,7 +61,8 @@ class _Entry:
 def runner(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
 ) -> Callable[..., TorchAny] | None:
-    """Return a function that runs the op call, or None if the call runs on the virtual GPU.
+    """Return a function that runs the op call on the host or decomposes the op. Return None if the call runs on the virtual
+    GPU.
 
     Raise PyTorch's error if the tensors are on different devices, unless the op allows different devices.
     """
@@ -127,7 +128,8 @@ def _require_cuda_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) 
 
 
 def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
-    """Return where an op call with tensors on different devices runs, or raise PyTorch's error."""
+    """Choose where an op call with tensors on different devices runs. Raise PyTorch's error if PyTorch does not accept the
+    call."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":

@@ -1,4 +1,4 @@
-"""Raises PyTorch's errors for dtypes and views that shape inference accepts but a GPU does not.
+"""Raises PyTorch's errors for dtypes and overlapping views that CUDA rejects but shape inference accepts.
 
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
@@ -118,8 +118,8 @@ def _histc(data: torch.Tensor, *_: object) -> None:
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
-    """Reject dtypes that the kernels in ATen/native/cuda/ReduceLogicKernel.cu do not support. For tensors with fewer than two
-    elements, `any` and `all` launch no reduction kernel."""
+    """Reject dtypes that the kernels in ATen/native/cuda/ReduceLogicKernel.cu do not support. Tensors with fewer than two
+    elements are accepted, because `any` and `all` launch no reduction kernel for them."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 
@@ -197,7 +197,7 @@ def _embedding_bag(weight: torch.Tensor, *options: TorchAny) -> None:
 
 
 def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:
-    """Reject dtypes that cannot be multiplied by a float, because the CUDA kernel multiplies the tensor `pattern` by a float
+    """Reject dtypes that cannot be multiplied by a float. The CUDA kernel multiplies the tensor `pattern` by a float
     (ATen/native/sparse/cuda/SparseBlas.cpp)."""
     if pattern.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise no_kernel("mul_cuda", scalar_type(pattern.dtype))
@@ -259,8 +259,8 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 def partial_overlaps(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
 ) -> tuple[Overlap, ...]:
-    """Return pairs of a written argument and a read argument. If both are views of one tensor, as in `x[1:].add_(x[:-1])`, the
-    two views overlap partly."""
+    """Return the pairs of arguments that overlap partly if they are views of one tensor, as in `x[1:].add_(x[:-1])`. The op
+    writes the first argument of each pair, and reads the second."""
     if torch.Tag.pointwise not in func.tags:
         return ()
     written: list[tuple[Where, TorchAny]] = []

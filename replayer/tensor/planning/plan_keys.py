@@ -1,4 +1,4 @@
-"""Computes keys of the plan cache from all argument properties that determine the shapes and dtypes of an op's results.
+"""Computes cache keys from the properties of arguments that determine the shapes and dtypes of an op's results.
 
 For each op and number of arguments, the module generates a Python function that computes the keys. For example:
 
@@ -7,7 +7,7 @@ For each op and number of arguments, the module generates a Python function that
         a0, a1, = a
         return (2, a0.tensor_meta if type(a0) is V or type(a0) is P else key_of_tensor(a0), a1.tensor_meta if ...)
 
-Keys of the plan cache omit scalars that change in each step, such as Adam's bias corrections.
+The cache keys omit scalars that change in each training step, such as Adam's bias corrections.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def keyer(
 ) -> Keyer:
     """Return a function that computes the cache key for calls of `func` with `count` positional arguments.
 
-    If the argument `get` is passed, the returned function calls `get(key)` and returns the result.
+    With the argument `get`, the returned function returns `get(key)` instead of the key.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
@@ -127,9 +127,10 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
 
 
 def portable(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
-    """Return a cache key for an op call that is equal on all ranks, and the index of the GPU in the call.
+    """Return a cache key for an op call, and the index of the GPU that the call uses. Equal calls have the same key on all
+    ranks.
 
-    Return None if the call uses no GPU, several GPUs, or an object that exists only in this process.
+    Return None if the call does not use exactly one GPU, or if the call uses an object that exists only in this process.
     """
     devices: set[int] = set()
     try:

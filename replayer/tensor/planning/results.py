@@ -1,4 +1,4 @@
-"""Creates the results of ops that do not simply return a new tensor, a view or an argument.
+"""Creates the results of op calls that are too complex for dispatch.py, such as calls with several results.
 
     complete(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`

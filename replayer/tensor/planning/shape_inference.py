@@ -169,13 +169,13 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             return rule(*args, **kwargs)
         except RuntimeError as refused:
             raise _cpu_kernel_error(func, args, kwargs) or refused from None
-    # For the ops quantize_per_*, PyTorch's meta kernels return a plain tensor with a quantized dtype.
+    # PyTorch's meta kernels of the ops quantize_per_* return an ordinary tensor with a quantized dtype, not a quantized tensor.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*_QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
     try:
         result = func(*args, **kwargs)
-        # Some of PyTorch's meta kernels promote dtypes that the kernels of devices do not promote.
+        # Some of PyTorch's meta kernels promote dtypes, although the CPU and CUDA kernels do not.
         differs = all(isinstance(made, torch.Tensor) for made in (result, on_cpu)) and result.dtype is not on_cpu.dtype
         return result.to(on_cpu.dtype) if differs and not func._schema.is_mutable else result
     except NotImplementedError as missing:
@@ -192,7 +192,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        # The error of the CPU kernel is raised, because it says what is wrong with the arguments.
+        # Call the CPU kernel, because its error message explains what is wrong with the arguments.
         func(*_ones_on_host(args), **_ones_on_host(kwargs))
         raise
     except RuntimeError as refused:
@@ -256,8 +256,8 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Raise an error if a trial on the CPU shows that the op does not support the dtypes. Only calls with few elements are
-    tried. Return the CPU's result, or None without a trial."""
+    """Run an op on the CPU with tensors of ones, and raise an error if the op does not support the dtypes. Calls with many
+    elements are not run. Return the result, or None if there is none."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):

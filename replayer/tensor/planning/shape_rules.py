@@ -81,7 +81,7 @@ def _cudnn_rnn(
 
 
 def require_training(train: bool) -> None:
-    """Raise PyTorch's error for a backward pass through recurrent layers of cuDNN that ran in evaluation mode."""
+    """Raise PyTorch's error for a backward pass through recurrent layers that cuDNN ran in evaluation mode."""
     if not train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
 
@@ -106,8 +106,8 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Assume that the longest target sequence fills the tensor `targets`. The shape of ctc_loss's second result depends on the
-    longest target sequence."""
+    """The shape of ctc_loss's second result depends on the longest target sequence. Assume that the longest sequence fills the
+    tensor `targets`."""
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
@@ -122,7 +122,7 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
 
 
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
-    """Return the results of `lstsq` with the driver "gels", because CUDA supports no other driver."""
+    """Return the results of `torch.linalg.lstsq` with the LAPACK driver "gels", the only one that CUDA supports."""
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))
     residuals = b.new_empty((*b.shape[:-2], b.size(-1)) if over else (0,))

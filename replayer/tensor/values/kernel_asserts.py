@@ -122,7 +122,7 @@ def can_fail(func: torch._ops.OpOverload) -> bool:
 
 
 def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Return the position of the first invalid element and the text of the failed assertion, or None.
+    """If an assertion fails, return the position of the invalid argument and the assertion's message.
 
     Args:
         host: a function that returns the values of a tensor, or None if they are unknown

@@ -3,7 +3,7 @@
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
 
-Scripts branch on step counters, label counts and masks, which come from the host and do not depend on weights.
+Scripts branch on step counters, label counts and masks. The host knows these values, because they do not depend on weights.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 def payload(allocation: Allocation) -> torch.UntypedStorage:
     """Return the host memory that holds the values of a virtual tensor. Only `--values compute` creates such memory.
 
-    Memory that the script has not written yet is treated as zeros.
+    The memory contains zeros until the script writes to it.
     """
     # see Note [Payloads]
     known = allocation.known
@@ -95,7 +95,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the known values of `tensor`. The tensor must fill its whole memory block. None means unknown."""
+    """Store the known values of a tensor that fills its whole memory block. None means unknown."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is None:

@@ -1,4 +1,4 @@
-"""Chooses the truth value of an unknown condition so that assertions hold and the script does not raise an error.
+"""Chooses True or False for an unknown condition, so that assertions hold and the script raises no error.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False
@@ -24,8 +24,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Choose True or False for an unknown condition so that the script does not raise an error. Return None if no branch raises
-    one."""
+    """Choose True or False for an unknown condition, so that the script does not raise an error. If neither branch raises an
+    error, return None."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -3,12 +3,12 @@
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
-The following values are assumed if they are neither recorded nor computed:
+Values that are neither recorded nor computed are assumed:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
-  elements (`(x > 0).all()`). If the operands of a comparison are unknown, script_branches.py looks for the result with which
-  the script raises no error. The default is False.
+  elements (`(x > 0).all()`). For a comparison of unknown values, script_branches.py chooses the result with which the script
+  raises no error. The default is False.
 * When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
 """
 
@@ -60,7 +60,7 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
-    """Return a function that stores the values of an op's results after each call, or None."""
+    """Return a function that stores the values of an op's results after each call, or None if there is nothing to store."""
     outcome = plan.outcome
     if (
         func in _EMPTY
@@ -114,7 +114,7 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """After each replay of a CUDA graph, the tensors that its ops overwrite have unknown values."""
+    """After each replay of a CUDA graph, forget the known values of tensors that a captured op overwrites."""
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
         if capture is not None and stream in capture:
@@ -199,10 +199,8 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return an upper limit for the number of true elements in `one == other`.
-
-    The limit is the number of elements that an expanded operand has in memory. In `top5 == labels.expand_as(top5)`, at most one
-    element per label is true.
+    """Return an upper limit for the number of true elements in a comparison. In `top5 == labels.expand_as(top5)`, at most one
+    element per label is true, so the limit is the number of labels.
     """
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
