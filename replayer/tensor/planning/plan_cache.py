@@ -144,7 +144,7 @@ class PlanCache:
         kwargs: dict[str, TorchAny],
         gpu: VirtualGpu,
     ) -> Plan:
-        """Run shape inference for an op call. If another rank has already run it for an equal call, use the other rank's
+        """Run shape inference for an op call. If another rank has stored the result of an equal call, return the stored
         result."""
         of_all = None if self.shared is None else plan_keys.portable(func, key)
         if self.shared is None or of_all is None:

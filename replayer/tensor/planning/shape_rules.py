@@ -122,7 +122,7 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
 
 
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
-    """Return the results of `torch.linalg.lstsq` with the LAPACK driver "gels", the only one that CUDA supports."""
+    """Return the results of `torch.linalg.lstsq` with the driver "gels", the only driver that CUDA supports."""
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))
     residuals = b.new_empty((*b.shape[:-2], b.size(-1)) if over else (0,))
