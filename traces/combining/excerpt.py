@@ -1,4 +1,4 @@
-"""Cuts a time range out of a trace.
+"""Extracts a time range from a trace.
 
     excerpt = between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
     export_chrome(excerpt, Path("range.json.gz"))

@@ -53,7 +53,8 @@ _BROUGHT = frozenset(
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
     """Merge the recordings of several processes into one trace, in which each process is one rank.
 
-    A recording with an unknown or repeated rank number gets the first free number. Raises ValueError if `recordings` is empty.
+    A recording with an unknown or repeated rank number gets the first free rank number. Raises ValueError if `recordings` is
+    empty.
     """
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")

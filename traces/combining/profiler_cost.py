@@ -238,7 +238,7 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Convert times of CPU events to the estimated times without the profiler and without waits for the GPU."""
+        """Estimate when CPU events would have happened without the profiler and without waiting for the GPU."""
         active_ns = _active_ns(times_ns, self._waits)
         if self._without_cost is None or self._by_stage is None:
             return active_ns
@@ -344,8 +344,8 @@ def _in_order(trace: Trace, rows: Column, names: Sequence[str]) -> list[str]:
 
 
 def _groups(clean: Sequence[str], profiled: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Match the phases of steps without a profiler with the phases of profiled steps. If only one kind of step contains a
-    phase, the phase is joined to the phase before it.
+    """Match the phases of steps without a profiler with the phases of profiled steps. A phase that occurs only in profiled
+    steps, or only in other steps, is joined to the phase before it.
 
     Args:
         clean: the phases of steps without a profiler, in order

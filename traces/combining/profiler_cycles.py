@@ -51,8 +51,8 @@ def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
 
 
 def joined_cycles(cycles: Sequence[Trace]) -> Trace:
-    """Join the recordings of one process, given in time order, into one trace. Threads with equal thread ids are joined, and
-    GPUs with equal device numbers."""
+    """Join consecutive recordings of one process into one trace. Threads with equal thread ids are joined, and GPUs with equal
+    device numbers."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
     devices: dict[int, Device] = {}

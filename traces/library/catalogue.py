@@ -47,7 +47,7 @@ def cell_files() -> list[CellFile]:
 
 
 def faults() -> list[str]:
-    """Return messages about unreadable library files and about names that two files use."""
+    """Return messages about unreadable library files and duplicate names."""
     found = [*_unlisted(), *(str(fault) for path in _cell_paths() if isinstance(fault := _opened(path), TraceError))]
     seen: dict[tuple[str, str], Path] = {}
     twice: dict[tuple[Path, Path], list[str]] = {}

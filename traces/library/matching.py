@@ -1,4 +1,4 @@
-"""Finds step times in the library for the network that a script trains, at any batch size.
+"""Finds a network in the library that equals a script's network, ignoring the batch size.
 
     found = nearest(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()

@@ -3,8 +3,8 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments. To compare two calls, only the shapes of tensors with two or more
-dimensions are used, in any order.
+Ops with the same canonical name may have different arguments. Calls are compared by the sorted shapes of their tensors with two
+or more dimensions.
 """
 
 from __future__ import annotations

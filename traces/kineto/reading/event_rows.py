@@ -1,4 +1,4 @@
-"""Copies the fields that the importer needs from parsed events into columns.
+"""Copies parsed events into columns, with only the fields that the importer needs.
 
     rows = CategoryEvents("kernel")
     rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))

@@ -160,7 +160,7 @@ def _concatenated(data: bytes) -> list[bytes]:
 
 
 def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list, *, mend: bool = True) -> Document:
-    """Parse the text of one recording, and pass the events to `digest` in parts.
+    """Parse the text of one recording, and pass its events in parts to the function `digest`.
 
     Raises TraceImportError if the text contains no list of events.
 

@@ -67,7 +67,8 @@ class CallOwners:
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
     """For each id in `wanted`, return the index of an event with this id, or NONE.
 
-    Of several events with equal ids, the last one that starts before the given time is chosen.
+    Args:
+        before_ns: if several events have the wanted id, the last one that starts by this time is chosen
     """
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):

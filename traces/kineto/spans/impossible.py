@@ -54,9 +54,10 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
-    """Return the number of kernels and copies that were launched on an idle GPU, if all of them started late. A kernel or copy
-    is late if it starts more than CLOCKS_APART_NS after its launch. Return 0 if one kernel or copy is not late, or if fewer
-    than LEAST_IDLE_LAUNCHES were launched on an idle GPU.
+    """Return the number of kernels and copies that were launched while their GPU was idle.
+
+    Return 0 if fewer than LEAST_IDLE_LAUNCHES kernels and copies were launched on an idle GPU. Return 0 if the shortest time
+    from a kernel's launch to its start on the GPU is at most CLOCKS_APART_NS.
 
     Args:
         call_end_ns: the end time of each host span

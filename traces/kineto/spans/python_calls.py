@@ -95,7 +95,7 @@ def is_short_call(trace: Trace) -> Column:
 
 
 def holding(parent: Column, rows: Column) -> Column:
-    """Return a boolean mask of the given events and all their ancestors."""
+    """Return a boolean mask of the given events and all their ancestors in the call tree."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):
         holds[above[row]] |= holds[row]

@@ -92,7 +92,7 @@ def marked_iterations(host: HostSpans, device: DeviceSpans, strings: Strings) ->
 
 
 def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Repeats | None:
-    """Find training steps as repetitions of the same ops. Return None if no ops repeat."""
+    """Find training steps by searching for repeated ops. Return None if no ops repeat."""
     # see Note [Repeated ops]
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
@@ -146,8 +146,8 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the length of the sequence that repeats, such as 2 for ABABA, or 0 without a full repetition. The length is
-    computed with the failure function of the Knuth-Morris-Pratt algorithm."""
+    """Return the length of the sequence that repeats, such as 2 for ABABA, or 0 if no sequence repeats completely. The length
+    is computed with the failure function of the Knuth-Morris-Pratt algorithm."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]
