@@ -1,4 +1,4 @@
-"""Wraps torch.autograd. The phase "backward" begins with the first gradient, and ends when autograd's engine returns.
+"""Wraps torch.autograd. The phase "backward" lasts as long as a call of `torch.autograd.backward` or `torch.autograd.grad`.
 
     loss.backward()     # reaches torch.autograd.backward
 """

@@ -204,7 +204,7 @@ class _CollectiveWrappers:
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """Return the group's backend for a device, for example gloo for CPU tensors and NCCL for GPU tensors."""
+        """Return a process group's backend for a device, for example gloo for CPU tensors and NCCL for GPU tensors."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
@@ -274,7 +274,7 @@ def _argument_at(place: int) -> Argument:
 
 
 def _future(work: Any) -> Any:
-    """Return the future of a pending operation, or None for sends and receives with gloo."""
+    """Return the future of a Work object, or None for sends and receives with gloo, which have no future."""
     try:
         return work.get_future()
     except (AttributeError, RuntimeError):

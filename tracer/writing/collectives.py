@@ -41,7 +41,7 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """Represents an asynchronous collective, without references to Work objects or tensors."""
+    """Represents an asynchronous collective. The object keeps no reference to a Work object or a tensor."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
@@ -101,7 +101,7 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Stop timing a collective. The method may be called in any thread at any time, even during a garbage collection."""
+        """Stop timing a collective. Any thread may call this method at any time, even during a garbage collection."""
         self._given_up.append(pending)
 
     def write_done(self) -> None:

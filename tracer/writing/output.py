@@ -54,7 +54,7 @@ class RecordingFile:
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
         """Append rows to a table, and return the index of the first new row.
 
-        Each row is a tuple that begins with the tuple of column names, followed by the values.
+        The first element of each row is the tuple of column names, and the other elements are the values.
         """
         number = self.count(table)
         self._rows[table].extend(rows)

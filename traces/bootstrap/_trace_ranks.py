@@ -103,8 +103,8 @@ def mark_rank(rank: int) -> None:
 def leave_shared_modules() -> None:
     """Delete the global variables of the script's own modules at exit, so that open files are closed.
 
-    The objects of shared modules are not freed, because freeing them writes to shared memory, which the operating system then
-    copies for each rank.
+    The objects of other modules are not freed, because freeing an object writes to memory that all ranks share, and the
+    operating system then copies the memory.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}

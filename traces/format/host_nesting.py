@@ -9,7 +9,7 @@ brackets, as in this example:
     2    0       120    20              1
 
 A training step repeats the depths of the previous step, so depths compress very well. The gaps, sorted by op name, compress 15
-% better than the start times and durations of ops (in recordings with nanosecond resolution).
+% better than the start times and durations of ops, if times are recorded in nanoseconds.
 """
 
 from __future__ import annotations

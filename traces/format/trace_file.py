@@ -83,8 +83,10 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
 def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
     """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory.
 
-    `is_ours` turns the size limit off. For a truncated file, `load` returns the complete part of the trace, and sets
-    `problems["truncated-file"]` to 1.
+    For a truncated file, `load` returns the complete part of the trace, and sets `problems["truncated-file"]` to 1.
+
+    Args:
+        is_ours: True to turn the memory limit off
     """
     try:
         data = _read(Path(path))
