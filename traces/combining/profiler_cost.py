@@ -55,8 +55,7 @@ _LOADER = "loader"
 
 
 class HostEvents(NamedTuple):
-    """Stores the start and end times of CPU events on the main thread and on threads that launch kernels.
-    """
+    """Stores the start and end times of CPU events on the main thread and on threads that launch kernels."""
 
     time_ns: Column
     kind: Column  # NONE marks the end of an event
