@@ -574,7 +574,7 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     lines += [
         "counts a fault for each Python traceback, for each error message with an exit code other than 2, and for each"
     ]
-    lines += ["incomplete output file. Commands that exceed the limits in the section [Bounds](#bounds) are also faults."]
+    lines += ["incomplete output file. A command that exceeds the limits in the section [Bounds](#bounds) counts as a fault."]
     lines += [""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:

@@ -201,8 +201,8 @@ def page(cost: Cost) -> Iterator[str]:
     )
     yield "![Stalls, throughput, epoch times and pinning times by network](data_stalls.svg)\n"
     yield (
-        "The figures have four sources. **Measured on this machine**: a worker needs "
-        f"{cost.cpu_ns_per_sample / 1e6:.2f} ms of one core to load, decode, crop, mirror and normalise a JPEG image of "
+        "The figures have four sources. **Measured on this machine**: a DataLoader worker needs "
+        f"{cost.cpu_ns_per_sample / 1e6:.2f} ms of CPU time to load, decode, crop, mirror and normalise a JPEG image of "
         "500 x 375 pixels. The time to pin a batch was also measured on this machine. **Library**: GPEmu measured the "
         f"GPU times of a {GPU.upper()} at batch {BATCH}. **Modelled**: all other figures in columns named *ours* are "
         "computed from the measured times and the library. **Published**: GPEmu's reproductions "
@@ -329,7 +329,7 @@ def _validation(cost: Cost) -> Iterator[str]:
         "model gets the number of workers, the number of CPU cores, the CPU time of each batch, the step times, the GPU "
         "time, and the average number of CPU cores that other programs used (from /proc/stat). The model "
         "computes how the script and the DataLoader workers share the CPU cores, and how far the workers run ahead of the "
-        "script. The tables show images per second, not counting the first steps of each run. Each row describes one run with "
+        "script. The tables show images per second, not counting the first steps of each run. Each row of the tables describes one run with "
         f"{BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two workers.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"
@@ -353,7 +353,7 @@ def _pinning(cost: Cost) -> Iterator[str]:
     yield f"| ours, core time | {' | '.join(f'{cost.pin_ms[batch]:.1f}' for batch in PUBLISHED_PIN)} |"
     yield f"| published | {' | '.join(f'{ms:.1f}' for ms in PUBLISHED_PIN.values())} |"
     yield (
-        f"\nMedian pinning times during training, batch {BATCH}: "
+        f"\nPinning a batch of {BATCH} images took these median times during training: "
         + ", ".join(
             f"{statistics.median(run.pin_cpu_ms for run in cost.of(network, workers)):.1f} ms ({network}, workers: {workers})"
             for network, workers in dict.fromkeys(RUNS)
