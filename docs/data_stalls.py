@@ -329,8 +329,9 @@ def _validation(cost: Cost) -> Iterator[str]:
         "model gets the number of workers, the number of CPU cores, the CPU time of each batch, the step times, the GPU "
         "time, and the average number of CPU cores that other programs used (from /proc/stat). The model "
         "computes how the script and the DataLoader workers share the CPU cores, and how far the workers run ahead of the "
-        "script. The tables show images per second, not counting the first steps of each run. Each row of the tables describes one "
-        f"run with {BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two workers.\n"
+        "script. The tables show images per second, not counting the first steps of each run. Each row of the tables "
+        f"describes one run with {BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two "
+        "workers.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"
     yield "|---|---|---|---|---|"
