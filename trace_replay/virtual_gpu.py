@@ -133,7 +133,7 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this replay with a trace file, a measured model such as "v100/resnet50", or a stopped virtual GPU. The report
+        """Compare this replay with a trace, a measured model such as "v100/resnet50", or a stopped virtual GPU. The report
         calls this replay B."""
         return self.compare_with(other, self.timeline(), tolerance)
 
@@ -235,8 +235,8 @@ def start(
     """Start a virtual GPU in the current process.
 
     The argument `what` is the path of a recording, a measured model such as "v100/resnet50", or a GPU such as "a100". If only a
-    GPU is given, step times are published measurements or estimates. All other arguments work like the options of `trace
-    replay` with the same names.
+    GPU is given, step times are published measurements or estimates. All other arguments work like the corresponding options of
+    `trace replay`.
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:

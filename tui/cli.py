@@ -100,7 +100,7 @@ def export(
 ) -> int:
     """Export a trace for Perfetto, chrome://tracing and Holistic Trace Analysis.
 
-    With two traces, write one file that shows each trace as a process, with arrows between matching kernels.
+    If two traces are given, the file shows each trace as a process, and arrows connect matching kernels.
     """
     from tui.commands.export import run
 

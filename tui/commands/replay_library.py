@@ -108,7 +108,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks(gpu: str) -> bool:
-    """Return True if the library contains no measurements on a GPU. Raise TraceLibraryError for an unknown GPU."""
+    """Return True if the library contains no measurements on a known GPU. Return False for an unknown name."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:

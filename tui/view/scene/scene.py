@@ -181,7 +181,7 @@ class Scene:
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
-        """Return the largest number of bytes that the memory row of the timeline can show."""
+        """Return the number of bytes at the upper edge of a memory row: the GPU's memory limit or the peak."""
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
