@@ -24,8 +24,11 @@ from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
 
 class CompiledRegion:
-    """Represents one compilation of a function. `name` is torch's identifier, such as "0/1" for the second compilation of the
-    first function."""
+    """Represents one compilation of a function.
+
+    Args:
+        name: torch's identifier, such as "0/1" for the second compilation of the first function
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name

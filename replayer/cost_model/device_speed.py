@@ -31,8 +31,10 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
     """Return the 90th percentile of the memory bandwidths of recorded ops longer than 20 us.
 
-    Each pair in `samples` contains the memory traffic of an op in bytes and the duration of the op in ns. Returns `fallback` if
-    fewer than five ops are longer than 20 us.
+    Returns `fallback` if fewer than five ops are longer than 20 us.
+
+    Args:
+        samples: the memory traffic in bytes and the duration in ns of each op
     """
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback

@@ -111,7 +111,7 @@ class OpCosts:
         return Estimate(max(ns, self.floor_ns), origin)
 
     def ratio(self, op: str, dtype: str, recorded: tuple[Shapes, Shapes], now: tuple[Shapes, Shapes]) -> float:
-        """Return the factor by which an op's duration changes from the recorded shapes to the new shapes."""
+        """Return how many times longer an op takes with the new shapes than with the recorded shapes."""
         # see Note [Convolutions with another batch size]
         before, after = (op_work(op, shapes, dtype, outputs, self.settings) for shapes, outputs in (recorded, now))
         took_ns = self._recorded_ns.get((op, dtype, recorded[0]), 0)

@@ -138,7 +138,7 @@ class ScriptLaunches:
 
     @contextmanager
     def kernels_off(self) -> Iterator[None]:
-        """Launch no kernels for the calling thread's ops in the `with` block."""
+        """In the `with` block, launch no kernels for the ops of the calling thread."""
         me = threading.get_ident()
         self._threads_with_kernels_off.append(me)
         self._set_launch(self._launch_with_kernels)
@@ -372,10 +372,12 @@ class ScriptLaunches:
 
 
 def in_turns(threads: list[int]) -> list[int]:
-    """Return the indices of ops in an order in which the threads take turns. The list `threads` contains the thread number of
-    each op.
+    """Return the indices of ops in an order in which the threads take turns.
 
     Example: `in_turns([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`.
+
+    Args:
+        threads: the thread number of each op
     """
     counts = Counter[int]()
     turns = []

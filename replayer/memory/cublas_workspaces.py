@@ -53,7 +53,9 @@ class _ThreadHandles:
 class BlasWorkspaces:
     """Allocates the cuBLAS workspaces of one process.
 
-    `majors` lists the major compute capability of each GPU. `architectures` lists the names of AMD architectures.
+    Args:
+        majors: the major compute capability of each GPU
+        architectures: the names of AMD architectures
     """
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:

@@ -51,7 +51,8 @@ class _RegionHandle(AllocationHandle):
 class RegionMemory:
     """Emulates the memory of one call of a compiled function on one stream.
 
-    `kept` lists memory blocks that the forward pass kept for the backward pass. The backward pass may free these blocks.
+    Args:
+        kept: memory blocks that the forward pass kept, and that the backward pass may free
     """
 
     _next: ClassVar[int] = _FIRST_ADDRESS

@@ -87,7 +87,10 @@ class ScaledRequests:
     # see Note [Requests are linear in the batch]
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """The list `per_sample` contains, for each memory request, the number of bytes per additional sample in the batch."""
+        """
+        Args:
+            per_sample: additional bytes of each memory request for each additional sample in the batch
+        """
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]

@@ -21,8 +21,9 @@ from traces.names.equivalent_ops import canonical_op
 class ScratchScope:
     """Allocates the workspaces of one call of an op.
 
-    The tuple `sequence[i]` contains the sizes in bytes of the workspaces that the op allocates before its output i. A negative
-    size frees a workspace.
+    Args:
+        sequence: for each output of the op, the sizes in bytes of the workspaces that the op allocates before the output; a
+            negative size frees a workspace
     """
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")

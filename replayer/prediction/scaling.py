@@ -133,7 +133,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Return the recorded batch size from the shape of an input or of a layer."""
+    """Determine the recorded batch size from the shape of an input or of a layer."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:

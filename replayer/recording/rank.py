@@ -1,4 +1,4 @@
-"""Determines the rank of this process, and the recorded rank whose times and GPUs the process uses.
+"""Determines the rank of this process, and which recorded rank provides times and GPUs for the process.
 
     rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
     rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks

@@ -109,8 +109,11 @@ class StepMatcher:
         return segment
 
     def find_in_phase_of_same_name(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Find a recorded call of an op in other phases with the same name as the phase `here`. The key `exact` consists of the
-        op, its shapes and its dtype."""
+        """Find a recorded call of an op in other phases with the same name as the phase `here`.
+
+        Args:
+            exact: a key that consists of the op, its shapes and its dtype
+        """
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):

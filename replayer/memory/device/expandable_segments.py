@@ -19,7 +19,7 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the best free block for `size` bytes, or None if no free block is large enough.
+    """Return the free block that fits `size` bytes best, or None if no free block is large enough.
 
     A block at the end of a segment can grow, so blocks are compared by the size to which they can grow (get_free_block in
     PyTorch's CUDACachingAllocator.cpp).
@@ -63,7 +63,8 @@ def _reach_bytes(block: Block) -> int:
 class ExpandableSegments:
     """Allocates memory in the expandable segments of one GPU.
 
-    The callback `note` is called whenever memory is mapped or unmapped.
+    Args:
+        note: called whenever memory is mapped or unmapped
     """
 
     def __init__(self, segments: Segments, note: Note) -> None:

@@ -144,7 +144,8 @@ def _number(range_: _AddressRange) -> int:
 class Segments:
     """Stores the memory segments of one GPU.
 
-    `outside_bytes` is the GPU memory that the process uses outside of PyTorch's allocator.
+    Args:
+        outside_bytes: the GPU memory that the process uses outside of PyTorch's allocator
     """
 
     def __init__(

@@ -50,7 +50,7 @@ _ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
 
 
 class SettingsError(ValueError):
-    """Reports an invalid allocator setting that PyTorch rejects too."""
+    """Raised for an allocator setting that PyTorch would reject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Return the settings `before`, changed by a text in the format of PYTORCH_CUDA_ALLOC_CONF.
+    """Return a copy of the settings `before`, changed by a text such as the value of PYTORCH_CUDA_ALLOC_CONF.
 
     Raises SettingsError if PyTorch would reject the text, and NotEmulated if the text selects another allocator backend.
     """

@@ -55,7 +55,7 @@ class DeviceUsage:
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> dict[str, Any]:
-        """Return statistics in the format of torch._C._cuda_memoryStats (2.13)."""
+        """Return statistics in the format of torch._C._cuda_memoryStats in PyTorch 2.13."""
         max_split_bytes = self._max_split_bytes()
         with self._lock:
             return {

@@ -46,7 +46,8 @@ class HostBlock:
 class HostMemory:
     """Manages the pinned memory of one process.
 
-    The function `has_passed` returns True if its argument, a virtual time in nanoseconds, has passed.
+    Args:
+        has_passed: returns True if a virtual time in nanoseconds has passed
     """
 
     def __init__(self, locks: PageLocks, has_passed: Callable[[int], bool]) -> None:

@@ -53,11 +53,11 @@ class Durations:
 
 @dataclass(slots=True)
 class HostStats:
-    """Counts pinned memory. `owned` counts all pinned blocks, and `active` counts the blocks that the script uses."""
+    """Counts pinned memory."""
 
-    owned: Count = field(default_factory=_count)
+    owned: Count = field(default_factory=_count)  # all pinned blocks
     owned_bytes: Count = field(default_factory=_count)
-    active: dict[int, Count] = field(default_factory=dict)
+    active: dict[int, Count] = field(default_factory=dict)  # blocks that the script uses
     alloc_time: Durations = field(default_factory=Durations)
     free_time: Durations = field(default_factory=Durations)
 

@@ -26,7 +26,11 @@ class RecordedOutputSizes:
     """Looks up the recorded output sizes of ops such as `nonzero`. Ops outside of training steps have the step number NONE."""
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """The sizes in `noted` were stored by the recorder, and the sizes in `shown` were derived from a profile."""
+        """
+        Args:
+            shown: sizes that were derived from a profile
+            noted: sizes that the recorder stored
+        """
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}
         self._step = (NONE, NONE, NONE)

@@ -1,4 +1,4 @@
-"""Adds recorded kernels at the end of a phase if no op of the script has launched the kernels.
+"""At the end of a phase, adds the recorded kernels that no op of the script has launched.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1

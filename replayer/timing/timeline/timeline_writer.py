@@ -345,7 +345,7 @@ class TimelineWriter:
         return header, places[next_ops]
 
     def relieve(self) -> None:
-        """Give the collected rows to the writing thread if there are many, or once a second."""
+        """Give the collected rows to the writing thread once a second, or earlier if many rows were collected."""
         if self.is_due:
             self._hand_over()
 
