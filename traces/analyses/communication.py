@@ -28,7 +28,7 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 def communication_kernels(trace: Trace) -> Column:
     """Return a boolean mask of the kernels that belong to NCCL or a similar library.
 
-    NCCL kernels of nn.DataParallel are excluded, because a trace of nn.DataParallel contains no collectives.
+    NCCL kernels that nn.DataParallel launches are not included.
     """
     if not len(trace.collectives):
         return np.zeros(len(trace.device), dtype=bool)
@@ -46,7 +46,7 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Sums up all calls of one collective operation in one phase over all ranks."""
+    """Sums up the calls of one collective operation on all ranks in one training phase."""
 
     name: str
     phase: str
@@ -57,7 +57,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Sums up the communication of all ranks over all devices."""
+    """Contains the communication totals of all ranks and GPUs."""
 
     operations: tuple[Operation, ...]  # most bytes first
     exposed_ns: int  # time in which a device only communicates

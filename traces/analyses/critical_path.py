@@ -1,4 +1,4 @@
-"""Finds the critical path of a training step: the chain of work and waits that determined its duration.
+"""Finds the critical path of a training step: the chain of work and waits that determines how long the step takes.
 
     path = critical_path(trace, step=3)
     path.sums.by_kind               # {"kernel": 81_000_000, "host": 12_000_000, "data": 9_000_000, ...}
@@ -74,7 +74,11 @@ def median_step(trace: Trace, times: StepTimes) -> int:
 
 
 def critical_path(trace: Trace, step: int | None = None) -> CriticalPath | None:
-    """Return the critical path of a step, by default of the step with the median duration."""
+    """Return the critical path of one step.
+
+    Args:
+        step: defaults to the step with the median duration
+    """
     if not len(trace.steps) or not trace.device.is_work.any():
         return None
     times = step_times(trace)

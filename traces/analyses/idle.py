@@ -5,7 +5,7 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-The launch of the next kernel divides an idle time into a part caused by the host and a part caused by the GPU. The reasons are:
+Idle time before the next kernel's launch is caused by the host, and idle time after the launch by the GPU. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);
@@ -88,7 +88,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Contains the idle time of one GPU by reason."""
+    """Contains how long one GPU was idle for each reason."""
 
     window_ns: int
     busy_ns: int
@@ -102,7 +102,7 @@ class IdleTime:
 
 @dataclass(frozen=True, slots=True)
 class IdleCall:
-    """Counts the calls of one CUDA runtime function that kept GPUs idle."""
+    """Contains the GPU idle time during calls of one CUDA runtime function."""
 
     call: str
     count: int

@@ -55,7 +55,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Stores how many launched kernels have not started yet, over time."""
+    """Stores the number of kernels that have been launched but have not started, over time."""
 
     time_ns: Column
     length: Column
@@ -75,7 +75,7 @@ def launched_rows(trace: Trace) -> Column:
 def launched_ns(trace: Trace, rows: Column) -> Column:
     """Return the launch time of each kernel and copy, or NONE if the launch was not recorded.
 
-    A launch time is the end of the launching call, or the start of the kernel if that is earlier.
+    The launch time is the earlier of two times: the end of the launch call and the start of the kernel.
     """
     host, spans = trace.host, trace.device
     if not len(host):
@@ -134,7 +134,7 @@ def launch_figures(trace: Trace) -> list[StreamLaunches]:
 # see Note [Long launch calls]
 @dataclass(frozen=True, slots=True)
 class LongLaunches:
-    """Counts the slow launch calls of one CUDA runtime function."""
+    """Counts the slow calls of one launch function, such as `cudaLaunchKernel`."""
 
     call: str
     reason: str

@@ -3,8 +3,9 @@
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-A profiler range named "nn.Module: ..." shows the calls of a module. In profiles of old PyTorch releases, modules are found by
-the Python stack of each op. GPU work of the backward pass is attributed to the module that called the corresponding forward op.
+A call of a module appears in a profile as a range named "nn.Module: ...". In profiles of old PyTorch releases, modules are
+found by the Python stack of each op. GPU work of the backward pass is attributed to the module that called the corresponding
+forward op.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 
 
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
-    """Return the paths of all modules, and the innermost module around each op."""
+    """Return the paths of all modules, and for each op the innermost module that called it."""
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
 
@@ -135,8 +136,8 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # A call in the script is labelled with file and line, because one `forward` method may contain several calls. A call in
-        # PyTorch's own modules is labelled with the file only.
+        # Stack frames in torch/nn/modules are labelled with their file name. Stack frames in the script are labelled with file
+        # name and line, because one `forward` method may call several modules.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []
@@ -153,7 +154,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return the forward op for each op of the backward pass, or NONE."""
+    """Return the corresponding forward op of each backward op, or NONE for other ops."""
     host = trace.host
     ranks = host_ranks(trace)
     node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
@@ -170,7 +171,12 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """Return the durations of all kernels launched in `steps`, and their callers."""
+    """Return the duration of each kernel, its caller, and whether the kernel belongs to the backward pass.
+
+    Args:
+        steps: only kernels that were launched in these steps are returned
+        caller: the caller of each CPU event, for example a module or a Python function
+    """
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     counts_to = caller[np.where(forward != NONE, forward, launch)]

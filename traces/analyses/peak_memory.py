@@ -1,4 +1,4 @@
-"""Lists the memory in use at a device's peak, by the op and phase that allocated it.
+"""Lists the memory in use at a device's memory peak, by the op and the phase that allocated it.
 
     peak = held_at_peak(trace, device=0)
     peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first
@@ -32,16 +32,15 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """Lists the memory held at the peak. If addresses were not recorded, `by_size` is True, and each free is matched with an
-    allocation of equal size."""
+    """Lists the memory in use at the memory peak."""
 
     time_ns: int
     held: list[Held]
-    by_size: bool
+    by_size: bool  # addresses were not recorded, so each free was matched with an allocation of equal size
 
 
 def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
-    """Return the memory in use at the peak of a device, or None without memory events."""
+    """Return the memory in use at a device's memory peak, or None if no memory events were recorded."""
     events = trace.memory.take(trace.memory.device == device)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     if not len(events):
@@ -69,8 +68,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # `held` counts the allocated blocks of one size. A block was never freed if `held` never falls below its value just after
-    # the block's allocation.
+    # `held` is the number of blocks of one size that are in use after each event. A block counts as never freed if `held` stays
+    # at least as large as at the block's allocation.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]
@@ -82,8 +81,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the name of the op that caused each memory event. For memory events of a replay, the ops of all threads are
-    searched, because the events do not name a thread."""
+    """Return the name of the op that caused each memory event. Memory events of a replay do not name a thread, so the ops of
+    all threads are searched."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

@@ -45,12 +45,11 @@ _NOTHING = FunctionTime("", calls=0.0, gpu_ns=0, own_gpu_ns=0, backward_ns=0, ho
 
 @dataclass(frozen=True, slots=True)
 class FunctionChange:
-    """Compares the times of one Python function in two traces. `recorded` or `replayed` is None if the first or the second
-    trace does not contain the function."""
+    """Compares the times of one Python function in two traces."""
 
     name: str
-    recorded: FunctionTime | None
-    replayed: FunctionTime | None
+    recorded: FunctionTime | None  # None if the first trace does not contain the function
+    replayed: FunctionTime | None  # None if the second trace does not contain the function
 
     @property
     def delta_ns(self) -> int:
@@ -155,7 +154,7 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
 
 
 def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
-    """Compare the functions of two traces. The function with the largest difference in GPU time comes first."""
+    """Compare the Python functions of two traces, the largest difference in GPU time first."""
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
     moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
     taken = set(moved.values())
@@ -176,7 +175,7 @@ def _short(path: str) -> str:
 
 
 def without_folders(trace: Trace) -> Trace:
-    """Shorten the paths of Python functions, because the path of a home folder would reveal who recorded the trace."""
+    """Shorten the file paths of Python functions, because a path in a home folder contains the user's name."""
     strings = Strings()
     places = [strings.add(_ABSOLUTE.sub(lambda found: _short(found[0]), text)) for text in trace.strings.texts]
     return replace(repointed(trace, {"strings": np.array([*places, NONE])}), strings=strings)

@@ -41,7 +41,7 @@ class RankLateness:
 
 
 def stragglers(trace: Trace) -> list[RankLateness]:
-    """Return the delays of each rank, with the latest rank first."""
+    """Return the delays of all ranks, the largest delay first."""
     table = trace.collectives
     count, last, waited_ns, late_ns = (
         dict.fromkeys(np.unique(table.rank[table.ending == Ending.SEEN]).tolist(), 0) for _ in range(4)

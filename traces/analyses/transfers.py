@@ -1,4 +1,4 @@
-"""Sums up the bytes, durations and rates of copies between memories, by kind of copy.
+"""Computes the total size, duration and rate of each kind of memory copy.
 
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
@@ -31,7 +31,7 @@ class TransferSum:
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the copies and memsets by kind, sorted by decreasing size."""
+    """Return the totals of each kind of copy and memset, the largest total size first."""
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
     found = []

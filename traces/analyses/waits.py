@@ -123,8 +123,8 @@ def _host_waits(trace: Trace, rank: int) -> HostWaits:
         ended_ns = np.maximum.accumulate(device.end_ns[stream])
         mine = (device.device[own] == device.device[stream[0]]) & (device.stream[own] == device.stream[stream[0]])
         mine &= own != NONE
-        # A wait for a CUDA event may end before the stream is idle, because later work may have been launched after the event.
-        # A copy waits only for earlier work on its own CUDA stream.
+        # A wait for a CUDA event may end while the stream still runs work that was launched after the event. A copy waits only
+        # for earlier work on its own CUDA stream.
         any_work = calls.is_loop | (calls.is_synchronous & (mine | (own == NONE)))
         queued = np.searchsorted(launched_ns[stream], calls.start_ns, side="left") - 1  # the last work launched before the call
         ended = np.searchsorted(ended_ns, returned_ns, side="right") - 1  # the last work that ended before the call returned
@@ -162,7 +162,7 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """A copy of pageable memory may return as soon as its data is in the driver's staging buffer."""
+    """A call that copies pageable memory may return as soon as the data is in the driver's staging buffer."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS

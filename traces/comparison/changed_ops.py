@@ -39,8 +39,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# A trace does not record which op launched a kernel of a CUDA graph. The table maps parts of kernel names to the ops that
-# probably launch these kernels. The first matching pattern counts.
+# A trace does not record which op launched a kernel of a CUDA graph. `_KINDS` guesses the launching ops of a kernel from
+# patterns in the kernel's name. The first matching pattern counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (
@@ -50,7 +50,7 @@ _KINDS = {
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
 KERNEL_KINDS = frozenset(_KINDS)
-# A fused kernel never replaces a view op, even if the kernel's name mentions it, because view ops launch no kernels.
+# View ops launch no kernels, so a fused kernel cannot replace a view op.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
@@ -60,7 +60,7 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Compares the GPU work of one kernel name or op name in two traces, per step."""
+    """Compares the GPU time and the calls per step of one kernel or op in two traces."""
 
     name: str
     recorded_count: float
@@ -167,9 +167,12 @@ class _Side:
 def changes(
     recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, tolerance: float = 0.0, top: int = TOP
 ) -> Changes:
-    """Return the kernels and ops whose time or count per step differs between two traces.
+    """Return the kernels and ops whose GPU time per step differs between two traces.
 
-    A change of less than the fraction `tolerance` is ignored. An empty list of steps means the whole trace.
+    Args:
+        recorded_steps: the steps of the first trace to compare; an empty array means the whole trace
+        other_steps: the steps of the second trace to compare
+        tolerance: smaller relative changes of GPU time are not listed
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -183,7 +186,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return the ops in the compared steps of a replay that are missing from the recording."""
+    """Return the ops that the replay calls in the compared steps and that the recording does not contain."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -197,8 +200,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Number groups of kernels. A group contains kernels of the first trace and the kernels that replace them in the second
-    trace."""
+    """Give kernels of the first trace and their replacements in the second trace the same group number."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
@@ -297,7 +299,7 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 
 
 def _in_graph(trace: Trace) -> Column:
-    """All kernels of a CUDA graph have the same launching op, so the op does not show what a kernel computes."""
+    """Return a boolean mask of the kernels that were launched as part of a CUDA graph."""
     launch, host = trace.device.launch, trace.host
     known = launch >= 0
     if not known.any():
@@ -360,7 +362,11 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return the weight of each kernel in a mean over `steps`. A step that is listed twice counts twice."""
+    """Return the weight of each kernel when kernel times are averaged over steps.
+
+    Args:
+        steps: the averaged steps; a step that is listed twice counts twice
+    """
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)
@@ -410,7 +416,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # Ops that replace each other are joined only if each trace contains at least one of the ops.
+    # A group of ops is kept only if both traces contain at least one op of the group.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):
@@ -432,7 +438,11 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 
 
 def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
-    """Yield the ops in `known` that occur in the name of a fused kernel."""
+    """Yield the ops that occur in the name of a fused kernel.
+
+    Args:
+        known: the names of the ops to look for
+    """
     words = ops_in_name(kernel).split("_")
     start = 0
     while start < len(words):

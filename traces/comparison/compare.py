@@ -6,8 +6,8 @@
     comparison.to_json()              # the keys that scripts rely on
 
 The step time is the time on the host or on the slowest GPU, whichever is longer. GPU time does not include the time in which
-collectives wait for other ranks. A replay repeats some of the recorded steps, and the rest of the recording is not compared.
-Times come from the steps without a profiler, if a recording has such steps.
+collectives wait for other ranks. Recorded steps that a replay does not repeat are not compared. Times are taken from steps that
+ran without the profiler, if there are any.
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """Holds one value for each of two traces. If two recordings are compared, the field `replayed` contains the second
-    recording's value."""
+    """Holds one value for each of two traces."""
 
     recorded: Figure
-    replayed: Figure
+    replayed: Figure  # the second recording's value if two recordings are compared
 
     def __iter__(self) -> Iterator[Figure]:
         return iter((self.recorded, self.replayed))
@@ -125,7 +124,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts tensor values that the script read in a replay and that the recording does not contain."""
+    """Counts tensor values that a replayed script read although they were not recorded."""
 
     unrecorded_reads: int | None  # values that the script read although they were not recorded
     computed: bool | None  # whether the replay computed values (`--values compute`)
@@ -245,7 +244,7 @@ class Comparison(ComparedFigures):
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
 
     def facts(self) -> ComparisonFacts:
-        """Return the dictionary that `trace diff --json` prints. JSON keys may be added but are never renamed."""
+        """Return the dictionary that `trace diff --json` prints. New releases may add JSON keys but do not rename keys."""
         of = self.verdict
         return extended(
             ComparisonFacts, self, same_program=of.same, reason=of.reason, verdict=of.sameness, evidence=of.evidence,
@@ -272,7 +271,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Change each `fits=True` to None (unknown), because a script that failed early might have needed more memory later."""
+        """Set `fits` to None instead of True, because a script that failed early might have needed more memory later."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -286,10 +285,11 @@ def compare(
     top: int = TOP,
     analyses: Both[Analyses] | None = None,
 ) -> Comparison:
-    """Compare `other`, which is a replay or another recording, with `recorded`.
+    """Compare a recording with a replay or with another recording.
 
-    Each list in `Comparison.changes` has at most `top` entries. Pass `analyses` if they are already known, because computing
-    them takes seconds.
+    Args:
+        top: the maximum number of entries in each list of `Comparison.changes`
+        analyses: the results of `analyse` for both traces, if they are already known; computing them takes seconds
     """
     ours, theirs = _steps_to_compare(recorded, other)
     timed = _clean(recorded, ours)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
@@ -402,7 +402,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
-    """Return None if the step times agree, but a recording lacks much of its GPU work (`hidden`)."""
+    """Return None (unknown) if the step times agree but GPU work is missing from a recording."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -431,7 +431,7 @@ def _without_data(
     *,
     loads_otherwise: bool,
 ) -> Spread:
-    """The step times are compared without waits for data."""
+    """Compare the step times without the time spent waiting for data."""
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
     return _spread(times, ours, theirs, steady, _series_without_data)
@@ -456,8 +456,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # If no evaluation step was recorded, a replayed evaluation step has the times of a training step, and is not compared with
-    # that training step.
+    # Evaluation steps of a replay are compared only if they repeat a recorded evaluation step.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
@@ -578,9 +577,9 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if equal stream numbers in the two traces mean the same stream.
+    """Return True if the two traces number their CUDA streams in the same way.
 
-    Until June 2026, AMD's profiles contained the number of a hardware queue as the stream number.
+    Profiles from AMD GPUs contained hardware queue numbers instead of stream numbers until June 2026.
     """
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]

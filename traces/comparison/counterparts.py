@@ -1,11 +1,11 @@
-"""Pairs kernels of two traces that come from the same call of the same op.
+"""Pairs each kernel of one trace with the kernel of another trace that the same op call launched.
 
     pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] indices of both traces' steps
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # indices of the two device tables; NONE if one trace has no counterpart
 
-Kernels are paired by op, input shapes, phase and kernel name. Kernels without a match are compared again without shapes, then
-without phase, then without op.
+Kernels are paired by op, input shapes, phase and kernel name. If a kernel has no counterpart, pairing is repeated without
+shapes, then without phase, then without op.
 """
 
 from __future__ import annotations
@@ -41,17 +41,14 @@ class KernelChange(IntEnum):
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Stores the pairs of matching kernels in columns.
-
-    A pair is `certain` if its kernels have the same phase and op.
-    """
+    """Stores the pairs of matching kernels in columns."""
 
     step: Column
     first: Column
     second: Column
     change: Column
     change_ns: Column  # the time in the second trace minus the time in the first
-    certain: Column
+    certain: Column  # whether the two kernels of a pair have the same phase and op
 
     def __len__(self) -> int:
         return len(self.step)
@@ -161,7 +158,7 @@ def _replaced(
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the largest set of kernel pairs that start in the same order in both traces."""
+    """Return the largest set of kernel pairs whose kernels start in the same order in both traces."""
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
     sure = sure[ranks[first.device.device[found.first[sure]]] == ranks.min()] if len(sure) else sure
@@ -202,9 +199,9 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each tuple in `_LEVELS` describes one round of pairing. Two GPU events form a pair if they are equal in all columns of the
-# tuple. If several GPU events of a trace are equal in all columns of the tuple, the events are paired in the order of their
-# launches. GPU events that are in a pair take no part in later rounds.
+# GPU events of two traces are paired in rounds. In each round, two GPU events form a pair if they are equal in all columns of
+# one tuple in `_LEVELS`. Several GPU events of one trace with equal columns are paired in launch order. GPU events that already
+# have a partner are left out of later rounds.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -261,7 +258,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # `steps` lists steps of one rank. The k-th steps of all ranks are treated as one step.
+    # The k-th step of one rank is assumed to correspond to the k-th step of every other rank.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

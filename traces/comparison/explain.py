@@ -3,8 +3,8 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-The explanation compares the GPU times of the phases if the GPU limits the step time. If the host limits the step time, the
-explanation compares host times, because these times add up to the step time.
+If the GPU limits the step time, the explanation compares the GPU times of the phases. If the host limits the step time, the
+explanation compares the host times of the phases.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
 _MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a replacement
 
-# This table maps each nn.DataParallel stage to its phase and a description.
+# `_PARTS` maps each nn.DataParallel stage to its phase and a description.
 _PARTS = {
     "scatter": ("forward", "the batch is copied from one GPU to the others"),
     "replicate": ("forward", "parameters are copied to each GPU in each step"),
@@ -67,7 +67,7 @@ class Explanation:
 
 
 def explain(comparison: Comparison) -> Explanation:
-    """Explain the difference in step time. Differences of less than 0.2 % of a step are omitted."""
+    """Explain the difference in step time. Differences below 0.2 % of the step time are left out."""
     before_ns, after_ns = comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
     if before_ns is None or after_ns is None:
         return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
@@ -132,8 +132,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
-        # If only the second trace uses nn.DataParallel, the forward pass of its first replica is compared with the forward pass
-        # of the first trace.
+        # If only the second trace uses nn.DataParallel, one replica is compared with the forward pass of the first trace.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns

@@ -1,9 +1,9 @@
-"""Finds the ops of an eager trace that each fused kernel of a compiled trace replaces.
+"""Finds the eager ops that each fused kernel of a compiled program replaces.
 
     for one in fused_ops(eager, compiled, eager_step, compiled_step):
         one.kernels, one.ops, one.eager_ns, one.compiled_ns       # ("triton_poi_fused_add_relu_0",), {"add": 1, "relu": 1}, ...
 
-Inductor names a fused kernel after its ops.
+The name of an Inductor kernel lists the ops that were fused into it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Stretch:
 
 
 def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int) -> tuple[FusedOps, ...]:
-    """Compare one step of each trace. The fused kernels with the largest time difference come first."""
+    """Compare the fused kernels of one step with the eager ops of another step, the largest time difference first."""
     ours, theirs = _in_order(eager, eager_step), _in_order(compiled, compiled_step)
     pairs = counterparts(eager, compiled, [(eager_step, compiled_step)])
     place_of = [{row: place for place, row in enumerate(rows.tolist())} for rows in (ours, theirs)]

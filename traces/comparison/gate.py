@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
     recompiles = 0              # recompilations in the second trace
 
-A check fails if neither trace contains the value that the check compares with its limit.
+A check fails if the comparison does not contain the value to check.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ KEYS = (*_UNITS, *_CHANGES, *_COUNTS, "same_program")
 
 
 class GateError(TraceError):
-    """Raised if the file with the budgets for `trace diff --gate` is invalid."""
+    """Raised if the budget file of `trace diff --gate` is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def read_budgets(path: Path) -> dict[str, float]:
 def starting_budgets(of: Summary) -> dict[str, str]:
     """Return suggested budgets for replays of a recording, as TOML values.
 
-    The suggested limit is the recorded step time plus 3 %, or plus twice the noise of the recorded steps if this is more.
+    The step time may grow by 3 % or by twice the noise of the recorded steps, whichever is larger.
     """
     budgets = {}
     if of.step_median_ns is not None:

@@ -53,8 +53,8 @@ _ESSENTIAL = ("forward", "backward", "optimizer")
 # The order of ops is compared in several training steps, because some steps may take a different branch of the program.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indexing between layers. The ops in _BETWEEN_LAYERS may run in any order, so their order does
-# not show whether two programs are the same.
+# Arithmetic, masks, copies and indexing between layers. The order of the ops in _BETWEEN_LAYERS depends on the PyTorch release
+# and is not compared.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
@@ -108,7 +108,12 @@ class _DeviceOp:
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
-    """Compare the chosen steps of two traces. An empty list of steps means the whole trace."""
+    """Compare the chosen steps of two traces.
+
+    Args:
+        recorded_steps: the steps of the first trace; an empty array means the whole trace
+        other_steps: the steps of the second trace
+    """
     verdict = _same_program(recorded, other, recorded_steps, other_steps)
     cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
     if verdict.same is False and cut:
@@ -187,7 +192,8 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. If the two traces copy different sizes to the GPU, the batch sizes differ."""
+    """Compare two traces without recorded shapes. If the sizes of copies to the GPU differ, the batch sizes are assumed to
+    differ."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:
@@ -371,7 +377,7 @@ def _other_update(recorded: Trace, other: Trace) -> str:
 
 
 def optimizers_of(trace: Trace) -> set[str]:
-    """Return the class names of the optimizers whose `step` is called in this trace."""
+    """Return the class names of the optimizers whose `step` is called in the trace."""
     texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
     named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
     if not named and trace.workload is not None and trace.workload.optimizer:
@@ -387,9 +393,9 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """Return the op calls of two traces, limited to op names that occur in each trace.
+    """Replace each op call by the outermost enclosing op that occurs in both traces.
 
-    A replay contains only the call of `_native_multi_head_attention`, but a recording also contains the ops inside.
+    For example, a replay contains the op `_native_multi_head_attention` without the ops that it calls.
     """
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
@@ -424,7 +430,8 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Leave out kernels for communication between ranks, because a replay contains no ops for such kernels."""
+    """Return the ops that launched GPU work, and the step of each op. Communication kernels are left out, because a replay
+    contains no ops that launch them."""
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
     op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phase_names(trace)[rows]

@@ -35,7 +35,7 @@ _LONGEST = 3
 
 
 def graph_launch_of(trace: Trace) -> Column:
-    """Return the call that launched the CUDA graph of each kernel, or NONE for kernels outside of graphs."""
+    """For each kernel in a CUDA graph, return the call that launched the graph. For other kernels, return NONE."""
     launch = np.where(trace.device.launch < len(trace.host), trace.device.launch, NONE)
     return np.asarray(np.append(enclosing(trace.host, is_graph_launch(trace)), NONE)[launch])
 
@@ -43,7 +43,7 @@ def graph_launch_of(trace: Trace) -> Column:
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
     """Return the CUDA graphs that one rank launches in the given steps.
 
-    If graph ids were not recorded, launches of the same kernels are assumed to be of one CUDA graph. CUPTI names the same
+    If graph ids were not recorded, launches with the same kernels count as launches of one CUDA graph. CUPTI names the same
     memset "Memset (Unknown)" in the first launch and "Memset (Device)" later (CUDA 13, H200).
     """
     host, device = trace.host, trace.device

@@ -72,7 +72,7 @@ class CompiledFigures:
 
     @property
     def is_compiled(self) -> bool:
-        """Fused kernels inside a CUDA graph are evidence of torch.compile."""
+        """Return True if the trace contains compiled functions or kernels of Inductor."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
 

@@ -3,8 +3,7 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 A GPU waits for data, for the host, for other ranks, or for an unknown reason. The training speed is limited by whatever the GPU
-waits for longest. If the GPU computes for longer than it waits for data, for the host or for other ranks, the GPU itself limits
-the training speed.
+waits for longest. If the GPU computes longer than it waits for any single reason, the GPU itself limits the training speed.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
@@ -33,7 +32,7 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """Says what limits the speed of a recording: "device", "host", "data", "other ranks" or "unknown"."""
+    """Says what limits the training speed: "device", "host", "data", "other ranks" or "unknown"."""
 
     limit: str
     gain_ns: int | None  # the largest possible gain per step: the time that a step would save if the bottleneck were removed
@@ -71,7 +70,7 @@ def caught_up(trace: Trace) -> CaughtUp | None:
 
 
 def why_idle_is_unknown(trace: Trace) -> str:
-    """Return why the idle time of GPUs is unknown, or "" if it is known."""
+    """Return the reason why the idle time of GPUs is unknown, or "" if the idle time is known."""
     if reason := why_work_is_hidden(trace):
         return reason
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
@@ -89,7 +88,7 @@ def bottleneck(
     why_unknown: str = "",
     keeps_up: CaughtUp | None = None,
 ) -> PaceLimit | None:
-    """Return what limits the speed of a trace, or None if the trace has no steps."""
+    """Return what limits the training speed, or None if the trace has no steps."""
     if pace is None or not pace.pace_ns:
         return None
     if why_unknown:

@@ -30,7 +30,7 @@ def work_rows(trace: Trace) -> Column:
 
 @once
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
-    """Return the busy time of each device, by index in `trace.devices`."""
+    """Return the time intervals in which each device was busy, by index in `trace.devices`."""
     work = work_rows(trace)
     start_ns, end_ns = trace.device.start_ns[work], trace.device.end_ns[work]
     return {device: Intervals(start_ns[rows], end_ns[rows]) for device, rows in by_value(trace.device.device[work]).items()}
@@ -61,7 +61,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 def steady_steps(trace: Trace) -> Column:
     """Return the training steps that ran without the profiler and are not warm-up steps.
 
-    If every step is a warm-up step or was profiled, all steps are returned.
+    If every training step was profiled, the profiled steps are returned. If every training step is a warm-up step, the warm-up
+    steps are returned.
     """
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
@@ -75,8 +76,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because later steps are slower. If these are fewer than
-    FEWEST_CLEAN_STEPS steps, also return later steps that ran without the profiler."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
+    FEWEST_CLEAN_STEPS evaluation steps precede the profiled steps, later unprofiled steps are added."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()
@@ -98,7 +99,7 @@ def ran_under_profiler(trace: Trace) -> Column:
 
 
 def profiled_steps(trace: Trace) -> Column:
-    """Return the steps that ran under the profiler, or all steady steps if the profiler never ran."""
+    """Return the steps that ran under the profiler, or the steps after the warm-up if the profiler never ran."""
     kinds = StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP, StepKind.EVALUATION
     return _first_of(trace, *kinds)
 
@@ -108,7 +109,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Encode, for each step, how many backward passes and optimizer steps it contains."""
+    """Encode the numbers of backward passes and optimizer steps of each training step as one integer."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -118,9 +119,8 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only steps of one kind in each list of steps. Two steps are of the same kind if they have equally many backward
-    passes and equally many optimizer steps. Of the kinds that occur in all lists, the most frequent kind in the first list is
-    kept."""
+    """In each list of steps, keep only steps with the same numbers of backward passes and optimizer steps. From the numbers
+    that occur in every list, the most frequent numbers in the first list are chosen."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -160,7 +160,7 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """Return the GPU busy time of the kernels that each phase launched."""
+    """For each phase, return how long the phase's kernels kept the GPUs busy in each step."""
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
     work, phase = work[phase >= 0], phase[phase >= 0]
@@ -255,7 +255,11 @@ def phase_names(trace: Trace) -> Column:
 
 @once
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
-    """Return the innermost (or outermost) op that launched each kernel, or NONE."""
+    """Return the innermost op that launched each kernel, or NONE if the op is unknown.
+
+    Args:
+        outermost: return the outermost op instead of the innermost one
+    """
     host = trace.host
     launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
     if not len(host):
@@ -270,7 +274,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def launches_without_work(trace: Trace) -> Column:
-    """Return the rows of `trace.host` with launch calls whose kernels the profiler lost."""
+    """Return the launch calls whose kernels are missing from the profile, as rows of `trace.host`."""
     if not trace.problems.get("lost-kernel"):
         return np.zeros(0, dtype=np.int64)
     host = trace.host
@@ -282,7 +286,7 @@ def launches_without_work(trace: Trace) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the innermost CPU event at each time, or NONE.
+    """For each time, return the innermost CPU event that was running, or NONE.
 
     Args:
         rows: must be ordered by start
@@ -296,7 +300,11 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return, for each CPU event, the innermost enclosing event in the boolean mask `wanted`, or NONE."""
+    """For each CPU event, return the innermost enclosing event that is wanted, or NONE.
+
+    Args:
+        wanted: boolean mask of the events that may be returned; a wanted event encloses itself
+    """
     parent = np.append(host.around, NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]
@@ -335,10 +343,11 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """Stores the peak memory of a device, and how the peak was found.
+    """Stores the peak memory of one device.
 
-    "recorded"  each memory event has the device's total after it "summed"    allocations minus frees since the recording began;
-    memory held before and never freed is excluded
+    Values of `source`:
+        "recorded"  each memory event contains the device's total memory
+        "summed"    allocations minus frees since the recording began; memory held before and never freed is excluded
     """
 
     peak_allocated_bytes: int
@@ -368,8 +377,8 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     known = allocated_bytes != NONE
     if known.any():
         return MemoryCurve(time_ns[known], allocated_bytes[known], 0, "recorded")
-    # `total` becomes negative if the script frees memory that was allocated before the recording began, so the lowest `total`
-    # shows how much memory was allocated before.
+    # `total` becomes negative if the script frees memory that was allocated before the recording began. At the start of the
+    # recording, at least `-total.min()` bytes were in use.
     total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")
@@ -387,7 +396,7 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
 
 
 def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
-    """Return the total GPU time in ns by origin, such as measured or estimated."""
+    """Return the total GPU time in ns, separately for measured and estimated times."""
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
@@ -418,7 +427,7 @@ def _table(trace: Trace, name: Column, duration_ns: Column, counted: Column) -> 
 
 
 def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the kernels that were launched in the given steps, and their launching calls."""
+    """Return the kernels that were launched in the given steps, and the calls that launched them."""
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
     launch = trace.device.launch[rows]

@@ -114,7 +114,11 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """Return, for each device, the steps in `rows` that the device's rank executed. Devices without steps are left out."""
+        """For each device, return the steps that the device's rank executed. Devices without steps are left out.
+
+        Args:
+            rows: the steps to choose from
+        """
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
@@ -288,8 +292,8 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     for device, mine in times.of_devices(with_kernels).items():
         own_ns = times.gpu_ns[device][mine] if device in times.gpu_ns else mine[:0]
         if pace_ns and own_ns.any():
-            # On the GPU, successive steps may overlap, so a step's GPU time is usually divided by the time from one step to the
-            # next (`pace_ns`).
+            # Successive steps may overlap on the GPU, so the GPU time of a step is usually divided by the median step time
+            # (`pace_ns`).
             lasted_ns, measured = lasted_of_step_ns[mine], times.has_others[device][mine] | of_all
             busy_ns = np.where(measured, times.busy_ns[device][mine], own_ns)
             of_ns = np.where(measured, lasted_ns, pace_ns)
@@ -332,7 +336,7 @@ def _mean(values: Column) -> int:
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return the time of each step in nanoseconds, on the host or on the slowest GPU."""
+    """Return the time of each step in ns: on the slowest GPU if a GPU limits the step time, and on the host if not."""
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
     if decides is None or decides.device == NONE:

@@ -1,4 +1,4 @@
-"""Measures the time of training phases on the host, between CUDA events, and as GPU busy time.
+"""Measures three times of each training phase: on the host, between CUDA events, and the GPU busy time.
 
     phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
     # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)

@@ -1,4 +1,4 @@
-"""Computes statistics of waits for data, collectives and nn.DataParallel stages.
+"""Computes statistics of data loading, collective operations and nn.DataParallel stages.
 
     input_pipeline(trace).wait_per_step_ns      # 2100000: median wait for batches per step
     collectives(trace)[0]                       # CollectiveTotals("all_reduce", "nccl", count=40, ...)
@@ -41,7 +41,7 @@ class InputPipeline:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTotals:
-    """Counts all calls of one collective and sums up their time over all ranks."""
+    """Counts the calls of one collective on all ranks, and sums up their durations."""
 
     name: str
     backend: str

@@ -196,13 +196,13 @@ def serious_problems(trace: Trace) -> list[Problem]:
 
 
 def why_work_is_hidden(trace: Trace) -> str:
-    """Return why a GPU may have worked at times that look idle, or "" if no problem hides work."""
+    """Return the reason why the recorded idle times of GPUs are unreliable, or "" if they are reliable."""
     reasons = (_KINDS.get(of.kind, _UNKNOWN).why_work_is_hidden for of in serious_problems(trace))
     return next((reason for reason in reasons if reason), "")
 
 
 def is_cut(trace: Trace) -> bool:
-    """Return whether the end of the trace's file was missing when the file was imported."""
+    """Return True if the trace was imported from a file whose end is missing."""
     return any(_KINDS.get(kind, _UNKNOWN).why_work_is_hidden == _CUT for kind in trace.problems)
 
 

@@ -26,13 +26,14 @@ _NINE_IN_TEN = 90
 class Spread:
     """Contains the percentiles of times per step in two traces, and the relative error of the medians.
 
-    `noise_floor` is computed from the recorded times: half their interquartile range, divided by their median.
+    Errors below the noise floor are not significant.
     """
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None
     error: float | None
-    noise_floor: float | None  # None below four steps; smaller errors are not significant
+    # half the interquartile range of the recorded times, divided by their median; None below four steps
+    noise_floor: float | None
     recorded_p5_ns: int | None
     recorded_p95_ns: int | None
     replayed_p5_ns: int | None
@@ -84,8 +85,8 @@ def means_of_periods(values: Column, period: int | None = None) -> Column:
 
 
 def _differ_by(values: Column, period: int) -> float:
-    """Return the 90th percentile of the differences between values that are one period apart. np.percentile would take ten
-    times as long for short arrays."""
+    """Return the 90th percentile of the differences between values that are one period apart. For short arrays, np.percentile
+    takes ten times as long as this function."""
     apart = np.abs(values[period:] - values[:-period])
     last = len(apart) - 1
     below = last * _NINE_IN_TEN // 100
@@ -94,7 +95,7 @@ def _differ_by(values: Column, period: int) -> float:
 
 
 def relative_error(recorded: float | None, replayed: float | None) -> float | None:
-    """Return replayed / recorded - 1, or None if a value is missing."""
+    """Return `replayed / recorded - 1`, or None if a value is missing."""
     return replayed / recorded - 1 if recorded and replayed is not None else None
 
 

@@ -2,7 +2,7 @@
 
     stage_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
-The name of a stage on several GPUs includes the GPU: "parallel_apply (cuda:1)".
+If a stage runs on several GPUs, the name of the stage includes the GPU: "parallel_apply (cuda:1)".
 """
 
 from __future__ import annotations

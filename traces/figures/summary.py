@@ -82,9 +82,9 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class StepSummary:
-    """Describes one step. `start_ns` and `duration_ns` are measured on the host."""
+    """Describes one step."""
 
-    start_ns: int
+    start_ns: int  # on the host
     duration_ns: int  # on the host
     number: int
     rank: int

@@ -70,7 +70,7 @@ _EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is
 _USUAL = (1, 2, 3, 4, 8)
 _LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
-# Matches names of cuBLAS and CUTLASS kernels that use tensor cores for float32 inputs.
+# This pattern matches names of cuBLAS and CUTLASS kernels that use tensor cores for float32 inputs.
 _TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
 _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
 _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)
@@ -136,7 +136,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two tables of FLOP/s and bytes/s: one with a row per op name, and one with a row per op name, shapes and dtype."""
+    """Return two tables of FLOP/s and bytes/s: one by op name, and one by op name, input shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -409,8 +409,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # The order of the inputs of convolution_backward differs between releases of PyTorch. The output's gradient is assumed
-        # to be the smallest tensor with as many channels as the weight has output channels.
+        # PyTorch releases pass the inputs of convolution_backward in different orders. The output's gradient is assumed to be
+        # the smallest tensor with as many channels as the weight has output channels.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

@@ -55,14 +55,14 @@ def _table() -> dict[str, Any]:
 
 
 def prediction_errors() -> dict[str, float]:
-    """Return how far predictions from a recording were off in benchmarks/what_if.py."""
+    """Return the errors of predicted step times that benchmarks/what_if.py measured."""
     return {name: row["error"] for name, row in _table()["rows"].items()}
 
 
 def network_error(work: str, precision: str, card: str) -> EstimateError:
     """Return the measured error of step times that were estimated from a GPU's data sheet.
 
-    For a GPU without measurements, the largest measured error is returned.
+    For a GPU without measurements, the largest error measured on any GPU is returned.
     """
     rows = [EstimateError(**row) for row in _table()["networks"]]
     alike = [row for row in rows if row.precision == precision]

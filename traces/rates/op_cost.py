@@ -26,7 +26,7 @@ MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbm
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
-# Each weight matrix of a recurrent layer is used in one matrix product in the forward pass and in two in the backward pass.
+# The forward pass uses each weight matrix of a recurrent layer in one matrix product, and the backward pass in two.
 RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
@@ -55,9 +55,9 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
     return 0
 
 
-# The order of the tensor dimensions in each attention op. In the order "bhsd", the dimensions are batch, heads, tokens,
-# channels. In the order "bshd", the dimensions are batch, tokens, heads, channels. If the sequences of a batch are
-# concatenated, a "bshd" tensor has no batch dimension.
+# `ATTENTION_LAYOUTS` maps each attention op to the order of its tensor dimensions. In the order "bhsd", the dimensions are
+# batch, heads, tokens, channels. In the order "bshd", the dimensions are batch, tokens, heads, channels. If the sequences of a
+# batch are concatenated, a "bshd" tensor has no batch dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
@@ -117,7 +117,7 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the precision of matrix products and convolutions on the GPU, such as "tf32".
+    """Return the precision in which the GPU computes a matrix product or convolution, such as "tf32".
 
     Since release 1.12, PyTorch allows TF32 by default in cuDNN's convolutions, but not in matrix products.
     """

@@ -3,7 +3,7 @@
     weight, tokens = Operand((50257, 768), 4), Operand((8, 128), 8)
     traffic("embedding", "aten::embedding", (weight, tokens))       # Traffic(moved_bytes=6_299_648, footprint_bytes=6_299_648)
 
-`moved_bytes` counts each read and each write of an element. `footprint_bytes` counts each memory address once.
+`moved_bytes` counts each element as often as it is read or written. `footprint_bytes` counts each memory address once.
 
 Note [Bytes that an op touches]
     Recordings contain the shapes of an op's inputs, but no values, scalars or outputs. In these rules, n is the number of
@@ -116,7 +116,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return True for an op that resizes images. The size of the resized image is not recorded."""
+    """Return True for an op that resizes images."""
     return _RESIZES.match(op) is not None
 
 
@@ -129,8 +129,8 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Return the number of bytes per element of the output. Python numbers and small int64 tensors do not promote the output to
-    a type with 8 bytes."""
+    """Return the number of bytes per element of an elementwise op's output. Python numbers and small int64 tensors do not widen
+    the output to 8 bytes per element."""
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 

@@ -43,7 +43,7 @@ class PagedAttention:
 
     @classmethod
     def of(cls, name: str, shapes: tuple[Shape, ...]) -> PagedAttention | None:
-        """Describe the attention of an op over a paged KV cache, or return None for other ops."""
+        """Describe an attention op over a paged KV cache, or return None for other ops."""
         wide = [(place, shape) for place, shape in enumerate(shapes) if len(shape) > 2]
         if not _NAMES.search(name) or not wide:
             return None
