@@ -343,16 +343,13 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPeak:
-    """Stores the peak memory of one device.
-
-    Values of `source`:
-        "recorded"  each memory event contains the device's total memory
-        "summed"    allocations minus frees since the recording began; memory held before and never freed is excluded
-    """
+    """Stores the peak memory of one device."""
 
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
-    source: str  # how the peak was found
+    # "recorded" if memory events contain the device's total memory; "summed" if the peak is the sum of allocations minus frees
+    # since the recording began, without memory that was allocated before and never freed
+    source: str
 
 
 @dataclass(frozen=True, slots=True)

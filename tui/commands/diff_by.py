@@ -16,11 +16,7 @@ from tui.trace_names import load_trace
 
 @dataclass(frozen=True, slots=True)
 class FunctionFacts(FunctionChange):
-    """Compares the GPU time of one Python function in two traces.
-
-    The field `recorded` is null if the Python function is missing from the first trace. The field `replayed` is null if the
-    Python function is missing from the second trace.
-    """
+    """Compares the GPU time of one Python function in two traces."""
 
     delta_ns: int  # GPU time of the second trace minus GPU time of the first trace
 
