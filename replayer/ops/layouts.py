@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Implements sparse tensors (COO, CSR and others), each of which wraps a sparse tensor in host memory.
+"""Implements sparse tensors (COO, CSR and others) as wrappers of sparse tensors in host memory.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too

@@ -51,8 +51,7 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # The functions of `torch.backends.cudnn` belong to the module `torch.backends.cudnn.m` and read only attributes of that
-    # module.
+    # Functions of `torch.backends.cudnn` look up their global names in the module `torch.backends.cudnn.m`.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}

@@ -15,7 +15,7 @@ from traces.script.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, the functions of `torch.backends.cudnn.rnn` belong to the module `torch.backends.cudnn.rnn.m` and read
-    # only attributes of that module.
+    # Since PyTorch 2.11, functions of `torch.backends.cudnn.rnn` look up their global names in the module
+    # `torch.backends.cudnn.rnn.m`.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

@@ -1,4 +1,4 @@
-"""Reads the sequence number of the current op's autograd node, with which profilers link backward to forward ops.
+"""Reads the sequence numbers of autograd nodes, with which profilers link each backward op to its forward op.
 
     number = node_numbers(torch)
     number()    # (14, NONE): this op created node 14 of the graph; (14, 1): this op is part of node 14's backward

@@ -326,7 +326,7 @@ def _nansum(data: torch.Tensor, *reduction: TorchAny, **dtype: TorchAny) -> Torc
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Replace a divisor of 0 by 1 in integer divisions, which raise no error on a GPU."""
+    """Replace the divisor 0 by 1 in integer divisions, because a GPU raises no error for a division by zero."""
     if torch.result_type(one, other) in _INTEGERS:
         other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
     return op(one, other, **options)

@@ -1,4 +1,4 @@
-"""Decides whether the host computes or assumes the values that an op returns.
+"""Decides for each op whether the host computes the returned values, or assumes values for them.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
