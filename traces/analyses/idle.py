@@ -88,7 +88,7 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class IdleTime:
-    """Contains how long one GPU was idle for each reason."""
+    """Contains one GPU's idle time for each reason, such as "data" or "host"."""
 
     window_ns: int
     busy_ns: int

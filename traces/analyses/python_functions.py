@@ -24,7 +24,7 @@ from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
 _PARTS = 2
-# A frame outside Python's import paths, which the profiler writes with an absolute path
+# This pattern matches a stack frame with an absolute path, which the profiler writes for files outside Python's import paths.
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
 
 

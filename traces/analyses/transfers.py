@@ -47,7 +47,7 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
 def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
     if not len(copies):
         return ()
-    # The number of bytes copied so far grows linearly with time, and the slope changes only where a copy begins or ends.
+    # Between the begins and ends of copies, the number of copied bytes grows linearly with time.
     rate = copies.bytes / copies.duration_ns
     times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
     order = np.argsort(times, kind="stable")

@@ -39,8 +39,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# A trace does not record which op launched a kernel of a CUDA graph. `_KINDS` guesses the launching ops of a kernel from
-# patterns in the kernel's name. The first matching pattern counts.
+# A trace does not record which op launched a kernel of a CUDA graph. `_KINDS` lists patterns in kernel names that show which
+# ops probably launched the kernel. The first matching pattern counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (

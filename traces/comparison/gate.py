@@ -56,7 +56,7 @@ class GateError(TraceError):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Contains the check of one budget. Times are in ns, sizes in bytes, and shares are fractions."""
+    """Contains the result of comparing one value with its budget. Times are in ns, sizes in bytes, and shares are fractions."""
 
     name: str
     budget: float

@@ -80,7 +80,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """States the verdict on two traces."""
+    """Says whether two traces were recorded from the same program, and how this was decided."""
 
     sameness: Sameness
     evidence: Evidence

@@ -21,7 +21,7 @@ _TIMED, _ID = " (dynamo_timed)", "compile_id="
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """Describes one compilation during the recording."""
+    """Describes one compilation by torch.compile during the recording."""
 
     region: str  # "" if torch did not mark the compiled region
     is_backward: bool

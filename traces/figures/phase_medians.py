@@ -1,4 +1,4 @@
-"""Measures three times of each training phase: on the host, between CUDA events, and the GPU busy time.
+"""Measures training phases in three ways: host time, time between CUDA events, and GPU busy time.
 
     phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
     # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
@@ -26,7 +26,12 @@ class PhaseMedians:
 
 
 def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:
-    """Return the medians by phase name. Busy times come from the steps `with_kernels`."""
+    """Return the median times of each training phase, by phase name.
+
+    Args:
+        timed: the steps from which host times and CUDA event times are taken
+        with_kernels: the steps from which busy times are taken
+    """
     busy_ns = phase_busy_ns(trace)
     return {
         name: PhaseMedians(

@@ -4,8 +4,8 @@
     achieved(trace, by_shape=True)      # a row for each op at each shape: a per-shape table
 
 FLOPs are computed from the recorded input shapes of matrix products, convolutions and attention. A multiply-add counts as 2
-FLOPs. Profilers do not record the stride of a convolution, so its output shape is taken from other ops. FLOPs of attention are
-an upper bound, because profilers do not record whether the mask was causal.
+FLOPs. Profilers do not record the stride of a convolution, so the output shape is taken from the op that uses the output. FLOPs
+of attention are an upper bound, because profilers do not record whether the mask was causal.
 
 Note [Above the data sheet]
     A rate above the data sheet is either explained or not shown. Rates are never cut off at the peak.
@@ -409,8 +409,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # PyTorch releases pass the inputs of convolution_backward in different orders. The output's gradient is assumed to be
-        # the smallest tensor with as many channels as the weight has output channels.
+        # PyTorch releases pass the inputs of convolution_backward in different orders. The smallest tensor whose channels match
+        # the weight's output channels is assumed to be the output's gradient.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]
