@@ -52,7 +52,7 @@ def test_modelled_data_stalls_agree_with_the_paper_in_rank_and_limits(tmp_path: 
     theirs = [stalls.Model(stalls.PUBLISHED_CPU_NS).epoch_by_batch(batch)[1] for batch in stalls.BATCHES]
     assert max(theirs) < 1.02 * min(theirs)  # data sets the pace, as in the paper
     text = "\n".join(stalls.page(cost))
-    assert "a worker needs 5.27 ms of one core to load" in text and "nan" not in text
+    assert "a DataLoader worker needs 5.27 ms of CPU time to load" in text and "nan" not in text
     assert "| 2 (alexnet) | 189.0 | 190.0 | +0.5% | 0.25 |" in text
     assert "| 2 workers | 189.0 | 190.0 | +0.5% | +0.5% |" in text
     assert "| ours, core time | 6.4 | 12.8 |" in text and "12.0 ms (resnet18, workers: 1)." in text

@@ -29,7 +29,7 @@ class Inner:
 
 @dataclass(frozen=True, kw_only=True)
 class Outer:
-    """One object."""
+    """Contains one object."""
 
     shade: Shade
     kind: Literal["a", "b"]
@@ -89,7 +89,7 @@ def test_a_section_lists_keys_types_and_comments() -> None:
     assert PAGE.section(Outer).splitlines()[1:] == [
         "## Outer",
         "",
-        "One object.",
+        "The object `Outer` contains one object.",
         "",
         "| key | type | meaning |",
         "|---|---|---|",

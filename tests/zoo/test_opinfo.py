@@ -28,6 +28,7 @@ EXCEPTIONS = {
     "histc": "CUDA rejects float16",
     "histogram": "PyTorch has no CUDA kernel",
     "histogramdd": "PyTorch has no CUDA kernel",
+    "sparse.mm.reduce": "PyTorch has no CUDA kernel",
     "tensor_split": "a GPU refuses a tensor of indices on the GPU",
     "nn.functional.multi_head_attention_forward": "dropout draws other numbers",
     "nn.functional.fractional_max_pool3d": "the pooling regions are random",
