@@ -465,7 +465,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
         "The other tool measures from the first GPU work to the last; we measure from the start of the first step to the end"
         f" of the last.{left_out}"
     )
-    # The figures of its own table, with and without host events
+    # HTA computes these figures from its own table, with and without host events.
     gpu, all_rows = _Truncated(of_gpu, names), _Truncated(taken, names)
     busy, idle, peer = theirs["kernel_time(us)"] - theirs["idle_time(us)"], theirs["idle_time(us)"], "HTA"
     busy_variants: list[Variant] = [

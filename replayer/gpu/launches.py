@@ -205,7 +205,7 @@ class ScriptLaunches:
                 callers = self.pending[::3]
                 if len({id(caller.stream) for caller in callers}) == 1:
                     number = {id(thread): i for i, thread in enumerate(threads)}
-                    order = in_turns([number.get(id(caller.thread), len(threads)) for caller in callers])
+                    order = turn_order([number.get(id(caller.thread), len(threads)) for caller in callers])
                     self.pending[:] = [self.pending[3 * i + part] for i in order for part in range(3)]
                     if len(self._numbers) == len(order):
                         self._numbers[:] = [self._numbers[i] for i in order]
@@ -371,10 +371,10 @@ class ScriptLaunches:
         return stream in self.capture
 
 
-def in_turns(threads: list[int]) -> list[int]:
+def turn_order(threads: list[int]) -> list[int]:
     """Return the indices of ops in an order in which the threads take turns.
 
-    Example: `in_turns([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`.
+    Example: `turn_order([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`.
 
     Args:
         threads: the thread number of each op

@@ -55,11 +55,11 @@ def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny,
         return call(modules, *args, **kwargs)
     launches, threads = gpu().launches, list[HostThread]()
     with launches.looking as maker:
-        replicas = [_replica(number, module, maker, threads) for number, module in enumerate(modules)]
-    if not launches.clock.flows and len(modules) > 1:
+        take_turns = not launches.clock.flows and len(modules) > 1
+    if take_turns:
         return _replicas_in_turns(call, modules, maker, *args, **kwargs)
     try:
-        return call(replicas, *args, **kwargs)
+        return call([_replica(number, module, maker, threads) for number, module in enumerate(modules)], *args, **kwargs)
     finally:
         with launches.looking:
             for thread in threads:
@@ -72,12 +72,17 @@ def _replica(
     def apply(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         current = gpu().current
         if current.known_thread() is not maker:
-            current.begin_thread(f"replica {number}", maker)
-            threads.append(current.thread())
+            threads.append(_begin_thread(number, maker))
         with _on_device("parallel_apply", None):
             return module(*args, **kwargs)
 
     return apply
+
+
+def _begin_thread(number: int, maker: HostThread) -> HostThread:
+    current = gpu().current
+    current.begin_thread(f"replica {number}", maker)
+    return current.thread()
 
 
 class _ReplicasInTurns:
@@ -104,8 +109,7 @@ class _ReplicasInTurns:
     def _begin(self, number: int) -> None:
         here = gpu()
         with here.launches.lock:
-            here.current.begin_thread(f"replica {number}", self._maker)
-            thread = here.current.thread()
+            thread = _begin_thread(number, self._maker)
             self.threads.append(thread)
             self._stages.append(here.simulator.tracker.begin_stage(thread, "parallel_apply", thread.device))
 

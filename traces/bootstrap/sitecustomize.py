@@ -43,8 +43,8 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Only the method `exec_module` of torch's loader is replaced, for one call. The attributes torch.__loader__ and
-        # torch.__spec__ therefore stay as usual.
+        # torch keeps its loader, so that torch.__loader__ and torch.__spec__ stay as usual. Only the loader's method
+        # `exec_module` is replaced, until its first call.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:

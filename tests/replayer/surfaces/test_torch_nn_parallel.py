@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from replayer import state
 from replayer.cost_model.constants import KERNEL_FLOOR_NS
-from replayer.gpu.launches import in_turns
+from replayer.gpu.launches import turn_order
 from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.format.trace_file import load
@@ -174,7 +174,7 @@ def test_on_a_recorded_clock_the_launches_of_replicas_alternate(waiting: int) ->
 
 
 def test_threads_take_turns() -> None:
-    assert in_turns([1, 1, 0, 0, 0]) == [2, 0, 3, 1, 4]
+    assert turn_order([1, 1, 0, 0, 0]) == [2, 0, 3, 1, 4]
 
 
 def test_data_parallel_works_with_shared_or_single_devices() -> None:
