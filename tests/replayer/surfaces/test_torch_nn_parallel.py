@@ -19,6 +19,7 @@ from replayer import state
 from replayer.cost_model.constants import KERNEL_FLOOR_NS
 from replayer.gpu.launches import turn_order
 from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
+from tests.replayer.published_stages import PUBLISHED_MS, stages_ns
 from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
 from traces.format.trace_file import load
 from traces.library import find
@@ -65,27 +66,6 @@ def _train(model: nn.Module, steps: int, rows: int = 32, *, amp: bool = False) -
         scaler.update()
 
 
-def _parts(log: Any, step: int) -> dict[tuple[str, int], tuple[float, float]]:
-    """Host and device milliseconds of a step's parts, by name and device."""
-    count = len(log.parts) // len(log.steps)
-    rows = log.parts[step * count : (step + 1) * count]
-    return {
-        (name, device): ((end - start) / MS, (device_end - device_start) / MS)
-        for _, name, _, start, end, device, device_start, device_end, _ in rows
-    }
-
-
-PUBLISHED = {
-    ("scatter", 0): (6.7, 6.7),
-    ("replicate", 0): (6.2, 6.2),
-    ("parallel_apply", 0): (247.3, 255.5),
-    ("parallel_apply", 1): (247.3, 255.5),
-    ("gather", 0): (8.5, 0.3),
-    ("gather_backward", 0): (2.2, 2.2),
-    ("broadcast_backward", 0): (5.7, 5.7),
-}
-
-
 @pytest.mark.parametrize("amp", [False, True])
 def test_unmodified_data_parallel_reproduces_the_published_part_times(amp: bool) -> None:
     """GIVEN the recording of two P100 WHEN nn.DataParallel trains on it THEN its parts take their published times."""
@@ -94,8 +74,8 @@ def test_unmodified_data_parallel_reproduces_the_published_part_times(amp: bool)
     _, log = _use(trace)
     _train(nn.DataParallel(_net()), 3, amp=amp)
     assert len(log.steps) == 3 and log.phases
-    parts = _parts(log, 2)
-    assert parts == {key: pytest.approx(times, abs=0.05) for key, times in PUBLISHED.items()}  # the labels' copy is h2d
+    parts_ms = {part: tuple(ns / MS for ns in times) for part, times in stages_ns(log, 2).items()}
+    assert parts_ms == {key: pytest.approx(times, abs=0.05) for key, times in PUBLISHED_MS.items()}  # the labels' copy is h2d
     last: Counter[str] = Counter()
     for name, start, end, _, _ in log.phases:
         last[name] += end - start if start >= log.steps[2][0] else 0

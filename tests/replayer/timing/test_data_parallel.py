@@ -7,6 +7,7 @@ import numpy as np
 from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import SegmentMatcher
+from tests.replayer.published_stages import PUBLISHED_MS, stages_ns
 from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording
 from traces.format.trace_file import load
 from traces.library import find
@@ -67,12 +68,7 @@ class Script(Stage):
         self.simulator.tracker.optimizer_stepped(self.thread, True)
 
     def parts(self, step: int) -> dict[tuple[str, int], tuple[int, int]]:
-        """Host and device time of the parts of a step, by name and device."""
-        count = len(self.log.parts) // len(self.log.steps)
-        return {
-            (name, device): (end - start, device_end - device_start)
-            for _, name, _, start, end, device, device_start, device_end, _ in self.log.parts[step * count : (step + 1) * count]
-        }
+        return stages_ns(self.log, step)
 
     def phases(self, step: int) -> dict[str, int]:
         count = len(self.log.phases) // len(self.log.steps)
@@ -99,15 +95,7 @@ def test_two_gpus_take_the_published_time_for_each_part() -> None:
 
     phases_ms = {name: ns / MS for name, ns in two.phases(2).items()}
     assert phases_ms == {"h2d": 0.3, "forward": 268.7, "loss": 0.5, "backward": 501.0, "optimizer": 5.5}
-    assert {part: tuple(ns / MS for ns in times) for part, times in two.parts(2).items()} == {
-        ("scatter", 0): (6.7, 6.7),
-        ("replicate", 0): (6.2, 6.2),
-        ("parallel_apply", 0): (247.3, 255.5),
-        ("parallel_apply", 1): (247.3, 255.5),
-        ("gather", 0): (8.5, 0.3),
-        ("gather_backward", 0): (2.2, 2.2),
-        ("broadcast_backward", 0): (5.7, 5.7),
-    }
+    assert {part: tuple(ns / MS for ns in times) for part, times in two.parts(2).items()} == PUBLISHED_MS
 
 
 def test_devices_are_busy_during_the_parts_and_between_them() -> None:
