@@ -457,12 +457,14 @@ def test_a_recording_and_its_replay_have_the_same_workload_signature(tmp_path: P
 
 def test_long_runs_do_not_grow(place: Path) -> None:
     """Rows are streamed, so the memory of a process does not grow with the number of steps."""
-    watch = "step in (1500, 3500) and print('kib', int(open('/proc/self/statm').read().split()[1]) * 4)"
+    watch = "step % 500 == 0 and print('kib', int(open('/proc/self/statm').read().split()[1]) * 4)"
     if not Path("/proc/self/statm").exists():
         pytest.skip("reads /proc")
-    done = record("--grain", "phase", "train.py", "3600", "cpu", watch, cwd=place)
+    done = record("--grain", "phase", "train.py", "6200", "cpu", watch, cwd=place)
     kib = [int(line.split()[1]) for line in done.stdout.splitlines() if line.startswith("kib")]
-    assert kib[1] - kib[0] < 1024, kib  # torch itself has settled by the first look
+    # torch settles in the first 3 000 steps, and the allocator may take 1 MiB at any time. A leak grows all the time.
+    growth = np.diff(kib[6:])
+    assert len(growth) == 6 and np.median(growth) < 64, kib  # 128 bytes per step
 
 
 def test_recorded_stacks_name_functions_without_folders(tmp_path: Path) -> None:
