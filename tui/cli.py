@@ -24,6 +24,7 @@ from tui.errors import line_for
 from tui.formatting import printable
 from tui.help import CHECK, COMMON, FILES, LOOK, RUN, Commands, from_options
 from tui.options import (
+    NAMES_OF_TRACES,
     DetailsOption,
     FitOptions,
     JsonOption,
@@ -46,13 +47,13 @@ app = Commands(
     $ trace replay train.py --trace train.msgpack --epochs 1    # on any machine
     $ trace view train.msgpack
 
-    Name a trace by its file or by its name in the bundled library. Errors are one line on stderr with exit code 2;
-    set TRACE_DEBUG=1 to see the traceback.
+    A trace is a trace file, a torch.profiler recording, or a name from the bundled library. Errors are one line on stderr with
+    exit code 2; set TRACE_DEBUG=1 to see the traceback.
     """,
 )
 
 
-TraceArgument = Annotated[str, trace_argument("TRACE", "A trace file, or a name from the bundled library.")]
+TraceArgument = Annotated[str, trace_argument("TRACE", NAMES_OF_TRACES)]
 SecondArgument = Annotated[str | None, trace_argument("[B]", "A second trace to compare with: a replay or a recording.")]
 ToleranceOption = Annotated[str, option("SHARE", "Largest difference that still counts as the same: 5% or 0.05.")]
 
@@ -160,7 +161,7 @@ def diff(
     epilog="$ trace explain one_gpu.msgpack two_gpus.msgpack\n$ trace explain p100-no-cudnn p100x2-no-cudnn --json",
 )
 def explain(
-    first: Annotated[str, argument("A", "A trace file, or a name from the library.")],
+    first: Annotated[str, argument("A", "A trace file, a torch.profiler recording, or a name from the library.")],
     second: Annotated[str, argument("B", "The trace to compare with it.")],
     json: JsonOption = False,
 ) -> int:
@@ -187,7 +188,7 @@ def predict(options: PredictOptions) -> int:
     epilog="$ trace view v100.msgpack replay.msgpack\n$ trace view v100.msgpack --screenshot v100.svg --size 200x60",
 )
 def view(
-    first: Annotated[str, argument("A", "A trace file, or a name from the bundled library.")],
+    first: Annotated[str, argument("A", "A trace file, a torch.profiler recording, or a name from the bundled library.")],
     second: SecondArgument = None,
     screenshot: Annotated[Path | None, option("X.svg", "Save a picture of the app instead of opening it.")] = None,
     size: Annotated[str, option("COLUMNSxLINES", "The size of the terminal in the picture.")] = "130x40",
@@ -206,7 +207,7 @@ def view(
     epilog="$ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf\n$ trace plot v100.msgpack --what idle",
 )
 def plot(
-    first: Annotated[str, trace_argument("A", "A trace file, or a name from the library.")],
+    first: Annotated[str, trace_argument("A", NAMES_OF_TRACES)],
     second: SecondArgument = None,
     what: Annotated[Literal["steps", "phases", "idle", "memory", "kernels"], option(None, "What the figure shows.")] = "steps",
     output: Annotated[Path, option("X.svg", "The file to write: .svg, .png or .pdf.", "-o", "--output")] = Path("plot.svg"),
@@ -332,7 +333,7 @@ app.add_typer(
 
 @gate_files.command("init", epilog="$ trace gate init v100.msgpack -o budgets.toml")
 def gate_init(
-    recording: Annotated[str, argument("RECORDING", "A trace file, or a name from the library.")],
+    recording: Annotated[str, argument("RECORDING", "A trace file, a torch.profiler recording, or a name from the library.")],
     output: Annotated[Path, option("BUDGETS.toml", "The file to write.", "-o", "--output")] = Path("budgets.toml"),
 ) -> int:
     """Write a file with limits on step time and memory for replays of a recording.

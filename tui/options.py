@@ -17,6 +17,7 @@ import typer
 from traces.stalls.storage_model import CachePolicy
 from tui.completion import trace_names
 
+NAMES_OF_TRACES = "A trace file, a torch.profiler recording, or a name from the bundled library."
 # Groups of the options of `trace replay`.
 OUTPUT, TIME, WHAT_IF = "Output", "Time and values", "What if"
 
@@ -59,7 +60,7 @@ class ReplayOptions:
     trace: Annotated[
         str,
         option(
-            "T", "The recording: a trace file, or a name from the library, such as v100/resnet50.",
+            "T", "The recording: a trace file, a torch.profiler recording, or a name from the library, such as v100/resnet50.",
             autocompletion=trace_names,
         ),
     ] = ""  # fmt: skip
@@ -209,7 +210,7 @@ class StallsOptions:
 
 @dataclass(frozen=True)
 class PredictOptions:
-    trace: Annotated[str, trace_argument("TRACE", "A trace file, or a name from the bundled library.")]
+    trace: Annotated[str, trace_argument("TRACE", NAMES_OF_TRACES)]
     on_gpu: Annotated[str, option("NAME", "The GPU to predict for, such as A100 or T4.")] = ""
     batch: Annotated[int | None, option("N", "The batch size to predict for.")] = None
     recorded_batch: Annotated[int | None, option("N", "The recorded batch size, if it is not in the recording.")] = None

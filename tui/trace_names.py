@@ -1,23 +1,57 @@
-"""Finds the trace file for a name on the command line, which may be a path or the name of a recording in the library.
+"""Finds the trace file for a name on the command line: a path, or the name of a recording in the library.
 
-    find_trace("train.msgpack"), load_trace("p100-no-cudnn")
+    find_trace("train.msgpack"), load_trace("p100-no-cudnn"), load_trace("worker0.pt.trace.json.gz")
+
+A recording of torch.profiler is imported first.
 """
 
 from __future__ import annotations
 
+import atexit
+import shlex
+import shutil
+import tempfile
+import time
+from functools import cache
 from pathlib import Path
 
 from traces.figures.measure import work_rows
-from traces.format.trace_file import load
+from traces.format.trace_file import load, save
+from traces.kineto import read_kineto
+from traces.kineto.reading.sources import is_profiler_recording
 from traces.library import FORMER_NAMES, SUFFIX, entries, find, is_cell_name
 from traces.library import load as load_cell
 from traces.model.trace import Trace, TraceError
+from tui.commands.import_ import default_name
 from tui.running.narration import say
+from tui.running.progress import working
+
+_LONG_IMPORT_S = 5.0
 
 
 def find_trace(name: str) -> Path:
-    """Return the path of a trace file, given its path or its name in the library. Raise TraceLibraryError for an unknown
-    name."""
+    """Return the path of a trace file. A recording of torch.profiler is imported into a temporary file.
+
+    Raises TraceLibraryError for an unknown name.
+    """
+    path = _find(name)
+    return _imported_file(path) if is_profiler_recording(path) else path
+
+
+def viewable(name: str) -> str:
+    """Return the name, or the path of the imported file for a recording of torch.profiler. Raises TraceLibraryError."""
+    path = find_trace(name)
+    return name if path == find(name) else str(path)
+
+
+def load_trace(name: str) -> Trace:
+    if is_cell_name(name):
+        return load_cell(name)
+    path = _find(name)
+    return _imported(path) if is_profiler_recording(path) else load(path)
+
+
+def _find(name: str) -> Path:
     path = find(name)
     new_name = FORMER_NAMES.get(name.removesuffix(SUFFIX))
     if new_name is not None and any(entry.path == path for entry in entries()):
@@ -25,8 +59,23 @@ def find_trace(name: str) -> Path:
     return path
 
 
-def load_trace(name: str) -> Trace:
-    return load_cell(name) if is_cell_name(name) else load(find_trace(name))
+def _imported(path: Path) -> Trace:
+    start_s = time.monotonic()
+    with working(f"importing {path}"):
+        trace = read_kineto(path)
+    taken_s = time.monotonic() - start_s
+    if taken_s > _LONG_IMPORT_S:
+        say(f"importing {path} took {taken_s:.0f} s; to do it only once: trace import {shlex.quote(str(path))}")
+    return trace
+
+
+@cache
+def _imported_file(path: Path) -> Path:
+    folder = tempfile.mkdtemp(prefix="trace-import-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    file = Path(folder) / default_name(path)
+    save(_imported(path), file)
+    return file
 
 
 def load_replayable(name: str) -> tuple[Path, Trace]:
@@ -34,5 +83,5 @@ def load_replayable(name: str) -> tuple[Path, Trace]:
     path = find_trace(name).resolve()
     trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):
-        raise TraceError(f"{path}: no GPU work to replay; record on a GPU, with CUDA activities enabled")
+        raise TraceError(f"{name}: no GPU work to replay; record on a GPU, with CUDA activities enabled")
     return path, trace

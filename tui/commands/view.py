@@ -14,13 +14,11 @@ from tui.outputs import require_suffix, require_writable, write_text
 from tui.terminal import look
 from tui.text.diff import diff_text
 from tui.text.info import info_text
-from tui.trace_names import find_trace
+from tui.trace_names import viewable
 
 
 def run(first: str, second: str | None, screenshot: Path | None, size: tuple[int, int]) -> int:
-    names = [first] if second is None else [first, second]
-    for name in names:
-        find_trace(name)  # reports a wrong name before the app opens
+    names = [viewable(name) for name in ([first] if second is None else [first, second])]
     if screenshot is not None:
         from tui.view.picture import picture
 

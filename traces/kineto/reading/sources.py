@@ -20,12 +20,19 @@ from traces.model.trace import TraceImportError
 
 _SUFFIXES = (".json", ".json.gz")
 _DAMAGES = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError)
+_GZIP_MAGIC = b"\x1f\x8b"
 _ZIP_MAGIC = b"PK\x03\x04"
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 
 
 def holds_several(path: Path) -> bool:
     return path.is_dir() or _is_zip(path) or _is_tar(path)
+
+
+def is_profiler_recording(path: Path) -> bool:
+    """Return True for a folder, an archive, or a file that begins like JSON, also compressed."""
+    head = _head(path).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return holds_several(path) or head.startswith((b"{", b"[", _GZIP_MAGIC))
 
 
 class Source(NamedTuple):
@@ -72,7 +79,7 @@ def _is_zip(path: Path) -> bool:
 
 def _is_tar(path: Path) -> bool:
     head = _head(path)
-    if head.startswith(b"\x1f\x8b"):
+    if head.startswith(_GZIP_MAGIC):
         try:
             head = zlib.decompressobj(wbits=31).decompress(head, 1 << 10)
         except zlib.error:

@@ -1,0 +1,86 @@
+"""Recordings of torch.profiler in place of trace files: commands import them first."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.traces.handmade import training
+from traces.format.trace_file import load, save
+from traces.kineto.reading.sources import is_profiler_recording
+from traces.model.trace import TraceError
+from tui.cli import run
+from tui.trace_names import find_trace, load_replayable, load_trace, viewable
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a trace file and its export as a profiler's file."""
+    monkeypatch.chdir(tmp_path)
+    save(training(), Path("a.msgpack"))
+    assert run(["export", "a.msgpack", "-o", "a.json.gz", "-q"]) == 0
+    return tmp_path
+
+
+def test_info_of_a_profiler_recording_equals_info_of_the_trace(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for name in ("a.msgpack", "a.json.gz"):
+        assert run(["info", name, "--json"]) == 0
+        printed.append(json.loads(capfd.readouterr().out)["counts"])
+    assert printed[0] == printed[1] and printed[0]["kernels"] > 0
+
+
+def test_a_profiler_recording_can_be_compared_and_drawn(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["diff", "a.msgpack", "a.json.gz"]) == 0
+    assert "B  a.json.gz" in capfd.readouterr().out
+    assert run(["view", "a.json.gz", "--screenshot", "a.svg"]) == 0
+    assert Path("a.svg").read_text().startswith("<svg")
+
+
+def test_a_folder_of_ranks_is_one_trace(folder: Path) -> None:
+    Path("ranks").mkdir()
+    shutil.copy("a.json.gz", "ranks/rank0.json.gz")
+    assert len(load_trace("ranks").device.start_ns) == len(load_trace("a.msgpack").device.start_ns)
+
+
+def test_replays_get_the_path_of_an_imported_file(folder: Path) -> None:
+    path, trace = load_replayable("a.json.gz")
+    assert path == find_trace("a.json.gz") and path.name == "a.msgpack" and path.parent != folder
+    assert load(path).device.start_ns.tolist() == trace.device.start_ns.tolist()
+    assert viewable("a.json.gz") == str(path) and viewable("a.msgpack") == "a.msgpack"
+
+
+def test_imported_files_are_removed_when_the_command_ends(folder: Path) -> None:
+    (folder / "tmp").mkdir()
+    words = [sys.executable, "-m", "tui.cli", "view", "a.json.gz", "--screenshot", "a.svg"]
+    subprocess.run(words, check=True, env=os.environ | {"TMPDIR": str(folder / "tmp")}, timeout=60)
+    assert list((folder / "tmp").iterdir()) == []
+
+
+def test_errors_name_the_recording(folder: Path) -> None:
+    Path("idle.json").write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2}]}')
+    with pytest.raises(TraceError, match=r"^idle\.json: no GPU work to replay"):
+        load_replayable("idle.json")
+
+
+@pytest.mark.parametrize(
+    ("start", "is_one"),
+    [
+        (b'{"a"', True),
+        (b"\xef\xbb\xbf\n [{", True),
+        (b"\x1f\x8b", True),
+        (b"PK\x03\x04", True),
+        (b"", False),
+        (b"\x92\xac", False),
+    ],
+)
+def test_a_profiler_recording_is_recognized_by_its_first_bytes(tmp_path: Path, start: bytes, is_one: bool) -> None:
+    (tmp_path / "file").write_bytes(start)
+    assert is_profiler_recording(tmp_path / "file") is is_one
+    assert is_profiler_recording(tmp_path) and not is_profiler_recording(tmp_path / "missing")
