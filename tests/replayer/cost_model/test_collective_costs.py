@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.all_reduce_curve import AllReduceCurve
 from replayer.cost_model.collective_costs import CollectiveCosts, kernel_label, wire_bytes
-from traces.model.trace import NONE, Collectives, Device, Ending, Origin, Steps, Trace
+from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpans, Ending, Origin, Steps, Trace
+from traces.names.cards import card_of
 
 
 def test_bytes_on_the_wire_are_those_of_a_ring() -> None:
@@ -178,3 +179,59 @@ def test_an_all_reduce_takes_the_time_on_its_curve(latency_ns: int, size_bytes: 
     """
     curve = AllReduceCurve(np.array([1000.0, 4000.0]), np.array([100.0, 400.0]), latency_ns, Origin.PUBLISHED)
     assert curve.duration_ns(size_bytes) == pytest.approx(took_ns)
+
+
+def test_ranks_beyond_the_measured_ring_add_the_latency_of_their_steps() -> None:
+    """GIVEN an A100, measured with up to 8 ranks, and 16 ranks, that is 16 more steps of 600 ns."""
+    measured, larger = (AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks) for ranks in (8, 16))
+    hop_ns = card_of("NVIDIA A100-SXM4-40GB").link.hop_ns
+    assert (larger.times_ns - measured.times_ns).tolist() == pytest.approx([16 * hop_ns] * len(measured.times_ns))
+    # ...and each link carries 30/16 instead of 14/8 of the tensor
+    assert (measured.sizes / larger.sizes).tolist() == pytest.approx([(30 / 16) / (14 / 8)] * len(measured.sizes))
+
+
+def test_an_upper_bound_is_the_shortest_over_ranks_and_calls() -> None:
+    free = timed([]).next("all_reduce", 16 << 20, 2).duration_ns // US
+    bounds = [(0, free // 2), (1, free // 4), (0, free // 3), (1, free // 2)]
+    costs = timed([(rank, "all_reduce", took_us, Ending.BY) for rank, took_us in bounds])
+    assert costs.next("all_reduce", 16 << 20, 2).duration_ns == free // 4 * US
+
+
+def test_ranks_may_have_different_numbers_of_calls() -> None:
+    costs = timed(
+        [(0, "all_reduce", 100, Ending.SEEN), (1, "all_reduce", 90, Ending.SEEN), (1, "all_reduce", 300, Ending.SEEN)]
+    )
+    assert [costs.next("all_reduce", 16 << 20, 2).duration_ns // US for _ in range(3)] == [90, 300, 90]
+
+
+def test_an_operation_without_a_group_size_was_called_by_all_ranks() -> None:
+    trace = Trace(devices=[Device(rank, 0, "NVIDIA A100-SXM4-40GB") for rank in (0, 1)])
+    trace.collectives = Collectives.of(
+        rank=[0],
+        name=[trace.strings.add("all_reduce")],
+        group_size=[0],
+        bytes=[8],
+        duration_ns=[77],
+        device=[0],
+        ending=[Ending.SEEN],
+    )
+    assert CollectiveCosts.of(trace).next("all_reduce", 8, 2).duration_ns == 77
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "duration_ns", "counts"),
+    [(100, 50, True), (49, 50, False), (50, 50, True), (300, 10, True), (301, 10, False), (200, 0, False)],
+)
+def test_host_times_count_while_the_device_communicates(start_ns: int, duration_ns: int, counts: bool) -> None:
+    """GIVEN NCCL kernels from 100 to 300 ns and an operation that only the host timed."""
+    trace = Trace(devices=[Device(rank, 0, "NVIDIA A100-SXM4-40GB") for rank in (0, 1)])
+    kernel = trace.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)")
+    trace.device = DeviceSpans.of(
+        device=[0, 0], stream=[7, 7], kind=[DeviceKind.KERNEL] * 2, name=[kernel] * 2, start_ns=[100, 250], duration_ns=[50, 50]
+    )
+    trace.collectives = Collectives.of(
+        rank=[0], name=[trace.strings.add("all_reduce")], group_size=[2], bytes=[8],
+        start_ns=[start_ns], duration_ns=[duration_ns], device=[NONE], ending=[Ending.SEEN],
+    )  # fmt: skip
+    transfer = CollectiveCosts.of(trace).next("all_reduce", 8, 2)
+    assert (transfer.origin is Origin.EXACT and transfer.duration_ns == duration_ns) is counts

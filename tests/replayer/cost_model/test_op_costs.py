@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.efficiency import EfficiencyCurves, features, peaks_of
 from replayer.cost_model.op_costs import OpCosts
-from replayer.cost_model.op_work import ConvolutionOutputs, OpWork, op_work
+from replayer.cost_model.op_work import ConvolutionOutputs, OpWork, gradient_image_weight, is_part, op_work
 from traces.model.machine import TorchSettings
 from traces.model.trace import Origin
 from traces.names.cards import card_of
@@ -253,3 +253,123 @@ def test_the_inputs_of_the_network_of_rows_have_the_documented_values() -> None:
     assert found[0].tolist() == pytest.approx(
         [6 + LOG_5, 2 + 2 * LOG_3, 10, 5, 0.5, *(float(kind == 2) for kind in range(kinds))], abs=1e-5
     )
+
+
+FLOOR_NS = 1_000
+SQUARE = (1024, 1024)
+
+
+def test_a_memory_bound_op_takes_its_bytes_at_the_bandwidth_of_its_kind() -> None:
+    """A sort reads and writes 4 MiB. Half of the bytes, up to the size of the L2 cache, are in the cache."""
+    moved = 2 * 4 * 1024 * 1024
+    missed = moved - 0.5 * min(moved, V100.l2_bytes)
+    estimate = OpCosts(V100, floor_ns=FLOOR_NS).plain("sort", (SQUARE,), "float32")
+    assert V100.l2_bytes < moved and estimate.ns == pytest.approx(missed / V100.memory_gbps * 1.6 + FLOOR_NS)
+
+
+def test_a_depthwise_convolution_takes_its_bytes_at_the_bandwidth_of_its_window() -> None:
+    image = (8, 64, 56, 56)
+    moved = 4 * (2 * 8 * 64 * 56 * 56 + 64 * 9)
+    estimate = OpCosts(V100, floor_ns=FLOOR_NS).plain("convolution", (image, (64, 1, 3, 3)), "float32")
+    assert estimate.ns == pytest.approx(moved / V100.memory_gbps * (1.6 + 0.2 * 9) + FLOOR_NS)
+
+
+def test_an_op_of_several_kernels_has_the_least_certain_origin() -> None:
+    image, weight = (8, 64, 56, 56), (128, 64, 3, 3)
+    alone, with_bias = (
+        OpCosts(V100).estimate("convolution", shapes, "float32") for shapes in ((image, weight), (image, weight, (128,)))
+    )
+    assert (alone.origin, with_bias.origin) == (Origin.PUBLISHED, Origin.ROOFLINE)
+
+
+SAME = ((4096, 4096), (4096, 4096))
+FOUR_TIMES_THE_ROWS = ((16_384, 4096), (4096, 4096))
+ONE_BATCH = ((1, 4096, 4096), (1, 4096, 4096))
+
+
+def learned(*ops: tuple[str, tuple[tuple[int, ...], ...], float], repeated: int = 1) -> OpCosts:
+    """Costs on a V100, of ops with these ratios of recorded and estimated duration."""
+    costs = OpCosts(V100)
+    samples = [(op, shapes, (), "float32", round(ratio * costs.plain(op, shapes, "float32").ns)) for op, shapes, ratio in ops]
+    costs.learn(samples * repeated)
+    return costs
+
+
+@pytest.mark.parametrize("repeated", [1, 5])
+def test_nearer_ops_have_more_weight_and_far_ops_correct_less(repeated: int) -> None:
+    """GIVEN a product with four times the rows, which counts as one octave, that takes twice its estimate, and another op with
+    the same sizes, which counts as two octaves, that takes eight times its estimate
+
+    THEN the mean exponent is (1/e + 3/e^2) / (1/e + 1/e^2) = 1.5379, of which exp(-1/1.5) = 0.5134 remains at one octave.
+    """
+    costs = learned(("mm", FOUR_TIMES_THE_ROWS, 2), ("bmm", ONE_BATCH, 8), repeated=repeated)
+    ratio = costs.estimate("mm", SAME, "float32").ns / costs.plain("mm", SAME, "float32").ns
+    assert ratio == pytest.approx(2 ** (1.5379 * 0.5134), rel=1e-3)
+
+
+def test_memory_bound_ops_are_near_if_they_move_a_similar_number_of_bytes() -> None:
+    costs = learned(("sort", (SQUARE,), 2))
+    four_times = ((2048, 2048),)
+    ratio = costs.estimate("sort", four_times, "float32").ns / costs.plain("sort", four_times, "float32").ns
+    assert ratio == pytest.approx(2**0.2636, rel=1e-3)  # two octaves: exp(-2 / 1.5)
+    assert costs.estimate("sort", ((0, 4),), "float32").ns > 0
+
+
+def test_ops_of_up_to_two_shortest_kernels_correct_nothing() -> None:
+    for ns, is_learned in ((2 * FLOOR_NS, False), (2 * FLOOR_NS + 1, True)):
+        costs = OpCosts(V100, floor_ns=FLOOR_NS)
+        costs.learn([("sort", ((64, 64),), (), "float32", ns)])
+        origin = costs.estimate("sort", ((64, 64),), "float32").origin
+        assert origin is (Origin.SCALED if is_learned else Origin.ROOFLINE)
+
+
+def test_the_time_above_four_estimates_grows_with_the_work() -> None:
+    """GIVEN a sort that took ten times its estimate WHEN there is four times the work THEN four tenths grow as the estimate
+    does, and six tenths grow fourfold."""
+    before, after = (SQUARE,), ((2048, 2048),)
+    costs = OpCosts(V100, floor_ns=50_000)
+    before_ns, after_ns = (costs.plain("sort", shapes, "float32").ns for shapes in (before, after))
+    costs.learn([("sort", before, (), "float32", round(10 * before_ns))])
+    assert costs.ratio("sort", "float32", (before, ()), (after, ())) == pytest.approx(
+        0.4 * after_ns / before_ns + 0.6 * 4, rel=1e-4
+    )
+
+
+def test_shapes_with_unusual_sizes_have_their_textbook_work() -> None:
+    linear = op_work("linear", ((2, 3, 5), (7, 5)))[0]
+    assert (linear.sizes, linear.flops, linear.size_bytes) == ((1, 6, 7, 5), 2 * 6 * 7 * 5, 4 * (30 + 35 + 42))
+    batched = op_work("bmm", ((2, 3, 5), (2, 5, 7)))[0]
+    assert (batched.sizes, batched.flops, batched.size_bytes) == ((2, 3, 7, 5), 2 * 2 * 3 * 7 * 5, 4 * 2 * (15 + 35 + 21))
+    two_images = op_work("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)), outputs=((8, 64, 44, 44),))[0]
+    assert two_images.kind == "conv3"  # 44^2 / 56^2 = 0.62 of the input's places: stride 1
+    assert op_work("convolution", ((8, 64, 56, 56), (64, 64, 3, 3)), outputs=((8, 64, 43, 43),))[0].kind == "conv"  # 0.59
+
+
+@pytest.mark.parametrize(("channels", "kinds"), [(4, ("conv_weight",)), (5, ("conv", "conv_weight"))])
+def test_a_convolution_of_at_most_four_channels_has_no_image_gradient(channels: int, kinds: tuple[str, ...]) -> None:
+    shapes = ((8, 64, 28, 28), (8, channels, 56, 56), (64, channels, 2, 2))
+    assert kind(op_work("convolution_backward", shapes)) == kinds
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "weight", "is_swapped"),
+    [
+        ((8, 64, 28, 28), (8, 32, 56, 56), (64, 32, 3, 3), False),
+        ((8, 32, 56, 56), (8, 64, 28, 28), (64, 32, 3, 3), True),
+        ((8, 64, 28, 28), (8, 64, 56, 56), (64, 64, 3, 3), False),  # equal channels: the gradient is at most as large
+        ((8, 64, 56, 56), (8, 64, 28, 28), (64, 64, 3, 3), True),
+        ((8, 64, 56, 56), (8, 64, 56, 56), (64, 64, 3, 3), False),
+        ((8, 16, 28, 28), (8, 32, 28, 28), (64, 32, 3, 3), False),  # neither has the weight's outputs
+    ],
+)
+def test_the_gradient_of_a_convolution_has_the_outputs_of_the_weight(
+    first: tuple[int, ...], second: tuple[int, ...], weight: tuple[int, ...], is_swapped: bool
+) -> None:
+    found = gradient_image_weight([first, second, weight])
+    assert found == ((second, first, weight) if is_swapped else (first, second, weight))
+
+
+def test_a_backward_op_with_two_tensors_is_one_half() -> None:
+    image, weight = (8, 64, 56, 56), (64, 64, 3, 3)
+    assert is_part("convolution_backward", (image, weight)) and is_part("convolution_backward", (image, weight, (64, 64)))
+    assert not is_part("convolution_backward", (image, image, weight)) and not is_part("mm", ((4, 4), (4, 4)))
