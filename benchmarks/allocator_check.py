@@ -83,7 +83,7 @@ class RecordedAddresses:
         self._segments = iter([(event["addr"], event["size"]) for event in taken])
         self._unused = 1 << 46  # for segments that were not recorded
 
-    def take(self, size_bytes: int) -> int:
+    def allocate(self, size_bytes: int) -> int:
         address, recorded_bytes = next(self._segments, (0, 0))
         if size_bytes == recorded_bytes:
             return address

@@ -40,7 +40,7 @@ def main() -> int:
     cell, recorded = find_cell(given.cell), read(given.recording)
     medians = phase_medians(recorded, steady_steps(recorded), profiled_steps(recorded))
     busy = {name: of.busy_median_ns or 0 for name, of in medians.items()}
-    measured = cell.at(given.batch).phases_ns
+    measured = cell.for_batch(given.batch).phases_ns
     ours = {"forward": busy.get("forward", 0), "rest": sum(busy.get(name, 0) for name in REST)}
     theirs = {"forward": measured["forward"], "rest": int(cell.rest_ns[list(cell.batches).index(given.batch)])}
     device = recorded.devices[0].name

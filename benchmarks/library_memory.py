@@ -140,7 +140,7 @@ def compare(every: bool, work: tuple[str, ScaledRequests, list[LibraryCell]]) ->
                 measured.setdefault(batch, []).append((cell.gpu.name, peak))
     peaks = []
     for batch, of_cards in measured.items():
-        ours = run_requests(scaled.at(batch), ROOM, PLAIN, has_optional=False).seen_bytes
+        ours = run_requests(scaled.for_batch(batch), ROOM, PLAIN, has_optional=False).seen_bytes
         peaks += [{"gpu": gpu, "network": network, "batch": batch, "ours": ours, "published": peak} for gpu, peak in of_cards]
     full = []
     for cell in cells:
@@ -158,7 +158,7 @@ def compare(every: bool, work: tuple[str, ScaledRequests, list[LibraryCell]]) ->
 def answered(cell: LibraryCell, scaled: ScaledRequests, ours: int) -> int:
     """The first batch that does not fit, as `trace fit` has it of a card where the network was measured."""
     limit = MeasuredLimit.of(cell)
-    peak_bytes = run_requests(scaled.at(limit.fitted), ROOM, PLAIN, has_optional=False).peak_bytes
+    peak_bytes = run_requests(scaled.for_batch(limit.fitted), ROOM, PLAIN, has_optional=False).peak_bytes
     largest = limit.largest(ours - 1) if limit.is_of(limit.fitted, peak_bytes) else ours - 1
     assert largest is not None
     return largest + 1
@@ -211,7 +211,7 @@ def explained(scaled: ScaledRequests, card: Card, full: int) -> int:
 
 def fits(scaled: ScaledRequests, card: Card, outside_bytes: int, batch: int) -> bool:
     capacity = Capacity(card.memory_bytes, outside_bytes, "")
-    return run_requests(scaled.at(batch), capacity, PLAIN, has_optional=card.uses_winograd).fits
+    return run_requests(scaled.for_batch(batch), capacity, PLAIN, has_optional=card.uses_winograd).fits
 
 
 def errors(rows: Sequence[dict[str, Any]]) -> list[float]:

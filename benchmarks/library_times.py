@@ -57,7 +57,7 @@ def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> li
 def judged(row: dict[str, Any]) -> dict[str, Any]:
     """The row with measured times and errors (ms): h2d, forward and rest."""
     of = cell(row["gpu"], row["model"])
-    times = of.at(row["batch"]).phases_ns
+    times = of.for_batch(row["batch"]).phases_ns
     phases = {}
     for name in PHASES:
         measured_ms, here_ms = times[name] / 1e6, row[name]

@@ -146,7 +146,7 @@ def _stalls(folder: Path, network: str, workers: int, steps: int) -> Measured:
 
 
 def gpu_ns(network: str, batch: int = BATCH) -> int:
-    return sum(cell(GPU, network).at(batch).phases_ns.values())
+    return sum(cell(GPU, network).for_batch(batch).phases_ns.values())
 
 
 def _rates(*networks: str) -> str:

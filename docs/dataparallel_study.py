@@ -90,7 +90,7 @@ def beside_the_library(results: Path) -> Iterator[str]:
         if row["gpus"] != 1 or "computation_ms" not in row:
             continue
         try:
-            phases_ns = cell(LIBRARY_GPU, row["model"]).at(row["batch_size"]).phases_ns
+            phases_ns = cell(LIBRARY_GPU, row["model"]).for_batch(row["batch_size"]).phases_ns
         except NotMeasured:
             continue
         measured_ms = sum(took for name, took in phases_ns.items() if name != "h2d") / 1e6

@@ -63,7 +63,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
         flight=FlightRecorder(torch, clock) if distributed and not in_depth else None,
     )
     if distributed and torch.distributed.is_initialized():
-        recorder.communication.joined(torch.distributed.get_rank())
+        recorder.communication.joined_group(torch.distributed.get_rank())
     recorder.cost.measure_wrappers(partial(as_nested_module, torch))
     recorder.write_regularly()
     at_exit(recorder.close)

@@ -36,10 +36,10 @@ class CommunicationRecorder:
         self._writer, self._events, self._access, self._facts, self._flight = writer, events, access, facts, flight
 
     @costed
-    def joined(self, rank: int) -> None:
-        self._writer.joined(rank)
+    def joined_group(self, rank: int) -> None:
+        self._writer.joined_group(rank)
         if self._flight is not None:
-            self._flight.joined()
+            self._flight.joined_group()
             self.has_flight = True
 
     @costed

@@ -92,7 +92,7 @@ class OwnCost:
 
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
         probe = _Probe(self)
-        in_scope = PhaseScope("other", lambda: probe).around(_nothing)
+        in_scope = PhaseScope("other", lambda: probe).wrap(_nothing)
         nested = as_nested_module(_nothing)
         counted, modules = (self.spent_ns, self.calls), ModuleCalls.within[0]
         bare_ns, nested_ns = self._fastest_ns(_nothing), self._fastest_ns(nested)

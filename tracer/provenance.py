@@ -68,7 +68,7 @@ class ProcessFacts:
         self._script = _script()
         self._argv = tuple(without_paths(word, _folder()) for word in sys.argv[1:])
 
-    def joined(self, rank: int) -> None:
+    def joined_group(self, rank: int) -> None:
         self._rank = rank
         self._is_distributed = True
         self.devices = [replace(device, rank=rank) for device in self.devices]

@@ -155,7 +155,7 @@ class Recorder:
         self.steps.reads.append((op, dtype, values))
 
     @costed
-    def found(self, op: str, searched: Shape, size: int) -> None:
+    def add_result_size(self, op: str, searched: Shape, size: int) -> None:
         """Record a result size that depends on tensor values, such as the number of elements that `nonzero` finds."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 

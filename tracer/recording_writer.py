@@ -65,10 +65,10 @@ class RecordingWriter:
         self._written_extent: tuple[Any, ...] = ()  # state of the last written header
         self._written_ns = 0
 
-    def joined(self, rank: int) -> None:
+    def joined_group(self, rank: int) -> None:
         self.rank = rank
-        self._facts.joined(rank)
-        self._from.threads.joined(rank)
+        self._facts.joined_group(rank)
+        self._from.threads.joined_group(rank)
 
     def add(self, step: EndedStep) -> None:
         self.number += 1

@@ -1,6 +1,6 @@
 """Divides a step into phases like the previous step, if both steps make the same calls.
 
-    repeated.note(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)    # `ScriptSplitter` has handled a report
+    repeated.add_call(Meaning(ENTER, "zero_grad", CONTINUES, NONE, "zero_grad"), now_ns)  # `ScriptSplitter` handled a report
     repeated.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)        # the step has ended
     repeated.known[len(repeated.times_ns)]      # the next report, if the current step is like the one before
     times_ns = repeated.ended(now_ns, start_ns)     # the same step at other times
@@ -79,7 +79,7 @@ class RepeatedSteps:
         self._learning: list[Meaning] | None = []  # None if the current step cannot be learned
         self.plan: StepPlan | None = None  # of `known`
 
-    def note(self, meaning: Meaning, now_ns: int) -> None:
+    def add_call(self, meaning: Meaning, now_ns: int) -> None:
         self.times_ns.append(now_ns)
         if self._learning is not None:
             self._learning.append(meaning)

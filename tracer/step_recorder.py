@@ -126,7 +126,7 @@ class StepRecorder:
                 times_ns.append(now_ns)
                 if action == LEAVES:
                     opened = self._open
-                    self._events.take(now_ns, None if opened is None else opened.of)
+                    self._events.record(now_ns, None if opened is None else opened.of)
                 elif action == BEGINS:
                     self._begin(now_ns)
                 elif action == CONTINUES:
@@ -178,7 +178,7 @@ class StepRecorder:
         self._tell(kind, argument, thread, now_ns)
         meaning = Meaning(kind, argument, self._action, self._boundary, script.entered)
         if self._ended is None:
-            repeated.note(meaning, now_ns)
+            repeated.add_call(meaning, now_ns)
             return
         before, self._state = self._state, script.state
         if self._action != ENDS or kind != STEPPED:
@@ -246,7 +246,7 @@ class StepRecorder:
         """Record a CUDA event at the end of a phase, except for the phase "loader"."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
-            self._events.take(now_ns, self._stream_of(self._open))
+            self._events.record(now_ns, self._stream_of(self._open))
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
         self._repeated.give_up()
@@ -268,21 +268,21 @@ class StepRecorder:
 
     def _begin(self, now_ns: int) -> None:
         # see Note [Segments on several streams]
-        before, begin = self._open, self._events.take(now_ns)
+        before, begin = self._open, self._events.record(now_ns)
         self._open = begin
         if begin is None or before is None or before.of is begin.of:
             return
         if before.of.device == begin.of.device:
             self._begins[now_ns] = begin
-            self._events.take(now_ns, before.of)
+            self._events.record(now_ns, before.of)
 
     def _continue_from(self, boundary_ns: int) -> None:
         events = self._events
         before = self._open = self._event_at(boundary_ns)
         if before is None and events.untimed == Untimed.NO:
-            self._open = events.take(boundary_ns)  # left out because the previous step did not need this event
+            self._open = events.record(boundary_ns)  # left out because the previous step did not need this event
         elif before is not None and not events.is_current(before.of):
-            begin = self._open = events.take(self._clock.now_ns())
+            begin = self._open = events.record(self._clock.now_ns())
             if begin is not None:
                 self._begins[boundary_ns] = begin
 
@@ -314,7 +314,7 @@ class StepRecorder:
             return self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
         # The following lines do the same as `_finish` for an ordinary step, but ten times as fast.
         now_ns = times_ns[-1]
-        end = events.take(now_ns, self._stream_of(self._open)) if left == NONE else taken[plan.event_of_end[-1] - 1]
+        end = events.record(now_ns, self._stream_of(self._open)) if left == NONE else taken[plan.event_of_end[-1] - 1]
         ended = EndedStep(
             writer.number, StepKind.STEADY, times_ns[0], now_ns, (), self._start, end, {}, taken, [], self.reads, self.found,
             Untimed.NO, plan, times_ns,
@@ -332,7 +332,7 @@ class StepRecorder:
         # on the GPU, a training step ends when the optimizer returns
         last = None if is_evaluation or left_ns is None else self._event_at(left_ns)
         if last is None:
-            last = self._events.take(now_ns, self._stream_of(self._open))
+            last = self._events.record(now_ns, self._stream_of(self._open))
         if segments or plan is not None:
             self._keep(is_evaluation, segments, now_ns, last, plan, times_ns)
         else:
@@ -342,7 +342,7 @@ class StepRecorder:
         has_looked = communication.has_flight and communication.read_flight_recorder_if_due()
         if has_looked or self.profiler.paused:  # this time does not belong to any step
             now_ns = self._clock.now_ns()
-            last = self._events.take(now_ns)
+            last = self._events.record(now_ns)
         self._start_ns, self._start = now_ns, last
         self.script.phases.begin_ns = now_ns
         self._writer.flush_if_due()

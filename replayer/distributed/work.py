@@ -157,8 +157,8 @@ class CapturedWork(_Awaited):
             capture.join(waiting or current, awaited or current)
             if waiting is not None:
                 capture.begin_work(waiting)
-            capture.note(play, current)
-            capture.note_computing(compute)
+            capture.add_call(play, current)
+            capture.add_computation(compute)
 
     def _begin(self, thread: HostThread, stream: VirtualStream) -> None:
         call = self._call.without_values()

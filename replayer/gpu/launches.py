@@ -182,7 +182,7 @@ class ScriptLaunches:
         rest: list[Any] = []
         for caller, signature, called_ns in zip(pending[::3], pending[1::3], pending[2::3], strict=True):
             if caller.stream in capture:
-                capture.note_work(self.simulator.play_node, caller.stream, signature, None)
+                capture.add_work(self.simulator.play_node, caller.stream, signature, None)
             else:
                 rest += (caller, signature, called_ns)
         return rest
@@ -367,7 +367,7 @@ class ScriptLaunches:
         if blocking:
             self.capture.refuse(self.current.thread())
         if stream in self.capture:
-            self.capture.note_work(self.simulator.play_node, stream, signature, copy)
+            self.capture.add_work(self.simulator.play_node, stream, signature, copy)
         return stream in self.capture
 
 

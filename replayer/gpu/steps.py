@@ -67,7 +67,7 @@ class ScriptSteps:
     def _moves_on(self, thread: HostThread, call: Callable[..., None], *args: object) -> bool:
         capture = self._launches.capture
         if capture is not None and thread is capture.thread:
-            capture.note(call, *args)
+            capture.add_call(call, *args)
             return False
         call(thread, *args)
         return True

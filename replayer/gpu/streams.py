@@ -32,7 +32,7 @@ class Streams:
         with self._launches.looking as thread:
             capture = self._launches.capture
             if capture is not None and capture.record(event, stream):
-                capture.note(_record, event, stream)
+                capture.add_call(_record, event, stream)
                 return
             self._tracker.add_gpu_work_so_far(thread)
             event.device = stream.device
@@ -47,7 +47,7 @@ class Streams:
             capture = self._launches.capture
             if capture is not None and capture.has_event(event):
                 capture.join(stream, event)
-                capture.note(_wait, stream, event)
+                capture.add_call(_wait, stream, event)
             elif event.time_ns is None:
                 self._await_nothing(event)
             else:
@@ -58,7 +58,7 @@ class Streams:
             capture = self._launches.capture
             if capture is not None and other in capture:
                 capture.join(stream, other)
-                capture.note(_wait, stream, other)
+                capture.add_call(_wait, stream, other)
                 return
             self._tracker.add_gpu_work_so_far(thread)
             stream.wait(other.ready_ns)

@@ -2,7 +2,7 @@
 
     cycle = detector.end_step(memory, events)           # an AllocationCycle, or None if the steps do not repeat
     frees, size_bytes, stream, handle = cycle.requests[at]  # the expected frees, and the request after them
-    cycle.done(at, freed)       # the number of events so far, or None if the frees differ from the cycle
+    cycle.events_so_far(at, freed)       # the number of events so far, or None if the frees differ from the cycle
     cycle.catch_up(memory, done)                        # execute the first `done` events
 
 Note [Allocation cycles]
@@ -82,7 +82,7 @@ class AllocationCycle:
                 frees = []
         self.requests.append((frees, NO_REQUEST, 0, None))
 
-    def done(self, at: int, freed: list[AllocationHandle]) -> int | None:
+    def events_so_far(self, at: int, freed: list[AllocationHandle]) -> int | None:
         """Return the number of memory events in the current training step so far, or None if this step frees other memory than
         earlier steps."""
         queued = freed[:]  # a finalizer may append more at any time

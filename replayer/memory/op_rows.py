@@ -1,7 +1,7 @@
 """Finds the op that made each memory request.
 
     op_rows = OpRows(pending)       # `pending` are the ops that were launched but not played
-    op_rows.now()                   # number of ops launched so far
+    op_rows.launched_count()                   # number of ops launched so far
     op_rows.played(count, row, next_row)   # the pending ops became host rows, starting at `row`
     host_rows([op_rows.with_offset(ops)])    # host rows of ops in the last or the next batch
 """
@@ -28,7 +28,7 @@ class OpRows:
         self._row = 0
         self._next_row = 0
 
-    def now(self) -> int:
+    def launched_count(self) -> int:
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
@@ -38,7 +38,7 @@ class OpRows:
 
     def with_offset(self, ops: Column, first_op: int = 0) -> UnresolvedOps:
         """Return the ops with the given indices. Index 0 is op number `first_op`."""
-        return UnresolvedOps(ops, first_op, self.now(), self._first, self._row, self._played, self._next_row)
+        return UnresolvedOps(ops, first_op, self.launched_count(), self._first, self._row, self._played, self._next_row)
 
 
 class UnresolvedOps(NamedTuple):

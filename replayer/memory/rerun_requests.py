@@ -2,7 +2,7 @@
 
     outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
     scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script with different batch sizes
-    scaled.at(100)                                          # the requests at batch 100, without a run
+    scaled.for_batch(100)                                          # the requests at batch 100, without a run
     largest_batch(scaled, capacity)                         # 117: 118 does not fit
 
 Note [Requests are linear in the batch]
@@ -109,7 +109,7 @@ class ScaledRequests:
         samples = second_batch - first_batch
         return cls(first, first_batch, [(of_b.value - of_a.value) / samples for of_a, of_b in zip(a, b, strict=True)])
 
-    def at(self, batch: int) -> RequestLog:
+    def for_batch(self, batch: int) -> RequestLog:
         grown = np.ceil(self._values + (batch - self._batch) * self._per_sample).astype(np.int64)
         values = np.where(self._per_sample != 0, np.maximum(grown, 1), self._values).tolist()
         return RequestLog(list(map(LogEntry, self._kinds, values, self._streams, self._uses)))

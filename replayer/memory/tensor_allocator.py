@@ -115,7 +115,7 @@ class TensorAllocator:
         block = memory.malloc(size_bytes, stream)
         assert block is not None
         handle = AllocationHandle(self, size_bytes, stream, block)
-        op = self._op_rows.now() - self._begun
+        op = self._op_rows.launched_count() - self._begun
         self._events.append((handle, block.size_bytes, block.address, memory.usage.reserved_bytes, op))
         return handle
 
@@ -159,7 +159,7 @@ class TensorAllocator:
     def execute_pending(self) -> None:
         with self._lock:
             if self._cycle is not None:
-                done = self._cycle.done(self._at, self._freed)
+                done = self._cycle.events_so_far(self._at, self._freed)
                 if done is not None:
                     self._note_rows(*self._cycle.take_rows(done))
                     return
@@ -170,9 +170,9 @@ class TensorAllocator:
     def end_step(self) -> None:
         with self._lock:
             self.execute_pending()
-            self._begun = self._op_rows.now()
+            self._begun = self._op_rows.launched_count()
             if self._memory.requests is not None:
-                self._memory.requests.note(RequestKind.STEP)
+                self._memory.requests.add_event(RequestKind.STEP)
             if self._cycle is not None:
                 if not self._cycle.is_step_end():
                     self._leave_cycle()
@@ -188,7 +188,7 @@ class TensorAllocator:
 
     def _execute_frees(self) -> None:
         freed, memory, reserved_bytes = self._freed, self._memory, self._memory.usage.reserved_bytes
-        op = self._op_rows.now() - self._begun
+        op = self._op_rows.launched_count() - self._begun
         while freed:
             handle = freed.pop(0)
             block = handle.block

@@ -108,7 +108,7 @@ class Layouts:
             result, index = written, written.tensor_meta.index
             for leaf in tree_leaves((args, kwargs)):
                 if isinstance(leaf, torch.Tensor):
-                    call.note(leaf)
+                    call.add_operand(leaf)
         else:
             host_args, host_kwargs = list(map(call.of, args)), call.named(func, kwargs)
             try:

@@ -1,7 +1,7 @@
 """Computes the tensor shapes of a recorded op for another batch size.
 
     shapes = BatchShapes(trace, batch=32)
-    shapes.at(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
+    shapes.for_batch(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
 A recording does not show which dimension of a tensor is the batch dimension. By default, the first dimension of the batch size
 is taken as the batch dimension. The shapes of parameters and of optimizer states do not change with the batch size.
@@ -29,7 +29,7 @@ class BatchShapes:
             self._weights.update(weight for weight in weights_of(op, shapes) if len(weight) > 1 or weight != (batch,))
         self._weights |= {shape[::-1] for shape in self._weights if len(shape) == 2}
 
-    def at(self, batch: int, op: str, shapes: Shapes, phase: str = "") -> Shapes:
+    def for_batch(self, batch: int, op: str, shapes: Shapes, phase: str = "") -> Shapes:
         """Return the shapes of a recorded call for a new batch size and sequence length."""
         grown = self._at(batch, op, shapes, phase)
         if self._length is None or phase in _FIXED_PHASES:

@@ -187,7 +187,7 @@ class Predictor:
                     self.recorded, self.calls, scaling.shapes_of, conditions.nproc
                 )
                 scaling.keep_shorter(split.durations_ns(scaling.durations_ns, self.recorded.device.is_work, scaling.costs))
-            trace = self._retiming.at(scaling.durations_ns, conditions.host_speed, scaling.origins)
+            trace = self._retiming.retimed(scaling.durations_ns, conditions.host_speed, scaling.origins)
             known = self._known[conditions] = scaling, trace, predicted_step_ns(self.recorded, trace)
         return known
 
@@ -208,7 +208,7 @@ class Predictor:
         if conditions.nproc > 1 and conditions.parallel == "tp":
             scaling, split = self._known[alone][0], self._splits[alone]
             reduced_ns = split.reductions_ns(trace.devices[0].name, conditions.link_gbps, len(recorded.device))
-            with_them = self._retiming.at(scaling.durations_ns + reduced_ns, conditions.host_speed)
+            with_them = self._retiming.retimed(scaling.durations_ns + reduced_ns, conditions.host_speed)
             return tensor_parallel(
                 recorded, split, reduced_ns, step_ns(with_them), self._parameter_bytes(), self._peak_bytes,
                 self._forward_passes(),

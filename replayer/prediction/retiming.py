@@ -1,6 +1,6 @@
 """Recomputes all times of a recording for other kernel durations.
 
-    trace = Retiming(recorded).at(durations_ns)     # durations_ns: for each row of recorded.device
+    trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 
 Each kernel waits for the same event as in the recording (Note [Start times of kernels] in recording/indexer.py).
 """
@@ -45,7 +45,7 @@ class Retiming:
         keys = RecordedKeys(trace)
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
-    def at(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
+    def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
         """Return the trace with new kernel durations and a CPU that is `host_speed` times as fast.
 
         Args:

@@ -167,7 +167,7 @@ class _Ratios:
         return self._new or self._recorded
 
     def shapes_of(self, call: ScaledOp) -> Shapes:
-        return call.shapes if self._shapes is None else self._shapes.at(self._batch, call.op, call.shapes, call.phase)
+        return call.shapes if self._shapes is None else self._shapes.for_batch(self._batch, call.op, call.shapes, call.phase)
 
     def _ratio(self, call: ScaledOp) -> tuple[float, Origin]:
         ratio, origin, shapes = 1.0, Origin.MEASURED, self.shapes_of(call)
@@ -209,7 +209,7 @@ class _Ratios:
             if key not in known:
                 shapes = parse_shapes(trace.strings[key[1]])
                 known[key] = trace.strings.add(
-                    shapes_text(self._shapes.at(self._batch, canonical_op(trace.strings[key[0]]), shapes, phase))
+                    shapes_text(self._shapes.for_batch(self._batch, canonical_op(trace.strings[key[0]]), shapes, phase))
                 )
             new[row] = known[key]
         return new

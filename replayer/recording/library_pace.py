@@ -241,7 +241,7 @@ class LibraryPace:
             how = "training's forward pass"
             return self._made(cell, cell.estimated_at(batch), trains, Origin.SCALED, how)
         try:
-            times = cell.at(batch)
+            times = cell.for_batch(batch)
         except NotMeasured as beyond:
             if beyond.out_of_memory:
                 self._say(str(beyond))

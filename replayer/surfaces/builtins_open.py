@@ -111,7 +111,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     for fetcher in (data._utils.fetch._MapDatasetFetcher, data._utils.fetch._IterableDatasetFetcher):
         patch_around(fetcher, fetch=_counted(storage, fetching))
     pinning: Any = data._utils.pin_memory  # pins a batch, and calls itself for each item
-    pin = OutermostCalls().around("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
+    pin = OutermostCalls().wrap("pin_memory", pinning.pin_memory, lambda *_: _timed_pinning(storage))
     patch(pinning, pin_memory=pin)
     patch_around(data.dataloader._MultiProcessingDataLoaderIter, _next_data=_with_script_time(storage))
 
@@ -135,7 +135,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
         loading.samples = len(indices) if hasattr(indices, "__len__") else 1
         loading.process, loading.evaluation = (os.getpid(), 0) if in_worker else (0, int(not torch.is_grad_enabled()))
         loading.data_set_samples = len(fetcher.dataset) if hasattr(fetcher.dataset, "__len__") else 0
-        storage.note(loading)
+        storage.report(loading)
         return batch
 
     return counted
@@ -166,7 +166,7 @@ def _timed_pinning(storage: StorageClient) -> Iterator[None]:
         yield
     finally:
         pin_ns, pin_cpu_ns = time.monotonic_ns() - begin_ns, time.thread_time_ns() - begin_cpu_ns
-        storage.note(Loading(pinned=1, pin_ns=pin_ns, pin_cpu_ns=pin_cpu_ns))
+        storage.report(Loading(pinned=1, pin_ns=pin_ns, pin_cpu_ns=pin_cpu_ns))
 
 
 def _with_script_time(storage: StorageClient) -> Any:
@@ -180,7 +180,7 @@ def _with_script_time(storage: StorageClient) -> Any:
             if not getattr(iterator, "_evaluates", False):
                 iterator._evaluates = True
                 for worker in iterator._workers:
-                    storage.note(Loading(evaluates=worker.pid))
+                    storage.report(Loading(evaluates=worker.pid))
             return next_data(iterator)
         batch = next_data(iterator)
         now = time.process_time_ns(), time.monotonic_ns(), _machine_cpu_ns()
@@ -189,7 +189,7 @@ def _with_script_time(storage: StorageClient) -> Any:
             of_loader = id(iterator._index_sampler)
             counts = Loading(loader=of_loader, workers=iterator._num_workers, prefetch=iterator._prefetch_factor)
             times = {"script_cpu_ns": script_cpu_ns, "script_wall_ns": script_wall_ns, "machine_cpu_ns": machine_cpu_ns}
-            storage.note(replace(counts, script_batches=1, **times))
+            storage.report(replace(counts, script_batches=1, **times))
         evaluated, iterator._has_given, before = False, True, now
         return batch
 

@@ -115,7 +115,7 @@ def install(torch_module: ModuleType) -> None:
     def properties_of(index: int) -> TorchDeviceProperties:
         device = gpu().devices[index]
         if index not in known or known[index][0] is not device:
-            made = TorchDeviceProperties.made(device.name, device.memory.usage.capacity_bytes, device.properties, index)
+            made = TorchDeviceProperties.create(device.name, device.memory.usage.capacity_bytes, device.properties, index)
             known[index] = device, made
         return known[index][1]
 

@@ -1,6 +1,6 @@
 """Implements the class of device properties that `torch.cuda.get_device_properties` returns.
 
-    TorchDeviceProperties.made("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
+    TorchDeviceProperties.create("Tesla T4", 16 << 30, known_properties(device)).L2_cache_size      # 4 MiB
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class TorchDeviceProperties(DeviceProperties):
     pci_domain_id: int = 0
 
     @classmethod
-    def made(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
+    def create(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
         """Return the properties of device `index`. Identifiers that are unique to a card, such as the UUID, are invented."""
         unknown = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}

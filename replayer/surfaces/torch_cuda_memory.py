@@ -120,7 +120,7 @@ def install(torch_module: ModuleType) -> None:
 
     def allocated_bytes(device_memory: DeviceMemory) -> int:
         if device_memory.requests is not None:
-            device_memory.requests.note(RequestKind.LOOK)
+            device_memory.requests.add_event(RequestKind.LOOK)
         return device_memory.usage.allocated_bytes
 
     def list_gpu_processes(device: TorchAny = None) -> str:

@@ -55,7 +55,7 @@ class StreamPool:
     def __contains__(self, place: tuple[int, float]) -> bool:
         return place in self._by_id
 
-    def take(self, device: int, priority: int) -> int:
+    def next_id(self, device: int, priority: int) -> int:
         """Return the id of the next stream in the device's pool of streams."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
@@ -81,7 +81,7 @@ class Stream(BaseStream):  # type: ignore[misc]
             index, stream_id = known["device_index"], known["stream_id"]
         else:
             index = _index(device)
-            stream_id = cls.pool().take(index, max(_HIGHEST, min(_LOWEST, priority)))
+            stream_id = cls.pool().next_id(index, max(_HIGHEST, min(_LOWEST, priority)))
         self: Self = BaseStream.__new__(cls, stream_id=stream_id, device_index=index, device_type=_CUDA)
         self.virtual = cls.pool().by_id(index, stream_id)
         self._before = []

@@ -1,7 +1,7 @@
 """Captures CUDA graphs: stores the ops of the script and executes the ops each time the graph is replayed.
 
     capture = GraphCapture(stream, thread, everywhere=True, refuse=error)
-    capture.note_work(simulator.play_node, stream, signature, None)      # instead of playing it
+    capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it
     graph = capture.end()
     for call, args in graph.calls: ...
 
@@ -64,17 +64,17 @@ class GraphCapture:
     def __contains__(self, stream: VirtualStream) -> bool:
         return stream in self._preceding
 
-    def note(self, call: Callable[..., TorchAny], *args: TorchAny) -> None:
+    def add_call(self, call: Callable[..., TorchAny], *args: TorchAny) -> None:
         self._calls.append((call, args))
 
-    def note_work(self, call: Callable[..., TorchAny], stream: VirtualStream, *args: TorchAny) -> None:
-        self.note(call, stream, *args)
+    def add_work(self, call: Callable[..., TorchAny], stream: VirtualStream, *args: TorchAny) -> None:
+        self.add_call(call, stream, *args)
         self.begin_work(stream)
 
     def begin_work(self, stream: VirtualStream) -> None:
         self._preceding[stream][stream] += 1
 
-    def note_computing(self, call: Callable[[], None]) -> None:
+    def add_computation(self, call: Callable[[], None]) -> None:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:

@@ -1,7 +1,7 @@
 """Executes many ops at once with numpy, with the same results as `Simulator.play`.
 
-    OpBatchSchedule     calls that all matched recorded kernels of one stream
-    PhaseGrainBatch     calls of a phase for which only the total time was recorded
+OpBatchSchedule     calls that all matched recorded kernels of one stream
+PhaseGrainBatch     calls of a phase for which only the total time was recorded
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST_CALLS = 8  # smaller batches are faster call by call
 
 _HOST = {name: i for i, name in enumerate(HOST_COLUMNS)}
 
-Turns = tuple[bool, bool, bool]  # for each class of op: does such an op begin another segment?
+BeginsSegment = tuple[bool, bool, bool]  # for each class of op: does such an op begin another segment?
 
 
 @dataclass(slots=True, eq=False)
@@ -52,16 +52,16 @@ class OpBatchSchedule:
     work_rows: Column
     charged_ns: dict[Origin, Column]
     matched: Column
-    other: bool = False  # True for a different program, to which the recorded host time between calls does not apply
+    is_other_program: bool = False  # True for a different program, to which the recorded host time between calls does not apply
 
     @classmethod
     def of(
-        cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, other: bool = False
+        cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
         """Compute the times of op calls in advance. All kernels of the calls must come from one recorded CUDA stream.
 
         Args:
-            other: if True, each op takes its median host time, because the script is not the recorded program
+            is_other_program: if True, each op takes its median host time, because the script is not the recorded program
         """
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
@@ -79,7 +79,7 @@ class OpBatchSchedule:
             if match is not None and matched[-1]:
                 origin, instance = match
                 begin_ns, to_ns = instance.start_ns, instance.end_ns
-                if other:
+                if is_other_program:
                     own = scheduler.usual_host_ns(signature)
                     excess = max(to_ns - begin_ns - own, 0)
                 elif instance.of_other_phase:
@@ -91,7 +91,7 @@ class OpBatchSchedule:
                 scale_of = scheduler.scale(signature, instance.shapes, instance.dtype) if is_scaled else 1.0
                 scales += [scale_of] * len(instance.kernels)
                 origins += [int(origin)] * len(instance.kernels)
-            elif other:
+            elif is_other_program:
                 own = scheduler.usual_host_ns(signature)
                 kernel, origin = scheduler.estimated(signature, reached_ns + own)
                 chosen.append(len(columns.kind) + len(estimated))
@@ -111,7 +111,7 @@ class OpBatchSchedule:
         scale, origin_of = np.array(scales), np.array(origins, np.int64)
         duration_ns = columns.duration_ns[at]
         launch_ns = columns.launch_ns[at] - np.array(begins_ns, np.int64)[call]
-        if other:
+        if is_other_program:
             launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), scheduler.recording.speed.floor_ns)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
@@ -123,7 +123,7 @@ class OpBatchSchedule:
         return cls(
             signatures=signatures,
             classes=bytes([signature.phase_class for signature in signatures]),
-            stops=[len(calls)] * len(calls) if other else _stops(calls),
+            stops=[len(calls)] * len(calls) if is_other_program else _stops(calls),
             position_ns=position_ns,
             begins_ns=np.array(position_ns[:-1], np.int64) + np.array(advance_ns, np.int64),
             advance_ns=np.array(advance_ns, np.int64),
@@ -140,7 +140,7 @@ class OpBatchSchedule:
                 for origin in np.unique(origin_of)
             },
             matched=np.array(matched, np.int64),
-            other=other,
+            is_other_program=is_other_program,
         )
 
     def executable_until(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
@@ -186,7 +186,7 @@ class OpBatchSchedule:
         lags_ns = called_ns - advance_ns
         lags_ns[0] -= thread.host_ns
         lags_ns[1:] -= ends_ns[:-1]
-        if self.other:
+        if self.is_other_program:
             for call in np.flatnonzero(self.matched[begin:end] == 0).tolist():
                 signature = self.signatures[begin + call]
                 scheduler.stats.miss(signature.op, signature.shapes)
@@ -229,15 +229,15 @@ class PhaseGrainBatch:
 
     count: int
     signatures: list[OpSignature]
-    turns: Turns
+    begins_segment: BeginsSegment
     _rows: Column
 
     @classmethod
-    def of(cls, signatures: list[OpSignature], turns: Turns, timeline: TimelineWriter) -> PhaseGrainBatch:
+    def of(cls, signatures: list[OpSignature], begins_segment: BeginsSegment, timeline: TimelineWriter) -> PhaseGrainBatch:
         classes = bytes([signature.phase_class for signature in signatures])
-        ends = [classes.find(phase_class) for phase_class, turn in enumerate(turns) if turn]
+        ends = [classes.find(phase_class) for phase_class, turn in enumerate(begins_segment) if turn]
         count = min((end for end in ends if end >= 0), default=len(signatures))
-        return cls(count, signatures, turns, timeline.host_rows_of(signatures[:count]))
+        return cls(count, signatures, begins_segment, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
         """Return the timeline rows of the ops.

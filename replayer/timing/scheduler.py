@@ -1,8 +1,8 @@
 """Computes when kernels and copies run on CUDA streams.
 
-    scheduler = StreamScheduler(recording, clock, timeline, stats)
-    end_ns = scheduler.put(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
-    scheduler.wait(end_ns)
+scheduler = StreamScheduler(recording, clock, timeline, stats)
+end_ns = scheduler.schedule(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
+scheduler.wait(end_ns)
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class StreamScheduler:
             self._side[key] = self.stream(self.script_device(device), _FIRST_SIDE_STREAM + len(self._side))
         return self._side[key]
 
-    def put(
+    def schedule(
         self,
         matches: StepMatcher,
         chosen: Sequence[int],
@@ -143,7 +143,7 @@ class StreamScheduler:
             self._leftovers[key] = matches.step, RemainderSchedule.of(matches.step.columns, chosen)
         _, leftover = self._leftovers[key]
         if leftover is None:
-            self.put(matches, chosen, stream, began_ns, 1.0, NONE, Origin.PHASE)
+            self.schedule(matches, chosen, stream, began_ns, 1.0, NONE, Origin.PHASE)
             return
         self.timeline.work_rows(leftover.play(stream, began_ns))
         self.stats.charged_ns[Origin.PHASE] += leftover.work_ns
@@ -204,7 +204,7 @@ class StreamScheduler:
         recorded, own = (shapes, self.recording.convolution_outputs.of(shapes)), (_seen(signature)[0], signature.outputs)
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
-    def mark(self, host_ns: int, device: int = NONE) -> int:
+    def work_end_ns(self, host_ns: int, device: int = NONE) -> int:
         """Return the time at which all launched work on a device ends. NONE means the script's first device."""
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])

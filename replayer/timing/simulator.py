@@ -78,7 +78,7 @@ class Simulator:
         """
         tracker = self.tracker
         segment = tracker.segment
-        if segment is None or tracker.turns[signature.phase_class]:
+        if segment is None or tracker.begins_segment[signature.phase_class]:
             segment = tracker.op(thread, signature.phase_class, now_ns)
         segment.ops += 1
         whole = segment
@@ -100,7 +100,7 @@ class Simulator:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
         from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase = instance
         too_long_ns = 0
-        if tracker.remainder.other:
+        if tracker.remainder.is_other_program:
             advance_ns, own_ns = 0, self.scheduler.usual_host_ns(signature)
             too_long_ns = max(to_ns - from_ns - own_ns, 0)
         elif of_other_phase:
@@ -122,7 +122,7 @@ class Simulator:
             if not instance.shapes and any(signature.shapes) and self._is_other_size(segment, kernels, copy):
                 origin = Origin.SCALED
             return self.scheduler.put_copy(segment.step, kernels, stream, began_ns, scale, row, origin, copy)
-        return self.scheduler.put(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
+        return self.scheduler.schedule(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:
         of_step = segment.step.step.kernels
@@ -135,7 +135,7 @@ class Simulator:
         """Simulate one op of a launched CUDA graph. The op takes no host time, because one call launches the whole graph."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
-        if segment is None or tracker.turns[signature.phase_class]:
+        if segment is None or tracker.begins_segment[signature.phase_class]:
             segment = tracker.op(thread, signature.phase_class, launch_ns)
         segment.ops += 1
         stats.ops += 1
@@ -151,7 +151,7 @@ class Simulator:
             chosen, matches = instance.kernels, segment.step
             began_ns = launch_ns - matches.step.kernels[chosen[0]].launch_ns if chosen else launch_ns
             if copy is None:
-                self.scheduler.put(matches, chosen, stream, began_ns, scale, row, origin)
+                self.scheduler.schedule(matches, chosen, stream, began_ns, scale, row, origin)
             else:
                 self.scheduler.put_copy(matches, chosen, stream, began_ns, scale, row, origin, copy)
             return
@@ -184,7 +184,7 @@ class Simulator:
                 # The graph launch appears just before the first captured op. Captured phases without ops, such as zero_grad,
                 # come before the launch.
                 segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
-                if segment is None or self.tracker.turns[phase_class]:
+                if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)
                 is_recorded = segment.has_call(self.graph_launch)
                 start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
@@ -201,8 +201,8 @@ class Simulator:
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
         """Simulate ops in call order. Each list has one entry per op."""
-        turns = self.tracker.turns
-        if callers.count(callers[0]) == len(callers) or any(turns[signature.phase_class] for signature in signatures):
+        begins_segment = self.tracker.begins_segment
+        if callers.count(callers[0]) == len(callers) or any(begins_segment[signature.phase_class] for signature in signatures):
             self._play_in_order(callers, signatures, called_ns)
             return
         streams = [caller.stream for caller in callers]
@@ -245,8 +245,10 @@ class Simulator:
         if begin >= len(segment.history.calls):
             return 0
         of, schedule = self._schedules.get(segment.recorded, (None, None))
-        if schedule is None or of is not segment.history or schedule.other != tracker.remainder.other:
-            schedule = OpBatchSchedule.of(segment.history.calls, segment.step, self.scheduler, tracker.remainder.other)
+        if schedule is None or of is not segment.history or schedule.is_other_program != tracker.remainder.is_other_program:
+            schedule = OpBatchSchedule.of(
+                segment.history.calls, segment.step, self.scheduler, tracker.remainder.is_other_program
+            )
             self._schedules[segment.recorded] = segment.history, schedule
         if schedule.stops[begin] - begin < LEAST_CALLS:
             return 0
@@ -254,7 +256,10 @@ class Simulator:
         position_ns = thread.position_in(whole, whole.position_ns)
         if end - begin < LEAST_CALLS or not schedule.may_begin(begin, position_ns):
             return 0
-        if any(turn and schedule.classes.find(phase_class, begin, end) >= 0 for phase_class, turn in enumerate(tracker.turns)):
+        if any(
+            turn and schedule.classes.find(phase_class, begin, end) >= 0
+            for phase_class, turn in enumerate(tracker.begins_segment)
+        ):
             return 0
         segment.follow(end)
         segment.mark_reached(thread, schedule.position_ns[end])
@@ -280,7 +285,7 @@ class Simulator:
         if not count:
             return 0
         starts_ns: Column | int = thread.host_ns
-        if tracker.remainder.other:
+        if tracker.remainder.is_other_program:
             called = np.fromiter(called_ns[at : at + count], np.int64, count)
             starts_ns = np.maximum.accumulate(np.maximum(called, thread.host_ns))
             thread.host_ns = int(starts_ns[-1])
@@ -293,11 +298,11 @@ class Simulator:
     def _phase_grain_batch(self, segment: SegmentMatcher, signatures: list[OpSignature]) -> PhaseGrainBatch:
         assert segment.recorded is not None
         kept = self._batches.setdefault(segment.recorded, {})
-        batch, turns = kept.get(segment.ops), self.tracker.turns
-        if batch is None or batch.turns != turns or batch.signatures != signatures:
+        batch, begins_segment = kept.get(segment.ops), self.tracker.begins_segment
+        if batch is None or batch.begins_segment != begins_segment or batch.signatures != signatures:
             if len(kept) >= _BATCHES_KEPT:
                 kept.clear()
-            batch = kept[segment.ops] = PhaseGrainBatch.of(signatures, turns, self.timeline)
+            batch = kept[segment.ops] = PhaseGrainBatch.of(signatures, begins_segment, self.timeline)
         return batch
 
     def _unmatched(
@@ -313,9 +318,9 @@ class Simulator:
             raise NotExact(signature.op, signature.shapes, "nothing recorded")
         recorded = segment.recorded
         start_ns = thread.host_ns
-        if recorded is None or self.tracker.remainder.other:
+        if recorded is None or self.tracker.remainder.is_other_program:
             usual_ns = self.scheduler.usual_host_ns(signature)
-            own_ns = usual_ns if self.tracker.remainder.other else 0
+            own_ns = usual_ns if self.tracker.remainder.is_other_program else 0
             self.stats.lag_ns += max(now_ns - thread.host_ns - (usual_ns - own_ns), 0)
             start_ns = max(thread.host_ns, now_ns)
             thread.host_ns = start_ns + own_ns
@@ -335,7 +340,7 @@ class Simulator:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return True
         self.stats.miss(signature.op, signature.shapes)
-        has_remainder = segment.unmatched_ns > 0 and not self.tracker.remainder.other
+        has_remainder = segment.unmatched_ns > 0 and not self.tracker.remainder.is_other_program
         if has_remainder and copy is None and len(segment.deferred) < segment.may_defer:
             segment.deferred.append((signature, row))
             return True

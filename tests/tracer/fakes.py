@@ -212,7 +212,7 @@ class FakeFacts:
 
     def read_reducers(self) -> None: ...
 
-    def joined(self, rank: int) -> None: ...
+    def joined_group(self, rank: int) -> None: ...
 
     def current_device_row(self) -> int:
         return self.device_row(0)
@@ -232,7 +232,7 @@ class FakeFlightRecorder:
         self.reads: list[bool] = []
         self.steps = self.spent_ns = 0
 
-    def joined(self) -> None: ...
+    def joined_group(self) -> None: ...
 
     def is_due(self) -> bool:
         self.steps += 1

@@ -27,7 +27,7 @@ class Events:
         self.events = BoundaryEvents(cuda, clock, self.access)
 
     def take(self) -> BoundaryEvent:
-        event = self.events.take(self.clock.ns)
+        event = self.events.record(self.clock.ns)
         assert event is not None
         return event
 
@@ -87,7 +87,7 @@ def test_a_fast_gpu_clock_is_corrected() -> None:
 def test_a_script_that_does_not_use_cuda_has_no_events() -> None:
     here = Events()
     here.cuda.used = False
-    assert here.events.take(0) is None and here.access.closed is Untimed.NO
+    assert here.events.record(0) is None and here.access.closed is Untimed.NO
 
 
 def test_each_device_has_a_separate_clock() -> None:
@@ -119,7 +119,7 @@ def test_a_capture_is_left_alone(own_stream: bool) -> None:
         here.cuda.stream, here.cuda.capturing = 7, True
     else:
         here.cuda.captures.add("graph")
-    assert here.events.take(0) is None and here.access.closed is Untimed.CAPTURE
+    assert here.events.record(0) is None and here.access.closed is Untimed.CAPTURE
     assert not here.events.read_finished(taken) and not here.events.read_finished_within(taken, 1_000)
     assert not here.access.is_idle_within(1_000, [0])
     assert (here.cuda.calls, here.cuda.destroyed_captures) == (calls, 0)
@@ -133,7 +133,7 @@ def test_no_events_are_recorded_while_the_script_profiles() -> None:
     taken = [here.take()]
     calls = here.cuda.calls
     here.profiles.add("profile")
-    assert here.events.take(0) is None and here.access.closed is Untimed.PROFILE
+    assert here.events.record(0) is None and here.access.closed is Untimed.PROFILE
     assert not here.events.read_finished(taken)
     assert here.cuda.calls == calls
 
@@ -146,7 +146,9 @@ def test_no_cuda_call_is_made_after_a_device_error() -> None:
     assert not here.events.read_finished(taken)
     calls = here.cuda.calls
     assert here.access.device_lost == "CUDA error: device-side assert triggered"
-    assert here.events.take(0) is None and not here.events.read_finished(taken) and here.access.attempt(here.cuda.check) is None
+    assert (
+        here.events.record(0) is None and not here.events.read_finished(taken) and here.access.attempt(here.cuda.check) is None
+    )
     assert here.cuda.calls == calls
     assert taken[0].time_ns != NONE and taken[1].time_ns == NONE
 
@@ -192,7 +194,7 @@ def test_recording_an_event_never_creates_a_context(contexts: set[int], taken_on
     them."""
     here = Events()
     here.cuda.contexts = contexts
-    event = here.events.take(0)
+    event = here.events.record(0)
     assert (event.device if event is not None else None) == taken_on
     assert here.events.untimed is Untimed.NO and here.access.device_lost == ""
 
@@ -245,6 +247,6 @@ def test_only_a_sticky_error_loses_the_device(error: RuntimeError, lost: bool, u
     assert here.access.device_lost == (str(error).partition("\n")[0] if lost else "")
     if not lost:
         here.cuda.check = fails  # type: ignore[method-assign]
-        assert here.events.take(0) is None and here.events.untimed is untimed
+        assert here.events.record(0) is None and here.events.untimed is untimed
         del here.cuda.check
         assert here.take().device == 0

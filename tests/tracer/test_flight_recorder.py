@@ -74,7 +74,7 @@ def flight_of(
     torch: Any = SimpleNamespace(distributed=distributed, _C=SimpleNamespace(_distributed_c10d=native))
     any_clock: Any = clock or FakeClock(UNIX_NS)
     flight = FlightRecorder(torch, any_clock)
-    flight.joined()
+    flight.joined_group()
     return flight
 
 

@@ -172,9 +172,9 @@ def test_values_belong_to_the_current_step(bench: Bench) -> None:
 
 def test_output_sizes_belong_to_the_current_step(bench: Bench) -> None:
     bench.train_step()
-    bench.recorder.found("aten::nonzero", (10, 4), 7)  # found after the step: the next one's
+    bench.recorder.add_result_size("aten::nonzero", (10, 4), 7)  # found after the step: the next one's
     bench.train_step()
-    bench.recorder.found("aten::_unique2", (), 1)
+    bench.recorder.add_result_size("aten::_unique2", (), 1)
     trace = recorded(bench)
     assert trace.sizes.step.tolist() == [1, NONE]
     assert trace.sizes.size.tolist() == [7, 1]
@@ -317,7 +317,7 @@ def test_collectives_of_the_flight_recorder_are_written_between_steps(tmp_path: 
     """WHEN reading the ring buffer takes longer than a step THEN no step becomes longer."""
     flight = FakeFlightRecorder()
     bench = Bench(tmp_path, flight=flight)
-    bench.recorder.communication.joined(0)
+    bench.recorder.communication.joined_group(0)
     flight.clock, flight.look_ns = bench.clock, 5_000
     call = call_at(bench)
     for _ in range(4):

@@ -21,9 +21,9 @@ def test_a_repeated_step_is_cut_at_its_new_times() -> None:
     """GIVEN a step of forward (0 to 5) and optimizer (5 to 8, left at 8), ended at 9 WHEN the reports come at 10, 14, 17 and 18
     in a step that began at 9 THEN forward is 9 to 14 and the optimizer 14 to 18, left at 17."""
     steps = RepeatedSteps()
-    steps.note(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
-    steps.note(Meaning(ENTER, "optimizer", BEGINS, NONE, "optimizer"), 5)
-    steps.note(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 8)
+    steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
+    steps.add_call(Meaning(ENTER, "optimizer", BEGINS, NONE, "optimizer"), 5)
+    steps.add_call(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 8)
     step = CutStep(False, [Segment("forward", 0, 5), Segment("optimizer", 5, 9)], 8, 9)
     steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)
     assert len(steps.known) == 4
@@ -39,7 +39,7 @@ def test_a_step_with_time_before_its_first_phase() -> None:
     """GIVEN a step that began at 0 with "other" (to 4) and forward (to 9) WHEN the next module call comes at 15, 6 after the
     step began THEN "other" is 9 to 15."""
     steps = RepeatedSteps()
-    steps.note(Meaning(MODULE, (1, True), BEGINS, NONE, ""), 4)
+    steps.add_call(Meaning(MODULE, (1, True), BEGINS, NONE, ""), 4)
     step = CutStep(False, [Segment("other", 0, 4), Segment("forward", 4, 9)], None, 9)
     steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)
     steps.times_ns.append(15)
@@ -50,7 +50,7 @@ def test_a_step_with_time_before_its_first_phase() -> None:
 @pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])
 def test_steps_that_cannot_be_learned(why: str) -> None:
     steps = RepeatedSteps()
-    steps.note(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
+    steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     if why == "given up":
         steps.give_up()
     ends_ns = 8 if why == "no such segments" else 9

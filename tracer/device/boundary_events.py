@@ -1,7 +1,7 @@
 """Records CUDA events at phase boundaries, and reads their times without waiting for the GPU.
 
     events = BoundaryEvents(TorchCuda(torch), clock, access)
-    boundary = events.take(now_ns)     # an event on the current stream, or None if CUDA must not be called now
+    boundary = events.record(now_ns)     # an event on the current stream, or None if CUDA must not be called now
     events.hand_out()            # the events since the last call, and why some events could not be taken
     events.read_finished([boundary])    # True if the event is done, then boundary.time_ns is when the GPU passed the event
 
@@ -108,10 +108,10 @@ class BoundaryEvents:
 
     def take_on(self, stream: Any) -> BoundaryEvent | None:
         if stream is None or self.access.closed is not None:
-            return self.take(self._clock.now_ns())
-        return self.take(self._clock.now_ns(), self._stream(stream))
+            return self.record(self._clock.now_ns())
+        return self.record(self._clock.now_ns(), self._stream(stream))
 
-    def take(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
+    def record(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
         """Record a CUDA event, or return None if the recorder must not call CUDA now."""
         access = self.access
         # checked here too, because calling a property takes as long as these checks together

@@ -233,7 +233,7 @@ class _CollectiveWrappers:
     def join(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         result = call(*args, **kwargs)
         if (to := started()) is not None:
-            to.communication.joined(self._dist.get_rank())
+            to.communication.joined_group(self._dist.get_rank())
         self._patch_group(self._dist.group.WORLD)
         return result
 

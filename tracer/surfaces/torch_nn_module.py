@@ -30,7 +30,7 @@ def in_module() -> bool:
 def install(torch: ModuleType) -> None:
     ScriptHooks(torch, recorder, optimizers()).module_calls(_CALLS)
     cls: Any = torch.nn.Module
-    patch(cls, _apply=PhaseScope("other", recorder).around(cls._apply))
+    patch(cls, _apply=PhaseScope("other", recorder).wrap(cls._apply))
 
 
 def as_nested_module(torch: ModuleType, call: Any) -> Any:

@@ -102,7 +102,7 @@ def _noting(call: Callable[..., Any], see: Seen, counts: Callable[[Any], bool]) 
         if (to := recorder()) is not None:
             named = kwargs if args else {key: value for key, value in kwargs.items() if key != name}
             for found in see(result, first, *others, **named):
-                to.found(*found)
+                to.add_result_size(*found)
         return result
 
     return noted

@@ -118,7 +118,7 @@ class FlightRecorder:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))
         own.append((begin_ns, time.time_ns()))
 
-    def joined(self) -> None:
+    def joined_group(self) -> None:
         world = self._torch.distributed.distributed_c10d._world
         native = self._torch._C._distributed_c10d
         self._entries = _ring_size()
@@ -150,7 +150,7 @@ class FlightRecorder:
 
     def read(self, last: bool = False) -> list[FlightRecord]:
         """Return the collectives that PyTorch has started in C++ since the last read, in order."""
-        self.joined()
+        self.joined_group()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0
         for backend, ring in self._rings.items():

@@ -20,7 +20,7 @@ class ThreadRows:
         self._rank = rank
         self._rows: dict[int | str, int] = {self.script_thread: 0}  # keyed by role or thread identity
 
-    def joined(self, rank: int) -> None:
+    def joined_group(self, rank: int) -> None:
         self._rank = rank
         self.threads = [replace(thread, rank=rank) for thread in self.threads]
 

@@ -114,7 +114,7 @@ def _from_ranges(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     if not len(rows):
         return None
     nearest = enclosing(host, is_module)
-    around = np.append(nearest, NONE)[host.around[rows]]
+    around = np.append(nearest, NONE)[host.earlier_parent[rows]]
     numbers: dict[str, int] = {}
     number_of_row: dict[int, int] = {}
     path_of: list[str] = []

@@ -92,7 +92,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
         function_of_name[index] = number[label]
     function = np.where(host.kind == HostKind.PYTHON, function_of_name[host.name], NONE)
     call = enclosing(host, function != NONE)
-    caller = np.where(function == NONE, NONE, np.append(call, NONE)[host.around])
+    caller = np.where(function == NONE, NONE, np.append(call, NONE)[host.earlier_parent])
 
     steps = profiled_steps(trace)
     took_ns, at_call, is_backward = attributed_work(trace, steps, call)
@@ -124,7 +124,7 @@ def function_times(trace: Trace) -> list[FunctionTime]:
 def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
     host = trace.host
     op = enclosing(host, host.stack != NONE)
-    outermost = np.flatnonzero((host.stack != NONE) & (np.append(op, NONE)[host.around] == NONE))
+    outermost = np.flatnonzero((host.stack != NONE) & (np.append(op, NONE)[host.earlier_parent] == NONE))
     steps = profiled_steps(trace)
     outermost = outermost[begin_in_steps(trace, outermost, steps)]
     took_ns, at_op, is_backward = attributed_work(trace, steps, op)

@@ -415,7 +415,7 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
     known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
     known[:-1] &= host.kind == HostKind.OP
     named = known.copy()
-    parent = np.append(host.around, NONE)
+    parent = np.append(host.earlier_parent, NONE)
     at = parent[rows]
     while (at >= 0).any():
         known[at[canonical[at] == canonical[rows]]] = False

@@ -305,7 +305,7 @@ def enclosing(host: HostSpans, wanted: Column) -> Column:
     Args:
         wanted: boolean mask of the events that may be returned; a wanted event encloses itself
     """
-    parent = np.append(host.around, NONE)
+    parent = np.append(host.earlier_parent, NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]
     return np.where(found < len(host), found, NONE)

@@ -32,7 +32,7 @@ def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
     """Return a trace of one step with published times. Raises NotMeasured outside the measured batch sizes."""
-    times = cell.at(batch)
+    times = cell.for_batch(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:
         phases["backward"] = phases.pop("rest")

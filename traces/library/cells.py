@@ -6,7 +6,7 @@ batch size.
     cell.batches                # [1, 2, ..., 256]
     cell.phases_ns["forward"]   # one time per batch; "rest" is the sum of criterion, zero_grad, backward and optimizer
     cell.last_batch, cell.out_of_memory_batch       # 256, None; on a P100 179, 180
-    cell.at(100)                # CellTimes(phases_ns={"forward": 93_700_000, ...}, is_scaled=False, ...)
+    cell.for_batch(100)                # CellTimes(phases_ns={"forward": 93_700_000, ...}, is_scaled=False, ...)
 
 Note [Measured batches only]
     A cell contains only measured batch sizes. Between two measured batch sizes, `at` interpolates linearly and sets
@@ -150,7 +150,7 @@ class LibraryCell:
             and all(np.array_equal(column, theirs[name]) for name, column in ours.items())
         )
 
-    def at(self, batch: int) -> CellTimes:
+    def for_batch(self, batch: int) -> CellTimes:
         """Return the step time at a batch size within the measured range. Raises NotMeasured."""
         # see Note [Measured batches only]
         return self._times(batch, within=True)

@@ -285,7 +285,7 @@ class HostSpans(_Spans):
     layout: TEXT_OR_NONE
 
     @property
-    def around(self) -> Column:
+    def earlier_parent(self) -> Column:
         """For each event, return the row of the event that encloses it, or NONE. An enclosing event always has an earlier row,
         so an index of a later row (in a damaged file) counts as NONE."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)

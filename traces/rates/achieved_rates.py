@@ -357,7 +357,7 @@ def _works_within(trace: Trace) -> Column:
     np.add.at(count, launch[(launch >= 0) & (launch < len(host))], 1)
     at = np.flatnonzero(count)
     of = count[at]
-    parent, found = host.around, count.copy()
+    parent, found = host.earlier_parent, count.copy()
     while len(at):
         at = parent[at]
         at, of = at[at >= 0], of[at >= 0]

@@ -39,7 +39,7 @@ class DataParallelHooks:
 
     def _as_part(self, name: str, call: Callable[..., Any], devices: str) -> Callable[..., Any]:
         devices_of = argument(call, devices)
-        return self.here.around(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))
+        return self.here.wrap(name, call, lambda args, kwargs: self._part(name, self.index(devices_of(args, kwargs))))
 
     def _backward(self, name: str) -> Callable[..., Any]:
         def as_part(call: Callable[..., Any], context: Any, *gradients: Any) -> Any:

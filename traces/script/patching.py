@@ -1,7 +1,7 @@
 """Replaces functions of PyTorch, and reports when training phases begin and end.
 
     PATCHES.undo()                                  # torch and Python are as before all patches
-    patch(torch.autograd, backward=scope.around(torch.autograd.backward))
+    patch(torch.autograd, backward=scope.wrap(torch.autograd.backward))
     patch_around(torch.jit, load=by_host)           # torch.jit.load(*args) becomes by_host(torch's own load, *args)
     patch_everywhere(dist.all_reduce, wrapped)      # also where other modules of torch imported it by name
 
@@ -203,7 +203,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 class OutermostCalls(threading.local):
     """Stores the names of the running calls of each thread.
 
-        module.scatter = calls.around("scatter", module.scatter, lambda args, kwargs: scope_of(args))
+        module.scatter = calls.wrap("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class OutermostCalls(threading.local):
         finally:
             self.names.discard(name)
 
-    def around(
+    def wrap(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
         """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`. A nested call with the same name
@@ -266,7 +266,7 @@ class PhaseScope:
         if not depth and (listener := self._listener()) is not None:
             listener.leave_phase(self.phase)
 
-    def around(
+    def wrap(
         self, call: Callable[..., Any], completed: Callable[[Any, tuple[Any, ...]], None] | None = None
     ) -> Callable[..., Any]:
         """Wrap a function, so that the phase begins before each call of the function and ends after the call.

@@ -106,14 +106,14 @@ class PhaseSplitter:
 
     def op(self, kind: int, now_ns: int) -> bool:
         """Process the call of an op, which may begin a new phase. Return True if a new segment began."""
-        if not self.turns(kind):
+        if not self.begins_phase(kind):
             return False
         if kind == LOSS:
             self._after_backward = False
             return self._begin("loss", now_ns)
         return self._begin("other" if kind == ASIDE or self._after_backward else "forward", now_ns)
 
-    def turns(self, kind: int) -> bool:
+    def begins_phase(self, kind: int) -> bool:
         if self.inside:
             return False
         if self._boundary_ns is not None:

@@ -85,15 +85,15 @@ class ScriptHooks:
             if listener.workload.is_open:
                 listener.workload.backward_passed()
 
-        patch(autograd, backward=scope.around(autograd.backward, passed), grad=scope.around(autograd.grad, passed))
+        patch(autograd, backward=scope.wrap(autograd.backward, passed), grad=scope.wrap(autograd.grad, passed))
         if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
-            run = scope.around(run, passed)
+            run = scope.wrap(run, passed)
             patch(autograd.graph, _engine_run_backward=run)
             patch(autograd, _engine_run_backward=run)
 
     def loading(self, fetch: Call) -> Call:
         """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader"."""
-        waiting = PhaseScope("loader", self._listener).around(fetch)
+        waiting = PhaseScope("loader", self._listener).wrap(fetch)
 
         @wraps(fetch)
         def next_batch(iterator: Any) -> Any:
@@ -137,7 +137,7 @@ class ScriptHooks:
             listener.optimizer_stepped(is_first)
 
         def wrap_step_with_phase(call: Call) -> Call:
-            return stepping.around(whole_step(wrap_step(step(call))), stepped)
+            return stepping.wrap(whole_step(wrap_step(step(call))), stepped)
 
         def hooked(wrap: Wrapper, call: Call) -> Call:
             wrapped: Any = wrap(call)
@@ -154,13 +154,13 @@ class ScriptHooks:
             known.add(optimizer)
             if own not in seen and own is not cls and "zero_grad" in vars(own):
                 seen.add(own)
-                patch(own, zero_grad=zeroing.around(vars(own)["zero_grad"]))
+                patch(own, zero_grad=zeroing.wrap(vars(own)["zero_grad"]))
 
         patch(
             cls,
             profile_hook_step=staticmethod(wrap_step_with_phase),
             _patch_step_function=patch_class_with_phase,
-            zero_grad=zeroing.around(zero(cls.zero_grad)),
+            zero_grad=zeroing.wrap(zero(cls.zero_grad)),
         )
         for earlier in _subclasses(cls):  # classes of optimizers that the script made before the hooks
             if getattr(vars(earlier).get("step"), "hooked", False):

@@ -36,8 +36,8 @@ ThreadT = TypeVar("ThreadT")
 ThreadT_contra = TypeVar("ThreadT_contra", contravariant=True)
 
 # For each op class in phase_rule.py: does an op of this class begin a new segment?
-Turns = tuple[bool, bool, bool]
-_NO_TURNS: Turns = (False, False, False)
+BeginsSegment = tuple[bool, bool, bool]
+_BEGINS_NONE: BeginsSegment = (False, False, False)
 
 
 class CutStep(NamedTuple):
@@ -104,9 +104,9 @@ class ScriptSplitter(Generic[ThreadT]):
         return self._steps.is_undecided
 
     @property
-    def turns(self) -> Turns:
-        turns = self.phases.turns
-        return _NO_TURNS if self.phases.inside else (turns(PLAIN), turns(LOSS), turns(ASIDE))
+    def begins_segment(self) -> BeginsSegment:
+        begins_phase = self.phases.begins_phase
+        return _BEGINS_NONE if self.phases.inside else (begins_phase(PLAIN), begins_phase(LOSS), begins_phase(ASIDE))
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
         """Handle the start of a phase, such as "loader", "h2d", "zero_grad" or "backward".

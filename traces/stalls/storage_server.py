@@ -161,7 +161,7 @@ class StorageClient:
             loading.kept += dropped is False
             loading.undetermined += dropped is None
 
-    def note(self, loading: Loading) -> None:
+    def report(self, loading: Loading) -> None:
         with self._lock:
             self._connected().sendall(_line({field.name: getattr(loading, field.name) for field in fields(loading)}))
 

@@ -224,7 +224,7 @@ class _Peaks:
         if batch not in self._found:
             [requests] = self._scaled
             room = _capacity(_ROOM_BYTES)
-            self._found[batch] = run_requests(requests.at(batch), room, has_optional=False).peak_bytes
+            self._found[batch] = run_requests(requests.for_batch(batch), room, has_optional=False).peak_bytes
         return self._found[batch]
 
 
@@ -236,7 +236,7 @@ def _card_fit(
     worst = max(outcomes, key=lambda one: (not one.fits, one.reserved_bytes))
     estimated = None
     if scaled and need.batch is not None:
-        estimated = largest_batch(lambda batch: _fit([one.at(batch) for one in scaled], capacity, card), need.batch)
+        estimated = largest_batch(lambda batch: _fit([one.for_batch(batch) for one in scaled], capacity, card), need.batch)
         estimated = None if estimated >= MAX_BATCH else estimated
     found = CardFit(card, worst, estimated, None, peaks.batch, *peaks.judge(known.limit(card)))
     return replace(found, step=known.step(card)) if found.fits else found

@@ -101,7 +101,7 @@ class KnownTimes:
         found = []
         for card, cell in self._cells if self._batch is not None else ():
             try:
-                phases_ns = cell.at(self._batch or 1).phases_ns
+                phases_ns = cell.for_batch(self._batch or 1).phases_ns
             except NotMeasured:
                 continue
             step_ns = sum(of for name, of in phases_ns.items() if self._trains or name in ("h2d", "forward"))

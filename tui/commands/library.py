@@ -53,7 +53,7 @@ class Filters:
     grain: str = ""
     source: str = ""
 
-    def take(self, entry: LibraryEntry) -> bool:
+    def matches(self, entry: LibraryEntry) -> bool:
         of = {"gpu": f"{entry.gpu} {entry.device}", "model": entry.model, "grain": entry.grain, "source": entry.source}
         return all(_passes(of[name].lower(), word.lower()) for name, word in vars(self).items())
 
@@ -143,7 +143,7 @@ def _passes(text: str, word: str) -> bool:
 
 
 def list_(filters: Filters, json: bool) -> int:
-    entries = [entry for entry in all_entries() if filters.take(entry)]
+    entries = [entry for entry in all_entries() if filters.matches(entry)]
     if json:
         print(json_text(ListFacts([entry.facts() for entry in entries], faults())))
         return 0
@@ -167,7 +167,7 @@ def list_(filters: Filters, json: bool) -> int:
 def _meant(filters: Filters) -> str:
     everything = all_entries()
     for name, word in vars(filters).items():
-        if word and not any(Filters(**{name: word}).take(entry) for entry in everything):
+        if word and not any(Filters(**{name: word}).matches(entry) for entry in everything):
             known = sorted({str(getattr(entry, name)) for entry in everything if len(str(getattr(entry, name))) < 40})
             near = difflib.get_close_matches(word.lower(), known, n=3, cutoff=0.4)
             return f": no {name} {word}" + (f" (did you mean {' or '.join(near)}?)" if near else "")
@@ -363,7 +363,7 @@ def _figures(cell: LibraryCell) -> list[list[str]]:
     head = ["batch", *cell.phases_ns, *(["peak memory"] if len(cell.peak_bytes) else [])]
     rows = []
     for batch in chosen:
-        row = [str(batch), *(time_text(of) for of in cell.at(batch).phases_ns.values())]
+        row = [str(batch), *(time_text(of) for of in cell.for_batch(batch).phases_ns.values())]
         if len(cell.peak_bytes):
             at = np.flatnonzero(cell.memory_batches == batch)
             row.append(size_text(int(cell.peak_bytes[at[0]])) if len(at) else "-")

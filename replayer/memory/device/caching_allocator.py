@@ -290,7 +290,7 @@ class DeviceMemory:
         if self._expands:
             page_bytes = SMALL_SEGMENT_BYTES if pool.small else self.settings.large_segment_bytes
             return self._expandable.allocate(pool, size, page_bytes)
-        block = self._segments.take(segment, pool)
+        block = self._segments.allocate(segment, pool)
         if block is not None:
             if segment >= self._max_split_bytes:
                 self.counts.oversize_segments.add(1)
@@ -420,7 +420,7 @@ class DeviceMemory:
     def empty_cache(self) -> None:
         with self._lock:
             if self.requests is not None:
-                self.requests.note(RequestKind.EMPTY_CACHE)
+                self.requests.add_event(RequestKind.EMPTY_CACHE)
             self._release_cached()
 
     # --- blocks

@@ -2,7 +2,7 @@
 
     memory.requests = log = RequestLog()    # DeviceMemory logs each executed request
     ...
-    log.note(RequestKind.STEP)
+    log.add_event(RequestKind.STEP)
     RequestLog.from_json(log.to_json())
 """
 
@@ -64,7 +64,7 @@ class RequestLog:
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))
 
-    def note(self, kind: RequestKind) -> None:
+    def add_event(self, kind: RequestKind) -> None:
         self.entries.append(LogEntry(kind, 0))
 
     @property

@@ -1,7 +1,7 @@
 """Allocates and frees segments of GPU memory as the CUDA driver does.
 
     segments = Segments(device=0, capacity_bytes=16 << 30, outside_bytes=400 << 20)
-    block = segments.take(20 << 20, pool)  # one whole block, or None if there is no room
+    block = segments.allocate(20 << 20, pool)  # one whole block, or None if there is no room
     segments.give_back(block)
 
 Note [Addresses]
@@ -33,7 +33,7 @@ _RESERVED_SPAN = 5 << 40  # bytes of addresses per device for expandable segment
 class AddressSource(Protocol):
     """Chooses the addresses of memory segments."""
 
-    def take(self, size_bytes: int) -> int:
+    def allocate(self, size_bytes: int) -> int:
         """Return the address of a new memory segment."""
 
     def give_back(self, address: int, size_bytes: int) -> None: ...
@@ -45,7 +45,7 @@ class Holes:
     def __init__(self, start: int, size_bytes: int) -> None:
         self.starts, self.sizes = [start], [size_bytes]
 
-    def take(self, size_bytes: int) -> int | None:
+    def allocate(self, size_bytes: int) -> int | None:
         """Return the lowest address with `size_bytes` free bytes, or None if all ranges are too small."""
         hole = next((i for i, size in enumerate(self.sizes) if size >= size_bytes), None)
         if hole is None:
@@ -96,14 +96,14 @@ class DriverAddresses:
         self._with_holes: list[_AddressRange] = []  # by number
         self._made = 0
 
-    def take(self, size_bytes: int) -> int:
+    def allocate(self, size_bytes: int) -> int:
         for range_ in reversed(self._with_holes):
-            address = range_.holes.take(size_bytes)
+            address = range_.holes.allocate(size_bytes)
             if address is not None:
                 break
         else:
             range_ = self._new_range(size_bytes)
-            address = range_.holes.take(size_bytes)
+            address = range_.holes.allocate(size_bytes)
             assert address is not None
         if not range_.holes.starts:
             self._with_holes.remove(range_)
@@ -168,7 +168,7 @@ class Segments:
     def allows(self, size_bytes: int) -> bool:
         return self.allowed_bytes is None or self.reserved_bytes + size_bytes <= self.allowed_bytes
 
-    def take(self, size_bytes: int, pool: Pool) -> Block | None:
+    def allocate(self, size_bytes: int, pool: Pool) -> Block | None:
         """Return a new memory segment, or None if the GPU has too little free memory."""
         if size_bytes > self.free_bytes:
             return None
@@ -176,7 +176,7 @@ class Segments:
         pool.stats.reserved_bytes.add(size_bytes)
         self.reserved_bytes += size_bytes
         self.taken += 1
-        block = Block(self._addresses.take(size_bytes), size_bytes, pool, age=self.ages.of_segment())
+        block = Block(self._addresses.allocate(size_bytes), size_bytes, pool, age=self.ages.of_segment())
         self.tails[block.address + size_bytes] = block
         return block
 
@@ -202,7 +202,7 @@ class Segments:
 
     def reserve(self, size_bytes: int) -> int:
         """Reserve addresses without memory, and return the first address. Raises RuntimeError if no addresses are left."""
-        address = self._reserved_addresses.take(size_bytes)
+        address = self._reserved_addresses.allocate(size_bytes)
         if address is None:
             raise RuntimeError(f"CUDA driver error: out of memory: no {size_bytes:,} bytes of addresses are left")
         return address

@@ -109,7 +109,7 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
         compute()
     else:
         _in_capture(capture, compute, [written])
-        capture.note_computing(compute)
+        capture.add_computation(compute)
 
 
 def _request(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
@@ -203,7 +203,7 @@ class CpuCompute:
         if func in PRODUCTS:
             use_workspace(made)
         if capture is not None:
-            capture.note_computing(partial(self._compute_again, compute, call.results_in(made)))
+            capture.add_computation(partial(self._compute_again, compute, call.results_in(made)))
         if func is aten.equal.default and (answer := equal_without_kernel(*args)) is not None:
             return answer
         does_something = bool(call.outputs or writes_of(func, args, kwargs))

@@ -36,7 +36,7 @@ class CallArguments:
 
     def of(self, value: TorchAny, where: Where = (0, -1)) -> TorchAny:
         if isinstance(value, torch.Tensor):
-            self.note(value)
+            self.add_operand(value)
             if not is_virtual(value, self.tensor_class):
                 return self.plain(value)
             meta: TensorMeta = value.tensor_meta  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ class CallArguments:
                 del self.seen[inputs:]
         return converted
 
-    def note(self, value: torch.Tensor) -> None:
+    def add_operand(self, value: torch.Tensor) -> None:
         self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:

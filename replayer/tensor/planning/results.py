@@ -102,7 +102,7 @@ def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) ->
         if capture is None or caller.stream not in capture:
             philox.advance(numbers)
         else:
-            capture.note_computing(partial(philox.advance, numbers))
+            capture.add_computation(partial(philox.advance, numbers))
         return make_results(gpu, caller, args, kwargs)
 
     return results

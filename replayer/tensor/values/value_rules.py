@@ -120,7 +120,7 @@ def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: Virt
         if capture is not None and stream in capture:
             there = weakref.ref(allocation)
             capture.put_back(id(allocation), partial(_as_known, there, allocation.known))
-            capture.note_computing(partial(_set_known, there, None))
+            capture.add_computation(partial(_set_known, there, None))
         allocation.known = None
 
 

@@ -99,7 +99,7 @@ class DataParallelStages:
         elif recorded is not None and self._segment is not None:
             self._segment.advance(thread, recorded.begin_ns)
         self._began += 1
-        mark_ns = self._scheduler.mark(thread.host_ns, device)
+        mark_ns = self._scheduler.work_end_ns(thread.host_ns, device)
         stage = OpenStage(name, device, thread.host_ns, mark_ns, count, self._ops_on(device), recorded, self._segment)
         self._open.append(stage)
         return stage
@@ -118,7 +118,7 @@ class DataParallelStages:
                 self._fill(stage.device, stage.device_start_ns - self._begun_device_ns, recorded.device_end_ns, stage.name)
                 thread.host_ns = max(thread.host_ns, self._begun_ns + recorded.end_ns)
             self._note_ops(keep=False)
-        end_ns = self._scheduler.mark(thread.host_ns, stage.device)
+        end_ns = self._scheduler.work_end_ns(thread.host_ns, stage.device)
         on_host, on_device = (stage.start_ns, thread.host_ns), (stage.device, stage.device_start_ns, end_ns)
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
@@ -152,7 +152,7 @@ class DataParallelStages:
     def clear(self) -> None:
         self._done.clear()
 
-    def take(self) -> list[Row]:
+    def pop_rows(self) -> list[Row]:
         done, self._done = self._done, []
         return sorted(done, key=lambda row: row[3])
 

@@ -38,7 +38,7 @@ class PhaseRemainder:
         self.sameness: Sameness | None = None
 
     @property
-    def other(self) -> bool:
+    def is_other_program(self) -> bool:
         """Return True if the script is known to differ from the recorded program."""
         # see Note [Another program] in matcher.py
         return self.sameness is Sameness.OTHER_PROGRAM
@@ -71,7 +71,7 @@ class PhaseRemainder:
             unmatched = lane.unmatched()
             if lane is segment and segment.sameness is not None:
                 self.sameness = segment.sameness
-                self._scheduler.set_other_program(self.other)
+                self._scheduler.set_other_program(self.is_other_program)
             is_same = self.sameness is Sameness.SAME_PROGRAM and not mostly_unmatched
             if unmatched and is_same and self._is_justified(lane, unmatched):
                 unmatched = _within(lane.step.step.kernels, unmatched, beyond_ns)

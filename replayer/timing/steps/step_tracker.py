@@ -66,7 +66,7 @@ class StepTracker:
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
         self.segment: SegmentMatcher | None = None
-        self.turns = (True, True, True)  # for each class of op: does such an op begin another segment?
+        self.begins_segment = (True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
@@ -94,7 +94,7 @@ class StepTracker:
             now_ns: the time at which the script called the op
         """
         self.script.op(thread, phase_class, now_ns)
-        self.turns = self.script.turns
+        self.begins_segment = self.script.begins_segment
         segment = self.segment
         # None at the first op after a step that ended in a phase entered by name, and at an op of another thread
         if segment is None:
@@ -104,7 +104,7 @@ class StepTracker:
     def loss_called(self, thread: HostThread) -> None:
         """Begin the loss phase when the script calls a loss function. A single op such as log_softmax does not begin the loss
         phase."""
-        if self.turns[LOSS]:
+        if self.begins_segment[LOSS]:
             self.op(thread, LOSS, self._scheduler.clock.now_ns())
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
@@ -124,7 +124,7 @@ class StepTracker:
 
     def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
         self.script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
-        self.turns = self.script.turns
+        self.begins_segment = self.script.begins_segment
         if self._library is not None:
             self._charge_call(thread, self._library)
 
@@ -132,7 +132,7 @@ class StepTracker:
         self.script.enter(thread, name, self._scheduler.clock.now_ns(), moves_tensor=moves_tensor)
         if name in ("loader", "h2d") and self.script.entered == name and self.script.is_undecided:
             self._guess_kind()
-        self.turns = self.script.turns
+        self.begins_segment = self.script.begins_segment
         if name == "loader":
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
@@ -142,7 +142,7 @@ class StepTracker:
             self._clock_paused_for_loader = False
             self._scheduler.clock.resume()
         self.script.leave(thread, name, self._scheduler.clock.now_ns())
-        self.turns = self.script.turns
+        self.begins_segment = self.script.begins_segment
         if name == "loader" and (asked_ns := self._asked_ns.pop(thread.row, None)):
             own_ns, recorded_ns = asked_ns
             wait = LoaderWait(own_ns, machine_unix_ns(), recorded_ns, self._present_ns(thread))
@@ -154,7 +154,7 @@ class StepTracker:
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
         """End the training step, unless another optimizer has already ended it."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
-        self.turns = self.script.turns
+        self.begins_segment = self.script.begins_segment
 
     # --- what ScriptSplitter reports (traces/script/script_splitter.py)
 
@@ -226,10 +226,10 @@ class StepTracker:
         if self._library is not None:
             row = self._library.step_ended(trained=not evaluation)
             thread.host_ns = max(thread.host_ns, self._step_done_ns)
-            self._step_done_ns = scheduler.mark(thread.host_ns)
+            self._step_done_ns = scheduler.work_end_ns(thread.host_ns)
         scheduler.wait(thread.host_ns)
         first_ns = self._done[0][1] if self._done else thread.host_ns
-        for row_of_stage in self.stages.take():
+        for row_of_stage in self.stages.pop_rows():
             scheduler.timeline.stage(*row_of_stage)
         for done in self._done:
             scheduler.timeline.phase(*done)
@@ -289,7 +289,7 @@ class StepTracker:
             self.segment.recorded = timed
         self._begun_ns = thread.host_ns if self._left_ns == NONE or self.segment.recorded is None else self._left_ns
         self._left_ns = NONE
-        self._begun_device_ns = self._scheduler.mark(self._begun_ns)
+        self._begun_device_ns = self._scheduler.work_end_ns(self._begun_ns)
         self.stages.enter(self.segment, self._begun_ns, self._begun_device_ns)
         if self._step_start_ns == NONE:
             self._step_start_ns = self._begun_ns
@@ -303,7 +303,7 @@ class StepTracker:
         if call is None:
             return
         segment = self.segment or self._begin(thread, "forward")
-        before_ns = self._scheduler.mark(max(thread.host_ns, self._scheduler.clock.now_ns())) - self._begun_device_ns
+        before_ns = self._scheduler.work_end_ns(max(thread.host_ns, self._scheduler.clock.now_ns())) - self._begun_device_ns
         if segment.recorded is not None:
             before_ns = max(before_ns, segment.recorded.device_ns)
         segment.recorded = library.prolonged(segment.name, max(before_ns, 0), call)
@@ -320,7 +320,7 @@ class StepTracker:
                 thread.wait_for(lane.thread)
         due_ns, left_ns = thread.host_ns, NONE
         self._uses_gpu |= segment.ops > 0
-        if self._uses_gpu and not self.remainder.other:
+        if self._uses_gpu and not self.remainder.is_other_program:
             due_ns, self._owed_ns = due_ns + self._owed_ns, 0
         if recorded is not None and self._uses_gpu:  # only for scripts that use the GPU
             # recorded host time includes waits
@@ -331,7 +331,7 @@ class StepTracker:
                 due_ns = max(due_ns, self._begun_ns + recorded.host_ns)
             else:
                 self.remainder.add_gpu_work(segment, thread)
-                if not self.remainder.other:
+                if not self.remainder.is_other_program:
                     due_ns += max(recorded.host_ns - thread.position_ns, 0)
                     due_ns = max(due_ns, self._begun_ns + recorded.least_host_ns)
         if segment.name == "loader":  # the script's own work after the batch arrived
@@ -346,7 +346,7 @@ class StepTracker:
         self.stages.leave(len(self._done))
         self._left_ns = left_ns
         end_ns = thread.host_ns if left_ns == NONE else left_ns
-        mark_ns = scheduler.mark(end_ns)
+        mark_ns = scheduler.work_end_ns(end_ns)
         origin = recorded.origin if recorded is not None and recorded.phase_grained else Origin.EXACT
         if self._library is not None:
             self._library.end(segment.name, recorded, mark_ns - self._begun_device_ns)
@@ -382,7 +382,7 @@ class StepTracker:
         self._top_up(segment, min(segment.ops / expected, 1.0) if expected else 1.0)
 
     def begin_stage(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        if self.turns[PLAIN]:
+        if self.begins_segment[PLAIN]:
             self.op(thread, PLAIN, self._scheduler.clock.now_ns())
         return self.stages.begin(thread, name, device)
 
@@ -411,7 +411,7 @@ class StepTracker:
         if not unplayed:
             self.script.stop(thread, self._scheduler.clock.now_ns())
         if self.segment is not None or self.number:
-            self._scheduler.block(thread, self._scheduler.mark(thread.host_ns))
+            self._scheduler.block(thread, self._scheduler.work_end_ns(thread.host_ns))
         self.segment = None
 
 

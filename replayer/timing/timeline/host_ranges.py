@@ -49,7 +49,7 @@ class HostRanges:
         """Store a new order of ops: the k-th op in the trace had the index `order[k]` in the script."""
         self._reordered.append((row, order))
 
-    def take(self, row: int) -> TakenRanges:
+    def pop(self, row: int) -> TakenRanges:
         self.assign_rows(row, 0)
         taken = []
         for thread, marks in self._threads.items():

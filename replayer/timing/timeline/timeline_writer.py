@@ -1,9 +1,9 @@
 """Writes the trace of a replay in a separate thread while the script runs.
 
-    timeline = TimelineWriter(TraceStream(path), recorded)
-    row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
-    timeline.work(device, stream, kind, name, start_ns, duration_ns, row, size_bytes, origin)
-    timeline.close(header)
+timeline = TimelineWriter(TraceStream(path), recorded)
+row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
+timeline.work(device, stream, kind, name, start_ns, duration_ns, row, size_bytes, origin)
+timeline.close(header)
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class BufferedRows:
         self._in_tables += len(self.loose) // self._width
         del self.loose[:]
 
-    def take(self) -> list[Column | DeferredRows]:
+    def pop(self) -> list[Column | DeferredRows]:
         if self.loose:
             self._bind()
         taken, self._tables, self._in_tables = self._tables, [], 0
@@ -383,9 +383,9 @@ class TimelineWriter:
         self._due_ns = perf_counter_ns() + _FLUSH_NS
         new_strings = self.strings.texts[self._written_strings :]
         self._written_strings = len(self.strings)
-        full = {name: rows.take() for name, rows in self._rows.items() if len(rows)}
+        full = {name: rows.pop() for name, rows in self._rows.items() if len(rows)}
         first = self._first_row
-        ranges, nodes, self.nodes = self.ranges.take(self.host_rows), self.nodes, array("q")
+        ranges, nodes, self.nodes = self.ranges.pop(self.host_rows), self.nodes, array("q")
         memory_ops, self._memory_ops = self._memory_ops, []
         begun = len(ranges)
         self._first_row = self.host_rows = self.host_rows + begun

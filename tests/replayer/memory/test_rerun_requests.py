@@ -46,7 +46,7 @@ def train(batch: int, steps: int = 3) -> RequestLog:
                 state.append(gradient)
             else:
                 memory.free(gradient)
-        log.note(RequestKind.STEP)
+        log.add_event(RequestKind.STEP)
     return log
 
 
@@ -97,9 +97,9 @@ def test_two_runs_give_the_memory_requests_for_any_batch_size() -> None:
     scaled = ScaledRequests.of(train(16), 16, train(32), 32)
     assert scaled is not None
     for batch in (1, 7, 100):
-        told, real = (run_requests(log, capacity(1 << 20), PLAIN) for log in (scaled.at(batch), train(batch)))
+        told, real = (run_requests(log, capacity(1 << 20), PLAIN) for log in (scaled.for_batch(batch), train(batch)))
         assert told == real
-    limit = largest_batch(lambda batch: run_requests(scaled.at(batch), capacity(2_000), PLAIN).fits, 16)
+    limit = largest_batch(lambda batch: run_requests(scaled.for_batch(batch), capacity(2_000), PLAIN).fits, 16)
     assert run_requests(train(limit), capacity(2_000), PLAIN).fits
     assert not run_requests(train(limit + 1), capacity(2_000), PLAIN).fits
 

@@ -39,7 +39,7 @@ LAYERS: list[Call] = [
 
 def test_retiming_with_recorded_durations_reproduces_the_recorded_times() -> None:
     trace = training()
-    again = Retiming(trace).at(trace.device.duration_ns)
+    again = Retiming(trace).retimed(trace.device.duration_ns)
     moved_ns = np.abs(np.sort(again.device.start_ns) - np.sort(trace.device.start_ns))
     assert moved_ns.max() <= 2_000  # a trace of few kernels does not tell its latency
     assert np.array_equal(again.steps.start_ns, trace.steps.start_ns)
@@ -49,7 +49,7 @@ def test_retiming_with_recorded_durations_reproduces_the_recorded_times() -> Non
 @pytest.mark.parametrize("times", [2, 50])
 def test_longer_kernels_do_not_overlap_and_no_kernel_is_lost(times: int) -> None:
     trace = training()
-    longer = Retiming(trace).at(trace.device.duration_ns * times)
+    longer = Retiming(trace).retimed(trace.device.duration_ns * times)
     assert len(longer.device) == len(trace.device) and longer.device.duration_ns.sum() == times * trace.device.duration_ns.sum()
     order = np.argsort(longer.device.start_ns)
     starts, ends = longer.device.start_ns[order], longer.device.end_ns[order]
@@ -58,7 +58,7 @@ def test_longer_kernels_do_not_overlap_and_no_kernel_is_lost(times: int) -> None
 
 def test_a_faster_host_takes_less_time_between_waits() -> None:
     trace = training()
-    fast = Retiming(trace).at(trace.device.duration_ns, host_speed=2.0)
+    fast = Retiming(trace).retimed(trace.device.duration_ns, host_speed=2.0)
     assert fast.steps.duration_ns.sum() < 0.7 * trace.steps.duration_ns.sum()
 
 
@@ -81,22 +81,22 @@ def test_a_faster_host_takes_less_time_between_waits() -> None:
 )
 def test_shapes_growing_with_batch(op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]) -> None:
     known = BatchShapes(32, LAYERS)
-    assert known.at(128, op, shapes, "backward") == grown
-    assert known.at(128, op, shapes, "optimizer") == shapes
-    assert known.at(32, op, shapes) == shapes
+    assert known.for_batch(128, op, shapes, "backward") == grown
+    assert known.for_batch(128, op, shapes, "optimizer") == shapes
+    assert known.for_batch(32, op, shapes) == shapes
 
 
 def test_another_sequence_length_changes_length_and_length_squared_dimensions() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
-    assert known.at(32, "convolution", ((32, 64, 1, 2556), (64, 64, 1, 1))) == ((32, 64, 1, 8256), (64, 64, 1, 1))
-    assert known.at(64, "addmm", ((512,), (2272, 128), (128, 512))) == ((512,), (8192, 128), (128, 512))
+    assert known.for_batch(32, "convolution", ((32, 64, 1, 2556), (64, 64, 1, 1))) == ((32, 64, 1, 8256), (64, 64, 1, 1))
+    assert known.for_batch(64, "addmm", ((512,), (2272, 128), (128, 512))) == ((512,), (8192, 128), (128, 512))
 
 
 def test_a_length_of_sequence_plus_one_token_scales_with_the_sequence() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
-    assert known.at(64, "softmax", ((256, 1, 72),)) == ((512, 1, 129),)
-    assert known.at(32, "addmm", ((256,), (2304, 128), (128, 256))) == ((256,), (4128, 128), (128, 256))
-    assert known.at(32, "add", ((32, 576),)) == ((32, 576),)  # a width that happens to be a multiple of 72
+    assert known.for_batch(64, "softmax", ((256, 1, 72),)) == ((512, 1, 129),)
+    assert known.for_batch(32, "addmm", ((256,), (2304, 128), (128, 256))) == ((256,), (4128, 128), (128, 256))
+    assert known.for_batch(32, "add", ((32, 576),)) == ((32, 576),)  # a width that happens to be a multiple of 72
 
 
 @pytest.mark.parametrize(("recorded_us", "least", "most"), [(400, 7.0, 8.0), (2, 1.0, 4.0)])
@@ -232,7 +232,7 @@ def test_a_predicted_launch_that_blocks_counts_as_a_wait() -> None:
     host time of the predicted trace without waits is the recorded one."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(1500)]
     trace = make_recording([("forward", 0, 15_000), ("backward", 15_000, 15_010)], ops)
-    longer = Retiming(trace).at(trace.device.duration_ns * 5)
+    longer = Retiming(trace).retimed(trace.device.duration_ns * 5)
     assert longer.steps.duration_ns[0] > 1.3 * trace.steps.duration_ns[0]
     before, after = (RecordedRun.of(one).steps[0].segments["forward", 0].host_ns for one in (trace, longer))
     assert after == pytest.approx(before, rel=0.05)
@@ -369,7 +369,7 @@ def test_shapes_grow_in_the_dimension_of_the_batch(
     recorded: int, layer: Call, op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]
 ) -> None:
     """GIVEN a network with one layer, recorded with a batch of 4 or 1 WHEN the batch becomes 8."""
-    assert BatchShapes(recorded, [layer]).at(8, op, shapes) == grown
+    assert BatchShapes(recorded, [layer]).for_batch(8, op, shapes) == grown
 
 
 @pytest.mark.parametrize(
@@ -416,7 +416,7 @@ def test_a_kernel_starts_after_its_launch_its_predecessor_and_a_kernel_of_anothe
     """GIVEN a kernel that is launched at 21 us on stream 8 and starts 1 us after a kernel on stream 7, from 15 to 120 us."""
     ops = [Op("b", 0, 5, kernel=(5, 5), stream=8), Op("a", 10, 5, kernel=(15, 105)), Op("c", 20, 5, kernel=(121, 20), stream=8)]
     trace = make_recording([("forward", 0, 200)], ops)
-    device = Retiming(trace).at(np.array(durations_us) * 1000).device
+    device = Retiming(trace).retimed(np.array(durations_us) * 1000).device
     (found_ns,) = device.start_ns[device.name == trace.strings.find("kernel of c")].tolist()
     assert found_ns - int(trace.steps.start_ns[0]) == 1000 * start_us
 

@@ -129,16 +129,16 @@ def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None
         script.step()
     tracker, scheduler = script.simulator.tracker, script.simulator.scheduler
     tracker.enter(script.thread, "backward")
-    begun_ns = scheduler.mark(script.thread.host_ns)
+    begun_ns = scheduler.work_end_ns(script.thread.host_ns)
     script.stage("gather_backward", 0)
     script.on(0, "aten::relu_backward")
     script.on(1, "aten::relu_backward")
     tracker.add_gpu_work_so_far(script.thread)
-    assert round((scheduler.mark(script.thread.host_ns) - begun_ns) / MS, 6) == round(2.2 + 493.1 / 2, 6)
+    assert round((scheduler.work_end_ns(script.thread.host_ns) - begun_ns) / MS, 6) == round(2.2 + 493.1 / 2, 6)
     script.on(0, "aten::relu_backward")
     script.on(1, "aten::relu_backward")
     tracker.add_gpu_work_so_far(script.thread)
-    assert scheduler.mark(script.thread.host_ns) - begun_ns == 495.3 * MS
+    assert scheduler.work_end_ns(script.thread.host_ns) - begun_ns == 495.3 * MS
 
 
 def test_an_event_within_a_stage_reads_the_time_share_of_earlier_ops() -> None:
@@ -149,7 +149,7 @@ def test_an_event_within_a_stage_reads_the_time_share_of_earlier_ops() -> None:
     tracker, scheduler = script.simulator.tracker, script.simulator.scheduler
     script.stage("scatter", 0, 1)
     script.stage("replicate", 0, 0)
-    since_ns = scheduler.mark(script.thread.host_ns)
+    since_ns = scheduler.work_end_ns(script.thread.host_ns)
     part = tracker.begin_stage(script.replicas[1], "parallel_apply", 1)
     tracker.add_gpu_work_so_far(script.replicas[1])
     assert script.other.ready_ns <= since_ns  # nothing was launched yet

@@ -64,7 +64,7 @@ def test_ranges_against_a_stack(done: list[int | str]) -> None:
     def hand_over() -> None:
         nonlocal first, row
         play()
-        taken = ranges.take(row)
+        taken = ranges.pop(row)
         count, own = row - first, sorted(model.parents)
         start_ns = 10 * np.arange(first, row)
         thread = np.full(count, 4)
@@ -111,7 +111,7 @@ def test_module_ranges_follow_ops_that_are_replayed_in_another_order() -> None:
     ranges.assign_rows(0, 4)
     ranges.reordered(0, [0, 2, 1, 3])
     start_ns = np.array([0, 20, 10, 30])
-    made, parent = ranges.take(4).rows(np.zeros(4, np.int64), start_ns, start_ns + 5, 0)
+    made, parent = ranges.pop(4).rows(np.zeros(4, np.int64), start_ns, start_ns + 5, 0)
     assert made.tolist() == [[0, HostKind.ANNOTATION, 7, 10, 15]]
     assert parent.tolist() == [NONE, 4, 4, NONE, NONE]
 
@@ -124,7 +124,7 @@ def test_a_nested_call_without_ops_stays_inside_its_outer_call() -> None:
     marks.extend((8 * NAMED + 3, 9 * NAMED + 3, 10 * NAMED + 3, ~3, ~3, ~6))
     ranges.assign_rows(0, 2)
     start_ns = np.array([0, 10])
-    made, parent = ranges.take(2).rows(np.zeros(2, np.int64), start_ns, start_ns + 5, 0)
+    made, parent = ranges.pop(2).rows(np.zeros(2, np.int64), start_ns, start_ns + 5, 0)
     outer = [0, HostKind.ANNOTATION, 7, 10, 5]
     assert made.tolist() == [outer, [0, HostKind.ANNOTATION, 8, 10, 0], [0, HostKind.ANNOTATION, 9, 10, 0]]
     assert parent.tolist() == [NONE, 2, NONE, 2, 3]
@@ -136,6 +136,6 @@ def test_module_ranges_of_threads_are_separate() -> None:
     ranges.of_thread(1).append(9 * NAMED + 3)
     ranges.assign_rows(0, 4)
     threads, start_ns = np.array([0, 1, 0, 1]), np.arange(4) * 10
-    made, parent = ranges.take(4).rows(threads, start_ns, start_ns + 5, 0)
+    made, parent = ranges.pop(4).rows(threads, start_ns, start_ns + 5, 0)
     assert made.tolist() == [[0, HostKind.ANNOTATION, 7, 0, 25], [1, HostKind.ANNOTATION, 8, 10, 25]]
     assert parent.tolist() == [4, 5, 4, 5, NONE, NONE]

@@ -342,7 +342,7 @@ def test_the_remaining_kernels_of_a_phase_run_at_the_same_times_when_batched(
         if at_once:
             stage.simulator.scheduler.put_remainder(matches, chosen, stage.stream, stage.thread.host_ns)
         else:
-            stage.simulator.scheduler.put(matches, chosen, stage.stream, stage.thread.host_ns, 1.0, -1, Origin.PHASE)
+            stage.simulator.scheduler.schedule(matches, chosen, stage.stream, stage.thread.host_ns, 1.0, -1, Origin.PHASE)
         rows.append((stage.log.device, stage.stream.ready_ns, list(stage.stream.pending)))
     assert rows[0] == rows[1]
 
@@ -378,10 +378,10 @@ def test_a_wait_after_a_phase_is_charged_to_the_next_phase_as_recorded(after: st
                 continue
             stage.within(name, *(() if name == "zero_grad" else ("aten::mm",)))
             if name == after == "backward":
-                stage.simulator.scheduler.block(stage.thread, stage.simulator.scheduler.mark(stage.thread.host_ns))
+                stage.simulator.scheduler.block(stage.thread, stage.simulator.scheduler.work_end_ns(stage.thread.host_ns))
         stage.simulator.tracker.optimizer_stepped(stage.thread, True)
         if after == "optimizer":
-            stage.simulator.scheduler.block(stage.thread, stage.simulator.scheduler.mark(stage.thread.host_ns))
+            stage.simulator.scheduler.block(stage.thread, stage.simulator.scheduler.work_end_ns(stage.thread.host_ns))
     assert {(end - start) // MS for start, end, _ in stage.log.steps[1:]} == {500}
 
 

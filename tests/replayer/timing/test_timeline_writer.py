@@ -25,7 +25,7 @@ def test_buffered_rows_keep_their_order(done: list[bool | int | None]) -> None:
     tables: list[Column | DeferredRows] = [np.empty((0, 2), np.int64)]
     for what in done:
         if what is None:
-            tables += rows.take()
+            tables += rows.pop()
             left = number
             assert len(rows) == 0
         elif what is True:
@@ -37,7 +37,7 @@ def test_buffered_rows_keep_their_order(done: list[bool | int | None]) -> None:
             assert rows.add(make() if what >= 0 else DeferredRows(-what, make)) == abs(what)
             number += abs(what)
         assert len(rows) == number - left
-    assert put_together([*tables, *rows.take()]).tolist() == [[i, -i] for i in range(number)]
+    assert put_together([*tables, *rows.pop()]).tolist() == [[i, -i] for i in range(number)]
 
 
 def test_a_disk_that_never_answers_ends_the_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

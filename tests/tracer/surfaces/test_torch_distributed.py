@@ -42,7 +42,7 @@ class Notes:
         self.calls.append(call[:-2])
         self.endings.append(ending)
 
-    def joined(self, rank: int) -> None:
+    def joined_group(self, rank: int) -> None:
         self.rank = rank
 
     def distributes(self, model: object) -> None:

@@ -94,8 +94,7 @@ def test_each_replica_is_a_part_in_its_own_thread(notes: Notes) -> None:
 
 
 def test_no_event_is_recorded_before_the_first_replicas_run(notes: Notes) -> None:
-    """An event would set the CUDA context of a replica's thread, and PyTorch's warning would be missing.
-    """
+    """An event would set the CUDA context of a replica's thread, and PyTorch's warning would be missing."""
     for _ in range(2):
         torch_nn_parallel.replicas(_in_threads, [lambda x: x, lambda x: x], [1, 2])
     assert notes.with_event == [False, False, True, True]

@@ -99,7 +99,7 @@ def test_the_table_has_published_figures_without_extrapolated_ones(tmp_path: Pat
     for row in rows:
         cell, batch = cells[row["gpu"], row["model"]], int(row["batch"])
         if batch <= cell.last_batch:
-            times = cell.at(batch)
+            times = cell.for_batch(batch)
             assert times.phases_ns["forward"] == round(float(row["forward_s"]) * 1e9) and not times.is_scaled
             kept += 1
     assert 0.7 * len(rows) < kept < len(rows)
@@ -113,13 +113,13 @@ def test_only_a_straight_line_at_the_end_counts_as_extrapolated() -> None:
 
 def test_times_between_measured_batches_are_interpolated_and_marked() -> None:
     cell = a_cell()
-    assert (cell.at(2).phases_ns, cell.at(2).is_scaled) == ({"forward": 2000, "rest": 4007}, False)
-    assert (cell.at(3).phases_ns, cell.at(3).is_scaled) == ({"forward": 3000, "rest": 6007}, True)
+    assert (cell.for_batch(2).phases_ns, cell.for_batch(2).is_scaled) == ({"forward": 2000, "rest": 4007}, False)
+    assert (cell.for_batch(3).phases_ns, cell.for_batch(3).is_scaled) == ({"forward": 3000, "rest": 6007}, True)
     for beyond in (5, 0):
         with pytest.raises(NotMeasured, match="was not measured; the library has 1 to 4"):
-            cell.at(beyond)
+            cell.for_batch(beyond)
     with pytest.raises(NotMeasured, match="Test GPU G9 ran out of memory at batch 5; this run needs batch 6"):
-        a_cell(out_of_memory_batch=5).at(6)
+        a_cell(out_of_memory_batch=5).for_batch(6)
     assert cell.estimated_at(8).phases_ns["forward"] == 8000
     assert a_cell(batches=(4,)).estimated_at(8).phases_ns["forward"] == 8000
 

@@ -119,9 +119,9 @@ def test_only_the_outermost_call_of_a_name_enters_its_scope() -> None:
         scopes.append(args)
         return nullcontext() if args[0] > 0 else None
 
-    inner = calls.around("name", lambda x: x, scope)
-    other = calls.around("other", lambda x: inner(x) + 10, scope)
-    outer = calls.around("name", lambda x: other(x) + 100, scope)
+    inner = calls.wrap("name", lambda x: x, scope)
+    other = calls.wrap("other", lambda x: inner(x) + 10, scope)
+    outer = calls.wrap("name", lambda x: other(x) + 100, scope)
     assert outer(1) == 111 and scopes == [(1,), (1,)]  # the name's outermost, and the other name's
     scopes.clear()
     assert outer(0) == 110 and scopes == [(0,), (0,), (0,)]  # no scope was entered, so the inner calls are asked again
@@ -148,7 +148,7 @@ def test_a_phase_is_reported_once_however_deeply_it_is_entered() -> None:
         assert heard.events == ["+backward"]
     assert heard.events == ["+backward", "-backward"]
     done: list[Any] = []
-    step = phase.around(lambda x: step(x - 1) if x else "end", lambda listener, args: done.append((listener, args)))
+    step = phase.wrap(lambda x: step(x - 1) if x else "end", lambda listener, args: done.append((listener, args)))
     assert step(2) == "end" and heard.events[2:] == ["+backward", "-backward"] and done == [(heard, (2,))]
     with phase:
         assert step(1) == "end"
@@ -157,10 +157,10 @@ def test_a_phase_is_reported_once_however_deeply_it_is_entered() -> None:
 
 def test_a_phase_whose_call_fails_ends_and_is_not_completed() -> None:
     heard, done = Heard(), []
-    failing = PhaseScope("optimizer", lambda: heard).around(lambda: 1 / 0, lambda listener, args: done.append(args))
+    failing = PhaseScope("optimizer", lambda: heard).wrap(lambda: 1 / 0, lambda listener, args: done.append(args))
     with pytest.raises(ZeroDivisionError):
         failing()
     assert heard.events == ["+optimizer", "-optimizer"] and done == []
-    assert PhaseScope("optimizer", lambda: None).around(lambda: 3)() == 3  # nobody listens
+    assert PhaseScope("optimizer", lambda: None).wrap(lambda: 3)() == 3  # nobody listens
     with PhaseScope("optimizer", lambda: None):
         pass

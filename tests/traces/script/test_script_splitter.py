@@ -303,11 +303,11 @@ def test_a_phase_within_another_phase_is_not_left() -> None:
 def test_ops_change_no_phase_while_an_entered_phase_lasts() -> None:
     run = Script()
     run.splitter.enter("main", "backward", 0)
-    assert run.splitter.turns == (False, False, False)
+    assert run.splitter.begins_segment == (False, False, False)
     run.splitter.leave("main", "backward", 10)
-    assert run.splitter.turns == (True, True, True)
+    assert run.splitter.begins_segment == (True, True, True)
     run.do("module")
-    assert run.splitter.turns == (False, True, False)
+    assert run.splitter.begins_segment == (False, True, False)
 
 
 def test_a_module_within_an_entered_phase_is_no_forward_pass() -> None:

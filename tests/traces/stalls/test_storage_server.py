@@ -54,11 +54,11 @@ def test_processes_share_the_disk_and_their_reads_are_summed(tmp_path: Path) -> 
         child = os.fork()
         if child == 0:  # a forked worker has inherited the connection, and makes its own
             client.read("b", 20_000_000, 1)
-            client.note(Loading(batches=1, samples=32, workers=2, data_set_samples=100))
+            client.report(Loading(batches=1, samples=32, workers=2, data_set_samples=100))
             client.close()
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        client.note(Loading(batches=1, samples=16, workers=2, data_set_samples=100))
+        client.report(Loading(batches=1, samples=16, workers=2, data_set_samples=100))
         assert (client.read("c", 10, 1) or 0) > 0
         client.close()
         loading = Loading.sum(server.loadings)

@@ -62,7 +62,7 @@ def test_the_coverage_of_all_categories_is_their_union(spans: list[tuple[int, in
 @given(SPANS, st.lists(TIMES, min_size=1, max_size=5))
 def test_at_returns_the_span_that_covers_a_time(spans: list[tuple[int, int, int]], times: list[int]) -> None:
     owner = owners(spans)
-    assert lane_of(spans).at(times).tolist() == [owner.get(ns, NONE) for ns in times]
+    assert lane_of(spans).rows_at(times).tolist() == [owner.get(ns, NONE) for ns in times]
 
 
 @given(SPANS, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=5))
@@ -89,7 +89,7 @@ def test_row_numbers_stay_with_their_spans_after_sorting() -> None:
     # GIVEN spans out of order, the second within the first
     lane = Lane([50, 0, 5], [10, 20, 5], [1, 2, 3], row=[7, 8, 9])
     assert lane.row.tolist() == [8, 9, 7]
-    assert lane.at([3, 7, 19, 20, 55]).tolist() == [0, 0, 0, NONE, 2]
+    assert lane.rows_at([3, 7, 19, 20, 55]).tolist() == [0, 0, 0, NONE, 2]
     assert lane.end_ns.tolist() == [20, 20, 60]
     assert [lane.position_of(row) for row in (9, 7, 4)] == [1, 2, NONE]
 
@@ -130,7 +130,7 @@ def test_the_nearest_event_is_the_one_at_the_time_or_the_closer_neighbour() -> N
 
 def test_an_event_begins_at_its_first_nanosecond_and_has_ended_at_its_end() -> None:
     lane = lane_of([(10, 10, 0), (30, 10, 0)])
-    assert lane.at([9, 10, 19, 20, 29, 30, 39, 40]).tolist() == [NONE, 0, 0, NONE, NONE, 1, 1, NONE]
+    assert lane.rows_at([9, 10, 19, 20, 29, 30, 39, 40]).tolist() == [NONE, 0, 0, NONE, NONE, 1, 1, NONE]
 
 
 def test_neighbouring_events_share_no_nanosecond() -> None:

@@ -368,11 +368,11 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~_returning_their_input(host, strings)
     # Ops inside torch.compile regions are examined, because a compiled optimizer step starts the phase "optimizer".
-    around = host.around[visible]
+    around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
     visible &= ~see_through
-    tops = np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.around] == NONE))
+    tops = np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.earlier_parent] == NONE))
     on_engine = ~on_main[tops] | strings.matching(host.name[tops], BACKWARD_NODE.match)
     copies = _copying_tops(tables, tops, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)

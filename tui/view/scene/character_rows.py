@@ -199,7 +199,7 @@ def _mark_cuts(cells: CharacterRow, lane: Lane, side: SlotTimes, edges_ns: Colum
     columns, time_ns = side.columns(edges_ns).gaps
     if not len(columns) or not len(lane):
         return
-    position = lane.at(time_ns)
+    position = lane.rows_at(time_ns)
     inside = (position != NONE) & (lane.start_ns[position] < time_ns) & (found.total_ns[columns] == 0)
     cells.glyphs[columns[inside]] = CUT
     cells.paints[columns[inside]] = lane.category[position[inside]]
@@ -212,7 +212,7 @@ def _write_names(
         return
     shown, begin_ns, last_ns = side.columns(edges_ns).bounds_ns
     shown = full & shown
-    position = np.where(shown, lane.at(begin_ns), NONE)
+    position = np.where(shown, lane.rows_at(begin_ns), NONE)
     position[shown & (lane.end_ns[position] <= last_ns)] = NONE
     breaks = [0, *(np.flatnonzero(position[1:] != position[:-1]) + 1).tolist(), len(position)]
     for begin, end in itertools.pairwise(breaks):

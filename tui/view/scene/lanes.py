@@ -54,7 +54,7 @@ class Lane:
         begin, end = (np.searchsorted(self.instants_ns, times, side="left") for times in (from_ns, to_ns))
         return np.asarray(end - begin)
 
-    def at(self, time_ns: Any) -> Column:
+    def rows_at(self, time_ns: Any) -> Column:
         """For each given time, return the index of the event that is in progress, or NONE."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):

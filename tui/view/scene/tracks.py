@@ -249,7 +249,7 @@ def stack_depth(trace: Trace) -> Column:
     host = trace.host
     is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))
     depth = np.zeros(len(host), dtype=np.int16)
-    rows, at = np.arange(len(host)), (around := host.around)
+    rows, at = np.arange(len(host)), (around := host.earlier_parent)
     for _ in range(_DEEPEST):
         rows, at = rows[at >= 0], at[at >= 0]
         if not len(rows):

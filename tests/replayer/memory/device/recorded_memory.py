@@ -103,7 +103,7 @@ class _RecordedSegments:
         self.recorded: int | None = None
         self.spare = 0x1000_0000_0000
 
-    def take(self, size_bytes: int) -> int:
+    def allocate(self, size_bytes: int) -> int:
         self.spare += 1 << 36
         return self.spare if self.recorded is None else self.recorded
 

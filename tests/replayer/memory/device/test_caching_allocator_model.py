@@ -57,7 +57,7 @@ class Model:
                 self.release_pieces()
             if self.total() + segment > CAPACITY_BYTES:
                 return None
-            address = self.space.take(segment)
+            address = self.space.allocate(segment)
             fits = [Piece(address, segment, kind, address)]
             self.pieces += fits
             fits[0].age = fits[0].segment_age = self.new_age()

@@ -96,7 +96,7 @@ class Model:
             if self.reserved + segment > CAPACITY_BYTES:
                 return None
             self.calls += 1
-            self.ranges.append(Range(self.plain_space.take(segment), segment, segment, kind, False))
+            self.ranges.append(Range(self.plain_space.allocate(segment), segment, segment, kind, False))
             return self.ranges[-1], self.ranges[-1].free()[0]
         r, start = self.place(kind, size)
         for hole in r.without_memory():
@@ -118,7 +118,7 @@ class Model:
                     return r, start
         page = SMALL_PAGE_BYTES if kind[1] else LARGE_PAGE_BYTES
         whole = -(-(CAPACITY_BYTES * 9 // 8) // page) * page
-        base = self.reserved_space.take(whole)
+        base = self.reserved_space.allocate(whole)
         assert base is not None
         self.ranges.append(Range(base, whole, page, kind, True))
         return self.ranges[-1], self.ranges[-1].base

@@ -10,7 +10,7 @@ TOP = 0x7F80_0000_0000
 
 def below_top(addresses: DriverAddresses, *sizes_mib: int) -> list[int]:
     """Take segments; returns how many MiB below the top of the address space each begins."""
-    return [(TOP - addresses.take(size * MIB)) // MIB for size in sizes_mib]
+    return [(TOP - addresses.allocate(size * MIB)) // MIB for size in sizes_mib]
 
 
 def test_a_new_range_is_a_multiple_of_32_mib_below_all_others() -> None:
@@ -27,22 +27,22 @@ def test_a_segment_gets_the_lowest_address_of_the_newest_range_with_room() -> No
 
 def test_free_addresses_of_a_range_are_used_again_and_an_empty_range_is_returned() -> None:
     addresses = DriverAddresses(0)
-    first, second = addresses.take(20 * MIB), addresses.take(10 * MIB)
+    first, second = addresses.allocate(20 * MIB), addresses.allocate(10 * MIB)
     addresses.give_back(first, 20 * MIB)
-    assert addresses.take(4 * MIB) == first and addresses.take(18 * MIB) == TOP - 64 * MIB
+    assert addresses.allocate(4 * MIB) == first and addresses.allocate(18 * MIB) == TOP - 64 * MIB
     addresses.give_back(first, 4 * MIB)
     addresses.give_back(second, 10 * MIB)  # now the upper range is empty, so its 12 free MiB are not used
-    assert addresses.take(16 * MIB) == TOP - 96 * MIB
+    assert addresses.allocate(16 * MIB) == TOP - 96 * MIB
 
 
 def test_a_gap_between_ranges_is_used_if_32_mib_more_than_needed_are_free() -> None:
     addresses = DriverAddresses(0)
-    taken = [addresses.take(32 * MIB) for _ in range(5)]
+    taken = [addresses.allocate(32 * MIB) for _ in range(5)]
     addresses.give_back(taken[1], 32 * MIB)  # a gap of 32 MiB
-    assert addresses.take(32 * MIB) == TOP - 6 * 32 * MIB
+    assert addresses.allocate(32 * MIB) == TOP - 6 * 32 * MIB
     addresses.give_back(taken[2], 32 * MIB)  # the gap has 64 MiB
-    assert addresses.take(32 * MIB) == taken[1]
+    assert addresses.allocate(32 * MIB) == taken[1]
 
 
 def test_devices_have_separate_addresses() -> None:
-    assert DriverAddresses(1).take(MIB) == TOP - (1 << 40) - 32 * MIB
+    assert DriverAddresses(1).allocate(MIB) == TOP - (1 << 40) - 32 * MIB
