@@ -17,6 +17,7 @@ from tests.replayer.recordings import US, Stage, phase_recording
 from tests.tracer.fakes import Bench
 from traces.format.trace_file import load
 from traces.model.trace import StepKind
+from traces.script import phase_rule
 from traces.script.step_rule import Optimizers
 
 # One letter per step, T or E, and the names of its phases.
@@ -33,6 +34,7 @@ class Recording:
         self._model = {name: object() for name in MODULES}
         self._optimizers = optimizers
         self._side = ThreadPoolExecutor(1)
+        self._recorded = False  # autograd has recorded an op since the latest backward pass or module call
 
     def do(self, event: str) -> None:
         name, _, thread = event.partition("@")
@@ -41,6 +43,9 @@ class Recording:
 
     def _call(self, name: str) -> None:
         recorder = self._bench.recorder
+        if name in ("backward", "mse_loss") and self._recorded:
+            recorder.autograd_recorded()
+        self._recorded = name == "mm" or (self._recorded and name != "backward" and not name.startswith("call"))
         if name in ("loader", "h2d", "zero_grad", "backward", "optimizer", "step", "second step", "exhausted"):
             phase = {"exhausted": "loader"}.get(name, "optimizer" if name.endswith("step") else name)
             recorder.enter_phase(phase)
@@ -104,6 +109,8 @@ class Replay:
         elif name == "made":
             pass  # `Recording` has told both
         else:
+            if name == "mm":  # the only op that autograd records
+                tracker.called(thread, phase_rule.FORWARD)
             self._op(thread, name)
 
     def _op(self, thread: HostThread, name: str, direction: str = "") -> None:
@@ -200,6 +207,18 @@ def test_ops_before_each_backward_pass_are_a_forward_pass_without_modules(both: 
     assert both("loader", "h2d", "mm", "mse_loss", "backward", "step") == [
         ("T", ["loader", "h2d", "forward", "loss", "backward", "optimizer"])
     ]
+
+
+def test_a_second_forward_pass_follows_a_backward_pass(both: Callable[..., Cut]) -> None:
+    step = ("loader", "call model", "backward")
+    twice = ("T", ["loader", "forward", "backward", "forward", "backward", "optimizer"])
+    assert both(*step, "call model", "backward", "step") == [twice]
+    assert both(*step, "mm", "backward", "step") == [twice]  # a gradient penalty without a module
+    penalty = both(*step, "mm", "mse_loss", "backward", "step")
+    assert penalty == [("T", ["loader", "forward", "backward", "forward", "loss", "backward", "optimizer"])]
+    logged = both(*step, "item", "call model", "backward", "step")
+    assert logged == [("T", ["loader", "forward", "backward", "other", "forward", "backward", "optimizer"])]
+    assert both(*step, "backward", "step") == [("T", ["loader", "forward", "backward", "optimizer"])]
 
 
 def test_work_of_other_threads_belongs_to_the_phase_of_the_script(both: Callable[..., Cut]) -> None:

@@ -34,6 +34,7 @@ from typing import Any
 from replayer.cost_model.copy_costs import Copy, CopyCosts
 from replayer.gpu.current_streams import CurrentStreams
 from replayer.gpu.device import VirtualDevice
+from replayer.gpu.launch_path import LaunchPath
 from replayer.memory.op_rows import OpRows
 from replayer.op_signature import OpSignature
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
@@ -76,25 +77,22 @@ class Looking:
         self._lock.release()
 
 
-class ScriptLaunches:
+class ScriptLaunches(LaunchPath):
     """Stores the launches of a script, and computes the times of many launches at once."""
 
     def __init__(
         self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool
     ) -> None:
+        super().__init__(self._note)
         self.current = current
         self.simulator = simulator
         self.clock = simulator.clock
         self.transfers = transfers
-        self.lock = threading.RLock()
         self.looking = Looking(self)
         self.capture: GraphCapture | None = None
         self._fault: Callable[[], BaseException] | None = None  # the error of a failed kernel, for all later CUDA calls
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
-        self.launch_by: Callable[[Caller, OpSignature], None] = self._note
-        self._threads_with_kernels_off: list[int] = []  # threads inside `kernels_off`
-        self._launch_with_kernels: Callable[[Caller, OpSignature], None] = self._note
         self._devices = devices
         self._timeline = simulator.timeline
         self._batch = 3 if strict else 3 * _BATCH  # --strict raises at the op that does not match
@@ -122,31 +120,10 @@ class ScriptLaunches:
             numbers.append(node_number())
             note(caller, signature)
 
-        self._set_launch(launch_numbered)
+        self.set_launch(launch_numbered)
 
     def stop_numbering(self) -> None:
-        self._set_launch(self._note)
-
-    def _set_launch(self, launch: Callable[[Caller, OpSignature], None]) -> None:
-        with self.lock:
-            self._launch_with_kernels = launch
-            self.launch_by = self._launch_unless_kernels_off if self._threads_with_kernels_off else launch
-
-    def _launch_unless_kernels_off(self, caller: Caller, signature: OpSignature) -> None:
-        if threading.get_ident() not in self._threads_with_kernels_off:
-            self._launch_with_kernels(caller, signature)
-
-    @contextmanager
-    def kernels_off(self) -> Iterator[None]:
-        """In the `with` block, launch no kernels for the ops of the calling thread."""
-        me = threading.get_ident()
-        self._threads_with_kernels_off.append(me)
-        self._set_launch(self._launch_with_kernels)
-        try:
-            yield
-        finally:
-            self._threads_with_kernels_off.remove(me)
-            self._set_launch(self._launch_with_kernels)
+        self.set_launch(self._note)
 
     def flush(self) -> None:
         with self.lock:

@@ -22,6 +22,8 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+import torch
+
 from replayer.gpu.device import VirtualDevice
 from replayer.gpu.launches import ScriptLaunches
 from replayer.gpu.ranks import RankOperations
@@ -29,6 +31,7 @@ from replayer.timing.host_threads import HostThread
 from replayer.timing.timeline.host_ranges import NAMED
 from traces.analyses.modules import ModuleNames
 from traces.model.layouts import Shape
+from traces.script.phase_rule import FORWARD, LOSS
 from traces.script.script_hooks import ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
@@ -76,6 +79,7 @@ class ScriptSteps:
 
     def enter_phase(self, name: str) -> None:
         with self._launches.looking as thread:
+            self._launches.stop_watching()
             if self._moves_on(thread, self._tracker.enter, name):
                 self._look_at_steps()
                 if name in _OF_LIBRARY and self._library is not None:
@@ -86,10 +90,20 @@ class ScriptSteps:
             if name in _OF_LIBRARY and self._library is not None:
                 self._clock.resume()
             self._moves_on(thread, self._tracker.leave, name)
+            if name == "backward":
+                self._launches.watch_nodes(torch._C._autograd._get_sequence_nr, self._forward_begins)
+
+    def _forward_begins(self) -> None:
+        # see Note [After a backward pass] in phase_rule.py
+        with self._launches.looking as thread:
+            self._moves_on(thread, self._tracker.called, FORWARD)
+
+    def autograd_recorded(self) -> None:
+        """Do nothing, because each op's number is compared."""
 
     def loss_called(self) -> None:
         with self._launches.looking as thread:
-            self._moves_on(thread, self._tracker.loss_called)
+            self._moves_on(thread, self._tracker.called, LOSS)
 
     def optimizer_stepped(self, is_first: bool) -> None:
         """End the training step if the script's first optimizer has finished its `step` call."""
@@ -130,6 +144,7 @@ class ScriptSteps:
         if self._launches.takes_turns:
             return  # a replica, in a call that the script's thread has reported
         with self._launches.looking as thread:
+            self._launches.stop_watching()
             if self._moves_on(thread, self._tracker.module_called, id(module), grad_enabled):
                 self._look_at_steps()
                 if self._in_library_call:

@@ -166,6 +166,9 @@ class SurfaceGpu(FakeGpu):
     def module_called(self, module: object, grad_enabled: bool) -> None:
         self.modules.append((id(module), grad_enabled))
 
+    def autograd_recorded(self) -> None:
+        self.phases.append("recorded")
+
     def loader_exhausted(self) -> None:
         self.phases.append("exhausted")
 

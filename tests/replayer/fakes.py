@@ -130,6 +130,9 @@ class FakeGpu:
     def module_marks(self, module: object) -> None:
         pass
 
+    def autograd_recorded(self) -> None:
+        pass
+
     def modules_left(self) -> None:
         pass
 

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from types import ModuleType
 from typing import Any
 
@@ -17,4 +18,5 @@ from traces.script.patching import patch
 def install(torch: ModuleType) -> None:
     """Wrap the methods of GradScaler that launch GPU work. torch.cuda.amp.GradScaler inherits the wrapped methods."""
     cls: Any = torch.amp.GradScaler
-    patch(cls, _unscale_grads_=before(cls._unscale_grads_, "aside_called"), update=before(cls.update, "aside_called"))
+    report = methodcaller("aside_called")
+    patch(cls, _unscale_grads_=before(cls._unscale_grads_, report), update=before(cls.update, report))

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
+from tracer.state import optimizers, recorder
 from tracer.surfaces.listening import before
 from traces.script.patching import patch
+from traces.script.script_hooks import ScriptHooks
 
 _LOSSES = (
     "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
@@ -20,6 +23,12 @@ _LOSSES = (
 def install(torch: ModuleType) -> None:
     functional = torch.nn.functional
     losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
-    patch(functional, **{name: before(getattr(functional, name), "loss_called") for name in losses})
-    patch(torch, log_softmax=before(torch.log_softmax, "loss_called"))
-    patch(torch.Tensor, log_softmax=before(torch.Tensor.log_softmax, "loss_called"))
+    hooks = ScriptHooks(torch, recorder, optimizers())
+
+    def report(to: Any) -> None:
+        hooks.report_forward_pass(to)
+        to.loss_called()
+
+    patch(functional, **{name: before(getattr(functional, name), report) for name in losses})
+    patch(torch, log_softmax=before(torch.log_softmax, report))
+    patch(torch.Tensor, log_softmax=before(torch.Tensor.log_softmax, report))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from types import ModuleType
 
 from tracer.surfaces.listening import before
@@ -17,6 +18,6 @@ def install(torch: ModuleType) -> None:
     """Wrap the functions that clip gradients, under all names by which PyTorch refers to them."""
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)
-        wrapped = before(call, "aside_called")
+        wrapped = before(call, methodcaller("aside_called"))
         patch_everywhere(call, wrapped)
         patch(torch.nn.utils, **{name: wrapped})

@@ -11,6 +11,15 @@ The phases "forward", "loss" and "other" begin with an op, and end when the next
 caller. The time between two phases belongs to the second phase. If a caller ends a phase with `open_ended=True`, the phase
 lasts until the next phase begins.
 
+Note [After a backward pass]
+    Ops after a backward pass may clip gradients or read values, so they belong to the phase "other". The next forward pass, for
+    example of another micro-batch or of a GAN's other network, begins with the first of these events (FORWARD):
+        - an outermost module is called while gradients are enabled
+        - autograd records an op, which creates a node with a new sequence number
+    The importer reads module calls and sequence numbers from the profile. The replayer and the recorder see module calls. The
+    replayer also compares the sequence number at each op. The recorder compares it before the next backward pass or loss
+    function, so without module calls the forward pass lasts since the previous phase.
+
 Note [Before the first phase]
     If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and
     the first phase becomes a segment "other". If the first phase is "loader", its segment begins at `begin_ns`, because
@@ -23,7 +32,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-PLAIN, LOSS, ASIDE = range(3)
+PLAIN, LOSS, ASIDE, FORWARD = range(4)  # for FORWARD, see Note [After a backward pass]
 
 # Ops that begin the loss phase. LOSS_OPS contains composite ops (`cross_entropy_loss`) and the ops that they call
 # (`nll_loss_forward`). Names have no namespace.
@@ -86,6 +95,10 @@ class PhaseSplitter:
         return self._boundary_ns
 
     @property
+    def is_after_backward(self) -> bool:
+        return self._after_backward and not self.inside and self.current in ("backward", "other")
+
+    @property
     def state(self) -> tuple[object, ...]:
         return self.current, self.inside, self._after_backward, self._boundary_ns is None, len(self.segments)
 
@@ -106,10 +119,11 @@ class PhaseSplitter:
 
     def op(self, kind: int, now_ns: int) -> bool:
         """Process the call of an op, which may begin a new phase. Return True if a new segment began."""
+        if kind in (LOSS, FORWARD) and not self.inside:
+            self._after_backward = False
         if not self.begins_phase(kind):
             return False
         if kind == LOSS:
-            self._after_backward = False
             return self._begin("loss", now_ns)
         return self._begin("other" if kind == ASIDE or self._after_backward else "forward", now_ns)
 
@@ -120,8 +134,8 @@ class PhaseSplitter:
             return True
         if kind == LOSS:
             return self.current != "loss"
-        # After a backward pass, only an op within a module begins a forward pass, because other ops may be gradient clipping.
-        return self.current not in _OPEN_ENDED or (self.current == "other" and kind == PLAIN and not self._after_backward)
+        # see Note [After a backward pass]
+        return self.current not in _OPEN_ENDED or (self.current == "other" and kind != ASIDE and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
         """End the current phase, and return all phases of the step."""

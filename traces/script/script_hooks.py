@@ -40,6 +40,14 @@ ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], C
 Wrapper = Callable[[Call], Call]
 
 
+class _SinceBackward(threading.local):
+    # the thread's number of autograd nodes after its latest backward pass, or None if it has called a module since then
+    nodes: int | None = None
+
+
+_SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are global
+
+
 class CallListener(PhaseListener, Protocol):
     """Receives a script's events from the hooks."""
 
@@ -51,6 +59,9 @@ class CallListener(PhaseListener, Protocol):
     def modules_left(self) -> None: ...
 
     def module_returned(self) -> None: ...
+
+    def autograd_recorded(self) -> None:
+        """Called before a backward pass if autograd has recorded ops since the previous one, and no module was called."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 
@@ -80,16 +91,29 @@ class ScriptHooks:
         """Wrap all Python functions that start a backward pass."""
         autograd = self._torch.autograd
         scope = PhaseScope("backward", self._listener)
+        nodes, since = autograd._get_sequence_nr, _SINCE_BACKWARD
+        begins = self.report_forward_pass
 
         def passed(listener: CallListener, args: tuple[Any, ...]) -> None:
+            since.nodes = nodes()
             if listener.workload.is_open:
                 listener.workload.backward_passed()
 
-        patch(autograd, backward=scope.wrap(autograd.backward, passed), grad=scope.wrap(autograd.grad, passed))
+        patch(
+            autograd,
+            backward=scope.wrap(autograd.backward, passed, begins),
+            grad=scope.wrap(autograd.grad, passed, begins),
+        )
         if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
-            run = scope.wrap(run, passed)
+            run = scope.wrap(run, passed, begins)
             patch(autograd.graph, _engine_run_backward=run)
             patch(autograd, _engine_run_backward=run)
+
+    def report_forward_pass(self, listener: CallListener) -> None:
+        """Report ops that autograd has recorded since the thread's latest backward pass."""
+        # see Note [After a backward pass] in phase_rule.py
+        if (before := _SINCE_BACKWARD.nodes) is not None and self._torch.autograd._get_sequence_nr() != before:
+            listener.autograd_recorded()
 
     def loading(self, fetch: Call) -> Call:
         """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader"."""
@@ -174,7 +198,7 @@ class ScriptHooks:
     def module_call(self, call: Call, calls: ModuleCalls) -> Call:
         listening, grad_enabled = self._listener, self._torch.is_grad_enabled
         described, autocast = self._described, self._autocast
-        within = calls.within
+        within, since_backward = calls.within, _SINCE_BACKWARD
 
         # The wrapper's parameter must be called `self`, because PyTorch's profiler finds the module by this local variable.
         @stands_for(call)
@@ -193,6 +217,7 @@ class ScriptHooks:
                 return call(self, *args, **kwargs)
             marks = None if (marks_of := listener.module_marks) is None else marks_of(self)
             calls.inside = True if marks is None else marks
+            since_backward.nodes = None
             returned: Callable[[], None] | None = None
             try:
                 if (tell := listener.workload.on_every_call) is not None:

@@ -22,13 +22,14 @@ Note [Set-up is no step]
 Note [Forward before backward]
     The recorder does not see single ops, so it cannot detect the forward pass of a model without modules. If no forward pass
     was seen before a loss or backward pass, the time since the last phase, or since the step began, becomes the forward pass.
+    Between two backward passes, this only happens if autograd has recorded ops (Note [After a backward pass] in phase_rule.py).
 """
 
 from __future__ import annotations
 
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from traces.script.phase_rule import ASIDE, LOSS, PLAIN, PhaseSplitter, Segment
+from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN, PhaseSplitter, Segment
 from traces.script.step_rule import Optimizers, StepEnd, StepSplitter
 from traces.script.workload_observer import WorkloadObserver
 
@@ -133,10 +134,8 @@ class ScriptSplitter(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # If a backward pass is the first event of a script, no forward pass is assumed before it. If one backward pass
-            # follows another, no forward pass is assumed between the two.
-            current = self.phases.current
-            if not ends and current != "backward" and (current or self._has_steps):
+            # If a backward pass is the first event of a script, no forward pass is assumed before it.
+            if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):
             self._begun(thread, now_ns)
@@ -154,6 +153,11 @@ class ScriptSplitter(Generic[ThreadT]):
             return
         if kind == LOSS:
             self._forward_before(thread, now_ns)
+        elif kind == FORWARD:
+            if not self.phases.is_after_backward:
+                return
+            # If each backward pass ends a step, the step's last ops stay in the phase "other".
+            kind = PLAIN if self._steps.ends_at_backward else FORWARD
         if self.phases.op(kind, now_ns):
             self._begun(thread, now_ns)
 
@@ -166,7 +170,7 @@ class ScriptSplitter(Generic[ThreadT]):
         if ends := self._steps.module_called(module, grad_enabled, self._listener.more_recorded):
             self._end(thread, ends, now_ns)
         self._listener.step_evaluates(self._steps.evaluating)
-        if self.phases.op(PLAIN, now_ns):
+        if self.phases.op(FORWARD if grad_enabled else PLAIN, now_ns):
             self._begun(thread, now_ns)
 
     def module_returned(self) -> None:
@@ -213,14 +217,13 @@ class ScriptSplitter(Generic[ThreadT]):
 
     def _forward_before(self, thread: ThreadT, now_ns: int) -> None:
         phases = self.phases
-        if phases.current in ("forward", "loss"):
+        if phases.current in ("forward", "loss", "backward"):
             return
-        if phases.current != "backward":
-            for segment in reversed(phases.segments):
-                if segment.name in ("forward", "loss"):
-                    return
-                if segment.name == "backward":
-                    break
+        for segment in reversed(phases.segments):
+            if segment.name in ("forward", "loss"):
+                return
+            if segment.name == "backward":
+                break
         if phases.op(PLAIN, now_ns if phases.current or phases.begin_ns is None else phases.begin_ns):
             self._begun(thread, now_ns)
 

@@ -119,6 +119,11 @@ class StepSplitter:
         return self._first is None and not self._backward
 
     @property
+    def ends_at_backward(self) -> bool:
+        """Return True if the next backward pass ends the step."""
+        return self._of_plain_tensors and self._updated_by_hand
+
+    @property
     def evaluating(self) -> bool:
         if self._first is None or self._backward:
             return False
@@ -201,7 +206,7 @@ class StepSplitter:
 
     def backward(self) -> StepEnd:
         # see Note [Training without an optimizer]
-        ends = self._end(self._ends_by_hand() if self._of_plain_tensors else StepEnd.NOTHING)
+        ends = self._end(self._ends_by_hand() if self.ends_at_backward else StepEnd.NOTHING)
         self._trains = self._backward = True
         return ends
 

@@ -39,7 +39,7 @@ from replayer.timing.steps.workload_check import WorkloadCheck
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model.trace import NONE, Origin, StepKind
 from traces.model.workload import Sameness
-from traces.script.phase_rule import LOSS, PLAIN
+from traces.script.phase_rule import FORWARD, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 
@@ -101,11 +101,14 @@ class StepTracker:
             segment = self._begin(thread, self.script.current or "other")
         return segment
 
-    def loss_called(self, thread: HostThread) -> None:
-        """Begin the loss phase when the script calls a loss function. A single op such as log_softmax does not begin the loss
-        phase."""
-        if self.begins_segment[LOSS]:
-            self.op(thread, LOSS, self._scheduler.clock.now_ns())
+    def called(self, thread: HostThread, phase_class: int) -> None:
+        """Begin the loss phase when the script calls a loss function (LOSS), or a forward pass after a backward pass (FORWARD).
+
+        A single op such as log_softmax does not begin the loss phase.
+        """
+        if phase_class == FORWARD or self.begins_segment[phase_class]:
+            self.script.op(thread, phase_class, self._scheduler.clock.now_ns())
+            self.begins_segment = self.script.begins_segment
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
         return StepMatcher(step, self.recording.keys, self._histories)

@@ -207,6 +207,33 @@ def test_ops_are_assigned_to_the_phase_that_was_entered() -> None:
     assert gpu.streams.host_now_ns() >= log.steps[0][1]
 
 
+def test_a_watch_ends_before_the_first_launch_after_a_new_node() -> None:
+    gpu, _, _ = started()
+    launches, nodes, launched_before = gpu.launches, [7], []
+
+    def found() -> None:
+        launched_before.append(launches.calls())
+
+    launches.watch_nodes(lambda: nodes[0], found)
+    launches.launch(MM, 0)
+    nodes[0] = 8
+    other = threading.Thread(target=launches.launch, args=(MM, 0))  # another thread's op is not watched
+    other.start()
+    other.join()
+    assert launched_before == []
+    for _ in range(2):
+        launches.launch(MM, 0)
+        nodes[0] += 1
+    assert (launched_before, launches.calls()) == ([2], 4)
+
+
+def test_no_watch_continues_after_a_phase_begins() -> None:
+    gpu, _, _ = started()
+    gpu.launches.watch_nodes(iter(range(2)).__next__, pytest.fail)
+    gpu.steps.enter_phase("optimizer")
+    gpu.launches.launch(MM, 0)
+
+
 def test_the_timeline_has_every_allocation_and_free_with_new_totals() -> None:
     gpu, _, log = started()
     allocator = gpu.devices[0].allocator

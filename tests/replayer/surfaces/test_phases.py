@@ -44,7 +44,19 @@ def test_autograd_grad_is_a_backward_phase_and_returns_gradients() -> None:
     y = torch.ones(2, device="cuda:1", requires_grad=True)
     (y.to("cuda:0") * 2).sum().backward()
     assert y.grad is not None and y.grad.device == torch.device("cuda", 1)
-    assert gpu.phases == BACKWARD * 2
+    assert gpu.phases == [*BACKWARD, "recorded", *BACKWARD]
+
+
+def test_ops_that_autograd_records_between_backward_passes_are_reported() -> None:
+    gpu = use()
+    model, x = _model(gpu)
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    loss = (weight * 2).sum()
+    loss.backward(retain_graph=True)
+    loss.backward()  # nothing was recorded since
+    (weight * 3).sum().backward()
+    model(x).sum().backward()  # the module's call has been reported
+    assert gpu.phases == BACKWARD * 2 + ["recorded"] + BACKWARD * 2
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

@@ -323,6 +323,38 @@ def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
     assert phases_of(*copying, positions, forward) == [("other", 20), ("h2d", 29), ("other", 35), ("forward", 100)]
 
 
+def numbered(name: str, start: float, number: int) -> Event:
+    return op(name, start, 2, Sequence_number=number)
+
+
+def test_after_a_backward_pass_an_op_with_gradients_begins_the_next_forward_pass() -> None:
+    backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
+    first = [numbered("aten::mm", 10, 5), numbered("aten::sum", 20, 6), backward]
+    # Clipping sees the number of the next node, but creates no node.
+    clipping = [op("aten::mul_", 45, 2), numbered("aten::norm", 50, 7), numbered("aten::div", 53, 7)]
+    second = [numbered("aten::mm", 60, 7), numbered("aten::sum", 70, 8), {**backward, "ts": backward["ts"] + 50}]
+    before = [("other", 10), ("forward", 30), ("backward", 40)]
+    assert phases_of(*first, *clipping, *second) == [*before, ("other", 60), ("forward", 80), ("backward", 100)]
+    assert phases_of(*first, *second) == [*before, ("forward", 80), ("backward", 100)]
+
+
+@pytest.mark.parametrize(("number", "phase"), [(7, "forward"), (None, "other")], ids=["with gradients", "without gradients"])
+def test_after_a_backward_pass_a_module_begins_the_next_forward_pass(number: int | None, phase: str) -> None:
+    """The module's first op creates a tensor, and never has a number."""
+    first = [numbered("aten::mm", 10, 5), op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)]
+    inner = op("aten::mm", 55, 2) if number is None else numbered("aten::mm", 55, number)
+    module = [op("nn.Module: GPT_0", 45, 20, cat="python_function"), op("aten::arange", 46, 2), inner]
+    assert phases_of(*first, *module) == [("other", 10), ("forward", 30), ("backward", 40), (phase, 100)]
+
+
+@pytest.mark.parametrize(("dims", "backward_us"), [([[]], 25), ([[64, 1]], 30), (None, 25)])
+def test_only_a_gradient_of_one_number_is_created_by_autograd(dims: list[Any] | None, backward_us: int) -> None:
+    """The forward pass ends where the backward pass begins."""
+    ones = op("aten::ones_like", 25, 2, **({} if dims is None else {"Input_Dims": dims}))
+    forward, *_, backward = phases_of(op("aten::mm", 0, 2), ones, op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1))
+    assert (forward, backward) == (("forward", backward_us), ("backward", 100))
+
+
 def range_(name: str, start: float, dur: float) -> Event:
     return op(name, start, dur, cat="user_annotation")
 

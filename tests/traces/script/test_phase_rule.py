@@ -8,20 +8,20 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.script.phase_rule import ASIDE, LOSS, PLAIN, PhaseSplitter, Segment, op_class
+from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN, PhaseSplitter, Segment, op_class
 
 EXPLICIT = ("loader", "h2d", "zero_grad", "backward", "optimizer")
 
 
 def segments_of(events: Sequence[str], lasts_ns: int) -> list[Segment]:
-    """A step with an event every 10 ns: an explicit phase's name, which lasts `lasts_ns`, or "plain", "loss", "aside"."""
+    """A step with an event every 10 ns: an explicit phase's name, which lasts `lasts_ns`, or the class of an op."""
     machine = PhaseSplitter()
     for i, event in enumerate(events):
         if event in EXPLICIT:
             machine.enter(event, 10 * i)
             machine.leave(event, 10 * i + lasts_ns)
         else:
-            machine.op({"plain": PLAIN, "loss": LOSS, "aside": ASIDE}[event], 10 * i)
+            machine.op({"plain": PLAIN, "loss": LOSS, "aside": ASIDE, "model": FORWARD}[event], 10 * i)
     return machine.close(10 * len(events))
 
 
@@ -38,6 +38,19 @@ def test_gradient_clipping_after_backward_is_phase_other() -> None:
     assert cut("plain", "loss", "backward", "plain", "plain", "optimizer") == [
         "forward", "loss", "backward", "other", "optimizer",
     ]  # fmt: skip
+
+
+def test_the_model_s_next_call_after_a_backward_pass_is_a_forward_pass() -> None:
+    assert cut("model", "loss", "backward", "model", "plain", "loss", "backward", "optimizer") == [
+        "forward", "loss", "backward", "forward", "loss", "backward", "optimizer",
+    ]  # fmt: skip
+    assert cut("model", "backward", "plain", "aside", "model", "backward") == [
+        "forward", "backward", "other", "forward", "backward",
+    ]  # fmt: skip
+
+
+def test_a_model_called_within_a_forward_pass_or_a_loss_begins_no_phase() -> None:
+    assert cut("plain", "model", "loss", "model", "backward") == ["forward", "loss", "backward"]
 
 
 def test_a_step_after_a_manual_weight_update_starts_with_a_forward_pass() -> None:
@@ -101,7 +114,7 @@ def test_ops_are_classified_by_name_without_namespace_and_overload() -> None:
     assert op_class("aten::conv2d") == PLAIN
 
 
-@given(st.lists(st.sampled_from([*EXPLICIT, "plain", "loss", "aside"]), min_size=1, max_size=30))
+@given(st.lists(st.sampled_from([*EXPLICIT, "plain", "loss", "aside", "model"]), min_size=1, max_size=30))
 def test_segments_tile_the_time_from_the_first_event_to_the_end(events: list[str]) -> None:
     segments = segments_of(events, lasts_ns=5)
     assert segments[0].start_ns == 0 and segments[-1].end_ns == 10 * len(events)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from traces.script.phase_rule import ASIDE, LOSS, PLAIN
+from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 
@@ -56,6 +56,9 @@ class Script:
 
     def _loss(self, thread: str) -> None:
         self._op(thread, LOSS)
+
+    def _recorded(self, thread: str) -> None:
+        self._op(thread, FORWARD)
 
     def _fill(self, thread: str) -> None:
         self._op(thread, ASIDE)
@@ -138,6 +141,22 @@ TRAIN = "train: loader 11 forward 11 loss 11 backward 10 optimizer 11"
         (
             "loader module backward loader module backward optimizer",
             ["train: loader 11 forward 11 backward 10 loader 12 forward 11 backward 10 optimizer 11"],
+        ),
+        # the second of two micro-batches, with and without a module
+        (
+            "loader module backward module backward optimizer",
+            ["train: loader 11 forward 11 backward 10 forward 12 backward 10 optimizer 11"],
+        ),
+        (
+            "loader module backward recorded loss backward optimizer",
+            ["train: loader 11 forward 11 backward 10 forward 12 loss 11 backward 10 optimizer 11"],
+        ),
+        # an op that autograd records begins a forward pass only after a backward pass
+        ("loader module loss recorded backward optimizer", [TRAIN.replace("loss 11", "loss 22")]),
+        # a loss directly after a backward pass
+        (
+            "loader module backward loss backward optimizer",
+            ["train: loader 11 forward 11 backward 10 loss 12 backward 10 optimizer 11"],
         ),
         # gradient clipping after a backward pass is no forward pass
         ("loader module backward op optimizer", ["train: loader 11 forward 11 backward 10 other 12 optimizer 10"]),

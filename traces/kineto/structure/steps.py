@@ -32,6 +32,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import pairwise
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ from traces.model.trace import (
     parse_shapes,
 )
 from traces.names.device_names import copy_direction
-from traces.script.phase_rule import ASIDE, PLAIN, PhaseSplitter, Segment, op_class
+from traces.script.phase_rule import ASIDE, FORWARD, PLAIN, PhaseSplitter, Segment, op_class
 from traces.script.step_rule import RECORDERS_MARK, Optimizers, StepSplitter
 
 _EXPLICIT = (
@@ -92,6 +93,7 @@ class _StepEvent(NamedTuple):
     quiet: bool  # not recorded by autograd, so autograd's engine may have called it
     leads: bool = False  # step of the first optimizer
     like: int = NONE  # same number for the same name and shapes, without the first dimension
+    goes_forward: bool = False  # see Note [After a backward pass] in phase_rule.py
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
@@ -309,9 +311,9 @@ def _cut(splitter: PhaseSplitter, events: list[_StepEvent], begin_ns: int, end_n
 
     Note [The engine's run]
         A backward pass lasts from the first to the last span of the autograd engine, if the main thread does nothing in
-        between. The op that creates the first gradient (ones_like) just before the engine starts belongs to the backward pass
-        too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients, also belong
-        to it.
+        between. The op that creates the first gradient (ones_like of one number) just before the engine starts belongs to the
+        backward pass too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
+        also belong to it.
     """
     now = splitter.begin_ns = begin_ns
     run: list[_StepEvent] = []
@@ -327,7 +329,7 @@ def _cut(splitter: PhaseSplitter, events: list[_StepEvent], begin_ns: int, end_n
             splitter.enter(event.name, clamped(event.start_ns))
             splitter.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
         else:
-            splitter.op(event.kind, clamped(event.start_ns))
+            splitter.op(FORWARD if event.goes_forward else event.kind, clamped(event.start_ns))
 
     def flush() -> None:
         if any(event.name for event in run):
@@ -378,7 +380,10 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     on_cpu = _making_batches(host, tops[~on_engine], copies, _above(np.unique(tables.device.launch), host))
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
-    in_module = enclosing(host, strings.matching(host.name, _MODULE.match))[tops] != NONE
+    seeds[seeds] = [_is_one_number(strings[shapes]) for shapes in host.shapes[tops[seeds]].tolist()]
+    in_module = _outermost_modules(host, strings)[tops]
+    recorded = np.isin(tops, _recorded_by_autograd(host, tops[~on_engine]))
+    recorded |= np.isin(in_module, _called_with_gradients(host, tops, in_module))
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     optimizers = tops[[names.get(row) == "optimizer" and bool(on_main[row]) for row in tops.tolist()]]
     first_optimizer = int(host.name[optimizers[np.argmin(host.start_ns[optimizers])]]) if len(optimizers) else NONE
@@ -398,15 +403,44 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
         else:
             name = names.get(row, "")
         kind = 0 if name else op_class(strings[name_id])
-        if kind == ASIDE and in_module[place]:
+        if kind == ASIDE and in_module[place] != NONE:
             kind = PLAIN  # the module's call has begun the forward pass, as in a running script
         if kind == PLAIN and not name and outside[place]:
             name = "other"
+        goes_forward = kind == PLAIN and not name and bool(recorded[place])
         seed = bool(seeds[place]) and not name
         leads = name == "optimizer" and name_id == first_optimizer
         like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
-        events.append(_StepEvent(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads, like))
+        events.append(_StepEvent(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads, like, goes_forward))
     return events
+
+
+def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
+    """Return the ops for which autograd created a node.
+
+    The profiler stores the number of the thread's next node with each op. After such an op, the number is larger.
+    """
+    numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
+    numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
+    return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
+
+
+def _outermost_modules(host: HostSpans, strings: Strings) -> Column:
+    is_module = strings.matching(host.name, _MODULE.match)
+    is_module &= np.append(enclosing(host, is_module), NONE)[host.earlier_parent] == NONE
+    return enclosing(host, is_module)
+
+
+def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Column:
+    """Return the modules with an op that has an autograd number, or all modules if the profile has no numbers."""
+    numbered = host.sequence[tops] != NONE
+    called = modules[numbered | ~numbered.any()]
+    return np.unique(called[called != NONE])
+
+
+def _is_one_number(shapes: str) -> bool:
+    # without recorded shapes, `shapes` is ""; autograd creates the first gradient itself only for a single number
+    return prod(size for shape in parse_shapes(shapes) for size in shape) == 1
 
 
 @lru_cache(4096)
