@@ -114,8 +114,7 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
     rows = work_rows(trace)
     rows = rows[np.lexsort((trace.device.end_ns[rows], trace.device.start_ns[rows]))]
     device, start_ns, end_ns = trace.device.device[rows], trace.device.start_ns[rows], trace.device.end_ns[rows]
-    launch = np.where(trace.device.launch[rows] < len(trace.host), trace.device.launch[rows], NONE)
-    called_ns = np.append(trace.host.start_ns, NONE)[launch]
+    called_ns = np.append(trace.host.start_ns, NONE)[trace.device.launch[rows]]
     known_ns = launched_ns(trace, rows)
     streams = trace.device.stream[rows] if by_stream else np.full(len(rows), NONE)
     for own in grouped(device, streams):
@@ -171,9 +170,8 @@ def _of_clean_steps(trace: Trace, rank: int, measured: IdleTime) -> IdleTime:
     data_ns = min((of.pace_ns - of.without_data_ns) * measured.steps, window_ns - measured.busy_ns)
     rest_ns = window_ns - measured.busy_ns - data_ns
     kept = {reason: of_ns for reason, of_ns in measured.by_reason.items() if reason not in ("data", *_ON_HOST)}
-    lasted_ns = sum(kept.values())
-    if lasted_ns > rest_ns:
-        kept = {reason: of_ns * rest_ns // lasted_ns for reason, of_ns in kept.items()}
+    most_ns = max(sum(kept.values()), rest_ns, 1)
+    kept = {reason: of_ns * rest_ns // most_ns for reason, of_ns in kept.items()}
     synchronized_ns, host_ns = (measured.by_reason[reason] for reason in _ON_HOST)
     host_rest_ns = rest_ns - sum(kept.values())
     synchronized_ns = host_rest_ns * synchronized_ns // max(synchronized_ns + host_ns, 1)
@@ -224,7 +222,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     data, calls = data_waits(trace, rank), _host_collectives(trace, rank)
     waited_for_ns, is_communication = _other_streams(trace, of)
     within = np.clip(of.launch_ns, of.start_ns, of.end_ns)
-    edges = np.concatenate([of.start_ns, of.end_ns, within, waited_for_ns[waited_for_ns > 0]])
+    edges = np.concatenate([of.start_ns, of.end_ns, within, waited_for_ns])
     edges = np.concatenate([edges, data.start_ns, data.end_ns, calls.start_ns, calls.end_ns])
     cuts = np.sort(edges[(edges >= of.start_ns[0]) & (edges <= of.end_ns[-1])])
     cuts = cuts[np.append(True, cuts[1:] != cuts[:-1])]  # np.unique would hash, which is ten times slower
@@ -243,7 +241,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     reason = np.where(launch_ns == NONE, IdleReason.UNKNOWN, np.where(on_host, on_the_way, on_device))
     # join adjacent pieces of a gap that have the same reason
     first = np.ones(len(gap), dtype=bool)
-    first[1:] = (gap[1:] != gap[:-1]) | (reason[1:] != reason[:-1]) | (cuts[1:] != ends[:-1])
+    first[1:] = (gap[1:] != gap[:-1]) | (reason[1:] != reason[:-1])
     last = np.append(first[1:], True)
     rows = gap[first]
     return IdleSpans.of(

@@ -68,8 +68,7 @@ class QueueLength:
 
 def launched_rows(trace: Trace) -> Column:
     rows = work_rows(trace)
-    launch = trace.device.launch[rows]
-    return rows[(launch >= 0) & (launch < len(trace.host))]
+    return rows[trace.device.launch[rows] != NONE]
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
@@ -77,12 +76,9 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
 
     The launch time is the earlier of two times: the end of the launch call and the start of the kernel.
     """
-    host, spans = trace.host, trace.device
-    if not len(host):
-        return np.full(len(rows), NONE, dtype=np.int64)
-    launch = np.where(spans.launch[rows] < len(host), spans.launch[rows], NONE)
-    returned_ns = _returned_ns(trace)
-    return np.asarray(np.where(launch != NONE, np.minimum(returned_ns[launch], spans.start_ns[rows]), NONE))
+    launch = trace.device.launch[rows]
+    returned_ns = np.append(_returned_ns(trace), NONE)[launch]
+    return np.asarray(np.where(launch != NONE, np.minimum(returned_ns, trace.device.start_ns[rows]), NONE))
 
 
 @once

@@ -57,9 +57,10 @@ class ModuleTime:
 
 
 def module_times(trace: Trace) -> list[ModuleTime]:
-    paths, module_of, calls = _from_ranges(trace) or _from_frames(trace) or ([], None, None)
-    if module_of is None or calls is None:
+    found = _from_ranges(trace) or _from_frames(trace)
+    if found is None:
         return []
+    paths, module_of, calls = found
     steps = _with_backward(trace, profiled_steps(trace))
     took_ns, module, is_backward = attributed_work(trace, steps, module_of)
     own = [np.bincount(module[part], weights=took_ns[part], minlength=len(paths)) for part in (~is_backward, is_backward)]
@@ -157,15 +158,16 @@ def forward_ops(trace: Trace) -> Column:
     """Return the corresponding forward op of each backward op, or NONE for other ops."""
     host = trace.host
     ranks = host_ranks(trace)
-    node = enclosing(host, (host.sequence != NONE) & (host.forward_thread != NONE) & (host.forward_thread > 0))
-    forwards = np.flatnonzero((host.sequence != NONE) & ~((host.forward_thread != NONE) & (host.forward_thread > 0)))
-    if not len(forwards) or not (node != NONE).any():
+    is_backward = host.forward_thread > 0
+    node = enclosing(host, (host.sequence != NONE) & is_backward)
+    forwards = np.flatnonzero((host.sequence != NONE) & ~is_backward)
+    if not len(forwards):
         return np.full(len(host), NONE)
     spread = int(host.sequence.max()) + 1
     keys = ranks[forwards] * spread + host.sequence[forwards]
     order = np.argsort(keys, kind="stable")
     wanted = np.where(node != NONE, ranks[node] * spread + host.sequence[node], NONE)
-    place = np.clip(np.searchsorted(keys[order], wanted, side="right") - 1, 0, len(order) - 1)
+    place = np.maximum(np.searchsorted(keys[order], wanted, side="right") - 1, 0)
     found = forwards[order[place]]
     return np.where((wanted != NONE) & (keys[order[place]] == wanted), found, NONE)
 

@@ -62,9 +62,9 @@ def stragglers(trace: Trace) -> list[RankLateness]:
 
 def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
     # see Note [Late ranks]
+    if not found:
+        return []
     late_ns = sorted(of.late_ns for of in found)
-    if not found or not late_ns[-1]:
-        return sorted(of.rank for of in found)
     least_ns, usual_ns = late_ns[-1] * STRAGGLER_SHARE, late_ns[(len(found) - 1) // 2]
     return sorted(of.rank for of in found if of.late_ns < least_ns or of.late_ns <= STRAGGLER_TIMES * usual_ns)
 

@@ -89,12 +89,11 @@ def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
     ranks, host, device = host_ranks(trace), trace.host, trace.device
     of_rank = by_value(ranks)
     work_ranks = device_ranks(trace)
-    within = np.full(len(host) + 1, NONE)  # each row's place among its rank's rows; the last is for launches outside the table
+    within = np.full(len(host) + 1, NONE)  # each row's place among its rank's rows; the last is for unknown launches
     for rows in of_rank.values():
         within[rows] = np.arange(len(rows))
-    launch = np.where((device.launch >= 0) & (device.launch < len(host)), device.launch, len(host))
-    is_own = np.append(ranks, NONE)[launch] == work_ranks
-    launch = np.where(is_own, within[launch], NONE)
+    is_own = np.append(ranks, NONE)[device.launch] == work_ranks
+    launch = np.where(is_own, within[device.launch], NONE)
     found = {}
     for rank, spans in by_value(work_ranks).items():
         if rank not in of_rank:
@@ -154,11 +153,9 @@ def _host_waits(trace: Trace, rank: int) -> HostWaits:
 
 
 def _own_work(trace: Trace, rows: Column) -> Column:
-    own = np.full(len(trace.host), NONE, "i8")
-    launch = trace.device.launch[rows]
-    known = (launch >= 0) & (launch < len(trace.host))
-    own[launch[known]] = rows[known]
-    return own
+    own = np.full(len(trace.host) + 1, NONE, "i8")  # the last is for unknown launches
+    own[trace.device.launch[rows]] = rows
+    return own[:-1]
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
@@ -175,7 +172,7 @@ def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
 
 def _calls(trace: Trace, rank: int) -> _PossibleWaits:
     host = trace.host
-    launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
+    launch = trace.device.launch[trace.device.launch != NONE]
     active = np.unique(np.append(host.thread[host.kind == HostKind.OP], host.thread[launch]))
     rows = np.flatnonzero((host.kind == HostKind.RUNTIME) & np.isin(host.thread, active) & (host_ranks(trace) == rank))
     synchronous = np.isin(rows, synchronous_calls(trace, rank))
@@ -214,11 +211,10 @@ def _waits_always(call: str) -> bool:
 def _loops(trace: Trace, queries: Column) -> tuple[Column, Column, Column]:
     # see Note [A loop of queries]
     host = trace.host
-    launch = trace.device.launch[(trace.device.launch >= 0) & (trace.device.launch < len(host))]
-    breaks = host.kind == HostKind.OP
-    breaks[launch] = True
+    breaks = np.append(host.kind == HostKind.OP, False)  # the last is for unknown launches
+    breaks[trace.device.launch] = True
     broken = np.cumsum(breaks)
-    if len(queries) < 2:
+    if not len(queries):
         return queries[:0], queries[:0], queries[:0]
     same = (host.thread[queries[1:]] == host.thread[queries[:-1]]) & (broken[queries[1:]] == broken[queries[:-1]])
     begins, ends = np.append(True, ~same), np.append(~same, True)

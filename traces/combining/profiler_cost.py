@@ -64,7 +64,7 @@ class HostEvents(NamedTuple):
     def of(cls, trace: Trace, rank: int) -> HostEvents:
         host, memory = trace.host, trace.memory
         launches = trace.device.launch[work_rows(trace)]
-        launches = launches[(launches >= 0) & (launches < len(host))]
+        launches = launches[launches != NONE]
         launching = set(np.unique(host.thread[launches]).tolist())
         own = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
         chosen = [row for row in own if row in launching or trace.threads[row].role == "main"]

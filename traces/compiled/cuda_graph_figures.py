@@ -36,8 +36,7 @@ _LONGEST = 3
 
 def graph_launch_of(trace: Trace) -> Column:
     """For each kernel in a CUDA graph, return the call that launched the graph. For other kernels, return NONE."""
-    launch = np.where(trace.device.launch < len(trace.host), trace.device.launch, NONE)
-    return np.asarray(np.append(enclosing(trace.host, is_graph_launch(trace)), NONE)[launch])
+    return np.asarray(np.append(enclosing(trace.host, is_graph_launch(trace)), NONE)[trace.device.launch])
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:

@@ -261,16 +261,13 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
         outermost: return the outermost op instead of the innermost one
     """
     host = trace.host
-    launch = np.where(trace.device.launch < len(host), trace.device.launch, NONE)
-    if not len(host):
-        return np.full(len(launch), NONE, dtype=np.int64)
     op = np.append(enclosing(host, (host.kind == HostKind.OP) | is_graph_launch(trace)), NONE)
     if outermost:
         above = np.append(op[np.append(host.parent, NONE)[op]][:-1], len(host))
         above[np.append(is_region_range(trace), False)[above]] = NONE
         rows = np.arange(len(above))
         op = np.where(op == NONE, NONE, _last_of_chain(np.where(above == NONE, rows, above))[op])
-    return np.asarray(np.where(launch >= 0, op[launch], NONE))
+    return np.asarray(op[trace.device.launch])
 
 
 def launches_without_work(trace: Trace) -> Column:
@@ -428,7 +425,7 @@ def work_of_steps(trace: Trace, steps: Column) -> tuple[Column, Column]:
     rows = work_rows(trace)
     rows = rows[np.isin(launch_steps(trace)[rows], steps)] if len(steps) else rows
     launch = trace.device.launch[rows]
-    known = (launch >= 0) & (launch < len(trace.host))
+    known = launch != NONE
     return rows[known], launch[known]
 
 

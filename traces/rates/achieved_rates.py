@@ -354,7 +354,7 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
 def _works_within(trace: Trace) -> Column:
     host, count = trace.host, np.zeros(len(trace.host), dtype=np.int64)
     launch = trace.device.launch[work_rows(trace)]
-    np.add.at(count, launch[(launch >= 0) & (launch < len(host))], 1)
+    np.add.at(count, launch[launch != NONE], 1)
     at = np.flatnonzero(count)
     of = count[at]
     parent, found = host.earlier_parent, count.copy()

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.traces.handmade import MS, US, phase_grained, training
+from tests.traces.handmade import MS, US, Call, calls, data_parallel, phase_grained, training
 from traces.analyses.analyse import analyse
 from traces.analyses.critical_path import critical_path
-from traces.analyses.idle import IdleReason, idle_spans, idle_times
+from traces.analyses.idle import IdleReason, data_waits, idle_spans, idle_times
 from traces.analyses.launches import launch_delay_ns, launch_figures, launched_rows, queue_length
 from traces.analyses.modules import module_times
-from traces.analyses.stragglers import similar_ranks, stragglers, without_waits
+from traces.analyses.stragglers import RankLateness, similar_ranks, stragglers, without_waits
 from traces.analyses.transfers import transfers
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.measure import busy_ns, window_ns
@@ -31,6 +31,7 @@ from traces.model.trace import (
     Ending,
     HostKind,
     HostSpans,
+    Phases,
     StepKind,
     Steps,
     Thread,
@@ -224,6 +225,41 @@ def test_ranks_that_are_late_by_chance_are_no_stragglers() -> None:
     assert similar_ranks(stragglers(trace)) == [*range(9)]
 
 
+@pytest.mark.parametrize(
+    ("late_ns", "similar"),
+    [
+        ([], []),
+        ([0, 0, 0], [0, 1, 2]),
+        ([0, 10, 20], [0, 1, 2]),  # twice the median
+        ([0, 10, 21], [0, 1]),
+        ([0, 0, 10, 100], [0, 1]),  # a tenth of the latest rank's lateness
+        ([0, 0, 9, 100], [0, 1, 2]),
+        ([0, 5, 30, 10], [0, 1, 3]),  # of four ranks, the second is the median
+    ],
+)
+def test_limits_of_similar_ranks(late_ns: list[int], similar: list[int]) -> None:
+    assert similar_ranks([RankLateness(rank, 5, 1, 0, of_ns) for rank, of_ns in enumerate(late_ns)]) == similar
+
+
+def test_ranks_without_a_common_collective_are_not_compared() -> None:
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
+    name = trace.strings.add("all_reduce")
+
+    def numbered(*of: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        rank, number, took_us = zip(*of, strict=True)
+        trace.collectives = Collectives.of(
+            rank=rank, name=[name] * len(of), sequence=number, communicator=[name] * len(of),
+            start_ns=[at * 100 * US for at in range(len(of))], duration_ns=[us * US for us in took_us],
+            ending=[Ending.SEEN] * len(of),
+        )  # fmt: skip
+        return [(late.rank, late.collectives, late.late_ns) for late in stragglers(trace)]
+
+    assert numbered((0, 1, 10), (0, 2, 10)) == []
+    assert numbered((0, 1, 10), (1, 2, 10)) == []
+    # Only the second call of rank 0 and the first of rank 1 have the same number. Rank 1 waits 10 us less.
+    assert numbered((0, 1, 50), (0, 2, 30), (1, 2, 20), (1, 3, 90)) == [(1, 1, 10 * US), (0, 1, 0)]
+
+
 def test_waiting_for_the_last_rank_is_not_gpu_time() -> None:
     """Each rank computes from 0 to 50 us. An all-reduce runs on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
@@ -349,3 +385,65 @@ def test_idle_time_describes_clean_steps_although_only_profiled_steps_have_kerne
     assert {reason: ns // 4 // US for reason, ns in of.by_reason.items() if ns} == {"data": 13, "host": 25, "launch": 12}
     summary = summarize(trace)
     assert summary.busy_shares == {"cuda:0": 0.5} and summary.bottleneck == PaceLimit("host", 25 * US, 0.25)
+
+
+def _clean_and_synchronized(extra_us: int, clean_stretch: float = 1.0) -> Trace:
+    """Four clean steps and four profiled ones of 100 + `extra_us` us. In a profiled step, the GPU works from 27 to 47, from 57
+    to 67 and from 87 to 97. The host waits for the kernel that ends at 67, and launches the next one at 83."""
+    made = calls(32)
+    made[2] = Call("aten::item", "", 51, "Memcpy DtoH (Device -> Pageable)", DeviceKind.MEMCPY)
+    trace = training(steps=4, made=[made[0], made[1], made[2], made[4]], jitter_us=(extra_us,))
+    waits = np.flatnonzero(trace.host.name == trace.strings.find("aten::item")) + 1
+    trace.host.duration_ns[waits] = 16 * US
+    clean = training(steps=4, stretch=clean_stretch)
+    clean.steps.start_ns -= 1000 * US
+    clean.phases.start_ns -= 1000 * US
+    for column in (clean.phases.device_start_ns, clean.phases.device_end_ns):
+        column[column != NONE] -= 1000 * US
+    clean.phases.name[:] = trace.phases.name
+    trace.phases.step += 4
+    clean.steps.kind[:], trace.steps.kind[:] = StepKind.STEADY, StepKind.PROFILED
+    trace.steps = Steps.concatenated([clean.steps, trace.steps])
+    trace.phases = Phases.concatenated([clean.phases, trace.phases])
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("extra_us", "clean_stretch", "window_us", "reasons_us"),
+    [
+        # A profiled step: 40 us busy, 20 data, 8 launch latency, 16 after the synchronization, 16 + 46 on the host. A clean
+        # step of 100 us: 40 busy, 13 data, 8 launch latency. The other 39 us are split as 16 to 62.
+        (46, 1.0, 100, {"data": 13, "launch": 8, "synchronization": 8, "host": 31}),
+        # A clean step of 56 us: 40 busy, 13 data. Launch latency can take only the other 3 us.
+        (46, 0.45, 56, {"data": 13, "launch": 3}),
+        # A clean step of 44 us: data can take only the 4 us in which the GPU is idle.
+        (46, 0.3, 44, {"data": 4}),
+        # A clean step is never shorter than the GPU's work.
+        (46, 0.2, 40, {}),
+    ],
+)
+def test_idle_time_of_clean_steps_by_reason(
+    extra_us: int, clean_stretch: float, window_us: int, reasons_us: dict[str, int]
+) -> None:
+    of = idle_times(_clean_and_synchronized(extra_us, clean_stretch))["cuda:0"]
+    assert (of.window_ns, of.busy_ns, of.steps) == (4 * window_us * US, 4 * 40 * US, 4)
+    assert {reason: ns // 4 // US for reason, ns in of.by_reason.items() if ns} == reasons_us
+
+
+@pytest.mark.parametrize(("late_ns", "reason"), [(1_000_000, IdleReason.LAUNCH), (1_000_001, IdleReason.UNKNOWN)])
+def test_first_work_that_starts_more_than_1_ms_after_its_launch_has_no_known_reason(late_ns: int, reason: IdleReason) -> None:
+    trace = training(steps=1)
+    trace.device = trace.device.take(np.array([0]))
+    launched_ns = int(trace.host.end_ns[trace.device.launch[0]])
+    trace.device.start_ns[0] = launched_ns + late_ns
+    trace.steps.duration_ns[0] = 2 * MS
+    spans = idle_spans(trace)
+    assert spans.reason[spans.end_ns == launched_ns + late_ns].tolist() == [reason]
+
+
+def test_only_the_own_rank_waits_for_data() -> None:
+    trace = data_parallel(steps=4)
+    trace.batches.rank[1::2] = 1
+    for rank in (0, 1):
+        waits = data_waits(trace, rank)
+        assert waits.start_ns.tolist() == (trace.steps.start_ns[rank::2] + US).tolist() and waits.total_ns == 2 * 2 * US

@@ -105,3 +105,14 @@ def test_a_step_with_a_predecessor_is_preferred() -> None:
     assert path is not None and path.sums.step == trace.steps.number[2]
     first = critical_path(training(steps=1))
     assert first is not None and first.sums.step == trace.steps.number[0]
+
+
+def test_the_path_reaches_the_first_work_of_another_stream() -> None:
+    """Stream 8 works from 10 to 50. Stream 7 works from 55 to 90, and was launched earlier."""
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(2)]
+    trace = recorded(calls, [(0, 8, "a", 10, 50, 0), (0, 7, "b", 55, 90, 1)])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[20 * US])
+    path = critical_path(trace)
+    assert path is not None
+    told = [(segment.kind, (segment.end_ns - segment.start_ns) // US, segment.name) for segment in path.segments]
+    assert told == [("host", 1, ""), ("launch", 9, ""), ("kernel", 40, "a"), ("launch", 5, ""), ("kernel", 35, "b")]

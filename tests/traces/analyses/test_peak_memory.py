@@ -31,6 +31,20 @@ def test_memory_freed_before_the_peak_is_not_listed(has_addresses: bool) -> None
     assert sum(one.bytes for one in peak.held) == 16 and sum(one.count for one in peak.held) == 3
 
 
+def test_of_two_blocks_of_one_size_the_later_one_counts_as_freed() -> None:
+    # GIVEN three blocks without addresses, of which one of the first two is freed before the peak
+    trace = with_memory([4, 4, -4, 8], [0] * 4)
+    trace.host.start_ns[:] += 10**9
+    peak = held_at_peak(trace, 0)
+    assert peak is not None and [(one.op, one.phase, one.count, one.bytes) for one in peak.held] == [
+        ("", "forward", 1, 8), ("", "loader", 1, 4),
+    ]  # fmt: skip
+    # WHEN the trace has no CPU events THEN the memory is listed without ops
+    trace.host = trace.host.take(np.zeros(0, dtype=np.int64))
+    without = held_at_peak(trace, 0)
+    assert without is not None and without.held == peak.held
+
+
 def test_memory_requests_without_a_thread_are_matched_to_ops_by_rank() -> None:
     # GIVEN what a replay notes: requests at the time at which their op begins, on no thread
     trace = with_memory([64], [1])

@@ -209,3 +209,53 @@ def test_work_launched_before_the_recording_counts_as_queued() -> None:
     old = [(0, 7, "gemm", 5, 100, -1), (0, 7, "gemm", 100, 300, -1)]
     trace = recorded([("cudaDeviceSynchronize", 10, 310), ("cudaLaunchKernel", 320, 325)], [*old, (0, 7, "gemm", 330, 400, 1)])
     assert told(host_waits(trace, 0)) == [(10, 300, 0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("calls", "work", "waits"),
+    [
+        # Two queries are the shortest loop.
+        ([LAUNCH, ("cudaEventQuery", 4900, 4902), ("cudaEventQuery", 5000, 5002)], [KERNEL], [(4900, 5000, 2, 0)]),
+        ([LAUNCH, ("cudaEventQuery", 4900, 5002)], [KERNEL], []),
+        # The second-to-last query began when the work ended, so the loop did not wait for it.
+        ([LAUNCH, ("cudaEventQuery", 5000, 5001), ("cudaEventQuery", 5002, 5003)], [KERNEL], []),
+        # Two streams end at the same time: the wait is for the first stream's kernel.
+        ([LAUNCH, ("cudaMalloc", 20, 5010)], [KERNEL, (0, 8, "b", 10, 5000, 0)], [(20, 5000, 1, 0)]),
+        # The clocks of host and GPU differ by at most 10 us, also if the stream runs later work.
+        (
+            [LAUNCH, ("cudaLaunchKernel", 6, 8), ("cudaEventSynchronize", 20, 4990)],
+            [KERNEL, (0, 7, "b", 5001, 9000, 1)],
+            [(20, 4990, 2, 0)],
+        ),
+        (
+            [LAUNCH, ("cudaLaunchKernel", 6, 8), ("cudaEventSynchronize", 20, 4989.9)],
+            [KERNEL, (0, 7, "b", 5001, 9000, 1)],
+            [],
+        ),
+        # An undocumented call must last 50 us.
+        ([LAUNCH, ("cudaMalloc", 4950, 5000)], [KERNEL], [(4950, 5000, 1, 0)]),
+        ([LAUNCH, ("cudaMalloc", 4950.1, 5000)], [KERNEL], []),
+        # Such a call returns within a tenth of its length after the work, and within 30 us.
+        ([LAUNCH, ("cudaMalloc", 4910, 5010)], [KERNEL], [(4910, 5000, 1, 0)]),
+        ([LAUNCH, ("cudaMalloc", 4911, 5010)], [KERNEL], []),
+        ([LAUNCH, ("cudaMalloc", 4000, 5030)], [KERNEL], [(4000, 5000, 1, 0)]),
+        ([LAUNCH, ("cudaMalloc", 4000, 5030.1)], [KERNEL], []),
+        # The same limits apply to the work that a call launches itself.
+        ([("hipMemcpyAsync", 20, 158)], [(0, 7, "Memcpy DtoH (Device -> Host)", 100, 150, 0)], [(100, 150, 0, 0)]),
+        ([("hipMemcpyAsync", 20, 158)], [(0, 7, "Memcpy DtoH (Device -> Host)", 100.1, 150, 0)], []),
+        ([("hipMemcpyAsync", 20, 2050)], [(0, 7, "Memcpy DtoH (Device -> Host)", 100, 2020, 0)], [(100, 2020, 0, 0)]),
+        ([("hipMemcpyAsync", 20, 2050)], [(0, 7, "Memcpy DtoH (Device -> Host)", 100, 2019.9, 0)], []),
+    ],
+)
+def test_limits_of_waits(calls: list[Call], work: list[Work], waits: list[tuple[float, float, int, int]]) -> None:
+    assert told(host_waits(recorded(calls, work), 0)) == waits
+
+
+def test_ranks_wait_for_their_own_gpus() -> None:
+    """Each rank launches a kernel and waits for it. The rows of the ranks alternate."""
+    calls: list[Call] = [LAUNCH, ("cudaMalloc", 20, 5010), ("cudaLaunchKernel", 0, 5), ("cudaMalloc", 20, 3010)]
+    trace = recorded(calls, [KERNEL, (1, 7, "gemm", 10, 3000, 2), (1, 7, "unknown", 1, 5, -1)])
+    trace.devices = [Device(0, 0, "GPU"), Device(1, 0, "GPU")]
+    trace.threads = [Thread(0, 1, "main", "main"), Thread(1, 1, "main", "main")]
+    trace.host.thread[2:] = 1
+    assert told(host_waits(trace, 0)) == [(20, 5000, 1, 0)] and told(host_waits(trace, 1)) == [(20, 3000, 3, 1)]

@@ -101,7 +101,7 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
     lines += _launch_config(trace.strings[int(spans.config[number])])
     lines.append(_fact("origin", _ORIGINS[Origin(int(spans.origin[number]))]))
     launch = int(spans.launch[number])
-    if not 0 <= launch < len(host):
+    if launch == NONE:
         return [*lines, _fact("launched by", "unknown: not recorded")]
     waited_ns = int(spans.start_ns[number]) - int(host.start_ns[launch])
     op = int(op_of(trace)[number])

@@ -29,7 +29,7 @@ def launcher(scene: Scene, span: Span) -> Span | None:
         row = int(trace.device.launch[span.number]) if row == NONE else row
     else:
         return None
-    return find_span(scene, span.side, "host", row) if 0 <= row < len(trace.host) else None
+    return find_span(scene, span.side, "host", row) if row != NONE else None
 
 
 def launched(scene: Scene, span: Span) -> Span | None:
