@@ -321,8 +321,7 @@ def _alike(*columns: Column) -> tuple[Column, Column]:
     group = np.zeros(len(columns[0]), dtype=np.int64)
     first = group[:1]
     for column in columns:
-        least = int(column.min())
-        keys = group * (int(column.max()) - least + 1) + (column - least)
+        keys = group * (int(column.max()) + 2) + column  # the least value is NONE
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
     return first, group
 

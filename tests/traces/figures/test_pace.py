@@ -8,14 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from traces.analyses.idle import idle_times
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.pace import MeanStep, device_windows, pace, step_times
 from traces.figures.spread import Spread, median_per_step, noise_floor, period_of, spread
-from traces.model.intervals import Intervals, union_by_group
 from traces.model.trace import (
     NONE,
     Column,
@@ -320,14 +317,7 @@ def test_a_trace_without_steps_has_no_pace() -> None:
     assert device_windows(a_trace([], [Work(1, 2, 3), Work(1, 8, 9)]))[0].total_ns == 7 * MS
 
 
-SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 20)), max_size=30)
 
-
-@given(SPANS)
-def test_the_union_by_group_equals_the_union_of_each_group(spans: list[tuple[int, int, int]]) -> None:
-    group, start, length = (np.array([span[place] for span in spans], np.int64) for place in range(3))
-    expected = [Intervals(start[group == one], (start + length)[group == one]).total_ns for one in range(4)]
-    assert union_by_group(group, start, start + length, 4).tolist() == expected
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.model.intervals import Intervals
+from traces.model.intervals import Intervals, union_by_group
 
 TIMES = st.integers(0, 30)
 SPANS = st.lists(st.tuples(TIMES, TIMES).map(sorted), max_size=8)
@@ -30,3 +31,13 @@ def test_intervals_that_meet_are_joined_and_stay_in_order(spans: list[list[int]]
     assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
     joined = zip(starts, ends, strict=True)
     assert {at for span in joined for at in range(*span)} == {at for span in spans for at in range(*span)}
+
+
+GROUPED_SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.integers(0, 20)), max_size=30)
+
+
+@given(GROUPED_SPANS)
+def test_the_union_by_group_equals_the_union_of_each_group(spans: list[tuple[int, int, int]]) -> None:
+    group, start, length = (np.array([span[place] for span in spans], np.int64) for place in range(3))
+    expected = [Intervals(start[group == one], (start + length)[group == one]).total_ns for one in range(4)]
+    assert union_by_group(group, start, start + length, 4).tolist() == expected

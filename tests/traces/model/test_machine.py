@@ -85,3 +85,11 @@ def test_an_import_reads_device_properties_and_software_versions(shared_traces: 
 )
 def test_is_before_is_true_only_for_a_known_older_release(torch: str | None, older: bool) -> None:
     assert Machine(torch=torch).is_before(1, 11) is older
+
+
+@pytest.mark.parametrize(
+    ("torch", "release"),
+    [("2.13.0+cu126", (2, 13)), ("1.8.1", (1, 8)), ("2.4", None), ("1.8 to 1.10", None), ("", None), (None, None)],
+)
+def test_the_release_is_known_if_the_version_is_complete(torch: str | None, release: tuple[int, int] | None) -> None:
+    assert Machine(torch=torch).release == release

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
+import numpy as np
+
 from tests.traces.handmade import replay_of, training
 from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
 from traces.model.run import Run
-from traces.model.trace import Trace
+from traces.model.trace import NONE, HostSpans, Trace
 
 
 def test_a_trace_is_shown_by_the_rows_of_its_tables() -> None:
@@ -76,3 +78,20 @@ def test_facts_as_json_leave_out_what_their_fields_say() -> None:
 def test_facts_are_extended_by_fields() -> None:
     assert extended(Longer, Facts("a", count=2), more=(1,)) == Longer("a", count=2, more=(1,))
     assert extended(Longer, Facts("a"), name="b", more=(2,)) == Longer("b", more=(2,))
+
+
+def test_texts_are_found_by_index_and_by_content() -> None:
+    strings = Trace().strings
+    first, second = strings.add("gemm"), strings.add("relu")
+    assert (strings.find("gemm"), strings.find("relu"), strings.find("add")) == (first, second, NONE)
+    assert (strings[first], strings[second], strings[NONE]) == ("gemm", "relu", "")
+    for times in (1, 5):  # few rows and many rows
+        column = np.array([first, second, NONE] * times)
+        assert strings.matching(column, lambda text: text == "gemm").tolist() == [True, False, False] * times
+        assert strings.matching(column, lambda text: True).tolist() == [True, True, False] * times
+
+
+def test_an_event_is_never_enclosed_by_itself_or_by_a_later_event() -> None:
+    host = HostSpans.of(parent=[0, 0, 1, 4, NONE])
+    assert host.around.tolist() == [NONE, 0, 1, NONE, NONE]
+    assert [list(host.outward(row)) for row in range(5)] == [[0], [1, 0], [2, 1, 0], [3], [4]]

@@ -111,6 +111,8 @@ def test_the_signature_of_several_models_is_their_sum() -> None:
     assert (signature.parameters, signature.parameter_bytes) == (14, 46)
     assert signature.modules == {"Linear": 2, "Sequential": 1}
     assert WorkloadSignature().with_model([], []).parameters == 0
+    frozen = WorkloadSignature().with_model([(6, 24)], ["Linear"], trainable=2).with_model([(5, 10)], ["Linear"], trainable=5)
+    assert frozen.trainable_parameters == 7 and signature.trainable_parameters is None
 
 
 def test_workload_signature_and_phase_timing_survive_saving_and_loading(tmp_path: Path) -> None:

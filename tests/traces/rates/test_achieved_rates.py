@@ -18,17 +18,20 @@ from traces.rates.op_cost import attention_flops
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-80GB"
 
 
-def one_op(op: str, shapes: str, dtypes: str, took_us: float, kernel: str = "kernel", card: str = V100) -> OpRates:
-    """The row of an op with one kernel that takes so long."""
+def one_op(
+    op: str, shapes: str, dtypes: str, took_us: float, kernel: str = "kernel", card: str = V100, second: str = ""
+) -> OpRates:
+    """The row of an op with one or two kernels. The first kernel takes `took_us`, the second one no time."""
     trace = Trace(devices=[Device(0, 0, card)], threads=[Thread(0, 1, "main", "main")])
     add = trace.strings.add
     trace.host = HostSpans.of(
         thread=[0, 0], kind=[HostKind.OP, HostKind.RUNTIME], name=[add(op), add("cudaLaunchKernel")], start_ns=[0, US],
         duration_ns=[9 * US, US], parent=[-1, 0], shapes=[add(shapes), -1], dtypes=[add(dtypes), -1],
     )  # fmt: skip
+    names = [kernel, second] if second else [kernel]
     trace.device = DeviceSpans.of(
-        device=[0], stream=[7], kind=[DeviceKind.KERNEL], name=[add(kernel)], start_ns=[20 * US],
-        duration_ns=[round(took_us * US)], launch=[1],
+        device=[0] * len(names), stream=[7] * len(names), kind=[DeviceKind.KERNEL] * len(names), name=[add(of) for of in names],
+        start_ns=[20 * US, 900 * US][: len(names)], duration_ns=[round(took_us * US), 0][: len(names)], launch=[1] * len(names),
     )  # fmt: skip
     (row,) = achieved(trace, by_shape=True)
     return row
@@ -46,6 +49,32 @@ def test_an_op_that_partly_fits_in_the_cache_is_marked() -> None:
     assert row.cached == PARTLY_IN_CACHE and (row.bytes_share or 0) > 1
     # WHEN the memory alone suffices THEN nothing is marked
     assert one_op("aten::relu_", "2048,1024", "float32", 40).cached == ""
+
+
+@pytest.mark.parametrize(
+    ("elements", "took_us", "cached"),
+    [
+        # In place, 1.8 M elements move 14.4 MB. The memory takes 16 us for them.
+        (1_800_000, 16, ""),
+        (1_800_000, 15.999, PARTLY_IN_CACHE),
+        # 14 400 456 bytes without the 6 MiB of the cache: 9010 ns
+        (1_800_057, 9.010, PARTLY_IN_CACHE),
+        (1_800_057, 9.009, None),
+        # 6 MiB are touched
+        (6 * 2**18, 1, IN_CACHE),
+        (6 * 2**18 + 1, 1, None),
+    ],
+)
+def test_limits_of_cached_memory(elements: int, took_us: float, cached: str | None) -> None:
+    row = one_op("aten::relu_", str(elements), "float32", took_us)
+    assert row.bytes == (None if cached is None else 8 * elements) and row.cached == (cached or "")
+
+
+@pytest.mark.parametrize(("took_us", "share"), [(0.02, 0.5), (0.01, 1), (0.009, None)])
+def test_flops_are_unknown_if_the_rate_exceeds_the_peak(took_us: float, share: float | None) -> None:
+    """2 x 157 x 50 x 10 FLOPs take 10 ns at 15.7 TFLOP/s."""
+    row = one_op("aten::mm", "157,50;50,10", "float32;float32", took_us)
+    assert row.flops == (None if share is None else 157_000) and row.flops_share == share
 
 
 def test_bytes_are_unknown_if_the_rate_would_be_impossible() -> None:
@@ -72,6 +101,25 @@ def test_winograd_convolutions_are_rated_with_fewer_multiplications() -> None:
     row = one_op("aten::cudnn_convolution", "32,64,56,56;64,64,3,3", "float32;float32", 350, "volta_scudnn_winograd_128x128")
     assert row.winograd and row.tflops == pytest.approx(21.14, rel=1e-3)
     assert row.flops_share == pytest.approx(21.14 / 2.25 / 15.7, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "second", "needed"),
+    [
+        ("volta_scudnn_winograd_128x128", "", 1 / 2.25),
+        ("volta_scudnn_winograd_128x128", "volta_sgemm_64x64_nt", (1 + 1 / 2.25) / 2),  # one of the two gradients
+        ("volta_scudnn_winograd_128x128", "elementwise", 1 / 2.25),
+        ("winograd_nonfused", "", 1 / 4),
+        ("winograd4x4", "", 1 / 4),
+        ("winograd_nonfused", "volta_sgemm_64x64_nt", 1 / 4),  # the products of this algorithm
+    ],
+)
+def test_multiplications_of_winograd_gradients(kernel: str, second: str, needed: float) -> None:
+    """Two products of 7.40 GFLOP each in 1 ms."""
+    shapes, dtypes = "32,64,56,56;32,64,56,56;64,64,3,3", ";".join(["float32"] * 3)
+    row = one_op("aten::convolution_backward", shapes, dtypes, 1000, kernel, second=second)
+    assert row.winograd and not row.flops_bounded and row.tflops == pytest.approx(14.80, rel=1e-3)
+    assert row.flops_share == pytest.approx(14.80 * needed / 15.7, rel=1e-3)
 
 
 def test_flops_of_attention_by_layout() -> None:

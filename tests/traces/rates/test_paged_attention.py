@@ -27,6 +27,15 @@ _LATENT: Shape = (1000, 1, 1, 576)
             id="FlashInfer, decoding of 3 sequences with 10 pages of 16 tokens",
         ),
         pytest.param(
+            "paged_run", ((3, 7), (3, 12, 128), _PAGES, _PAGES, (4,), (10,)),
+            2 * 12 * 10 * 16 * 256, 2 * (2 * 3 * 12 * 128 + 10 * 16 * 4 * 256),
+            id="a matrix before the query, and no list of last pages",
+        ),
+        pytest.param(
+            "paged_run", ((3, 12, 128), _PAGES, _PAGES, (3,), (10,)), 0, None, id="the first list does not end with a total",
+        ),
+        pytest.param("paged_run", ((3, 12, 128), _PAGES, _PAGES, (4,)), 0, None, id="no list of pages"),
+        pytest.param(
             "mha_batch_prefill", ((100, 32, 128), _SLOTS, _SLOTS, (6,), (6,), (700,)),
             0, 2 * (2 * 100 * 32 * 128 + 700 * 8 * 256),
             id="several sequences of unknown lengths: bytes alone",
