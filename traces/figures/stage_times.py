@@ -33,7 +33,7 @@ class StageError:
 
 def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, StageError]:
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
-    keys = sorted(a.keys() | b.keys(), key=lambda key: min(_order(of, key) for of in (a, b)))
+    keys = sorted(a | b, key=lambda key: min(_order(of, key) for of in (a, b)))
     devices: dict[str, set[str]] = {}
     for name, device in keys:
         devices.setdefault(name, set()).add(device)

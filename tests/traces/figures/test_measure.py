@@ -16,6 +16,7 @@ from traces.figures.measure import (
     busy_by_stream,
     busy_ns,
     clean_evaluations,
+    clean_steps,
     device_time_by_origin,
     evaluation_steps,
     kernel_table,
@@ -32,6 +33,7 @@ from traces.figures.measure import (
     ran_under_profiler,
     steady_steps,
     window_ns,
+    work_of_steps,
 )
 from traces.figures.phase_medians import phase_medians
 from traces.kineto import read_kineto
@@ -133,6 +135,15 @@ def test_work_without_a_launch_is_placed_by_its_start_time() -> None:
     assert launch_steps(trace)[2] == 0 and names == ["forward", "loss", "backward"]
 
 
+def test_work_of_steps_has_a_known_launch() -> None:
+    trace = training(steps=2)
+    trace.device.launch[:3] = [NONE, 0, NONE]
+    launch = trace.device.launch.tolist()
+    for steps, rows in (([0], [1, 3, 4]), ([1], [5, 6, 7, 8, 9]), ([], [1, 3, 4, 5, 6, 7, 8, 9])):
+        found, calls = work_of_steps(trace, np.array(steps, dtype=np.int64))
+        assert (found.tolist(), calls.tolist()) == (rows, [launch[row] for row in rows])
+
+
 def test_the_inner_and_outer_op_of_a_launch_are_found() -> None:
     trace = training(steps=2)
     inner = [trace.strings[int(trace.host.name[row])] for row in op_of(trace)[:5]]
@@ -201,6 +212,7 @@ def test_clean_training_steps_are_preferred_to_profiled_and_evaluation_steps() -
         found = steady_steps(trace).tolist(), profiled_steps(trace).tolist()
         assert found == (rows if last else ([0, 1, 2, 3], [0, 1, 2, 3]))
     assert evaluation_steps(trace).tolist() == [0]
+    assert (clean_steps(trace, trains=True).tolist(), clean_steps(trace, trains=False).tolist()) == ([3], [0])
     assert len(steady_steps(Trace())) == 0
 
 
@@ -280,10 +292,10 @@ def test_the_op_of_each_launch_equals_the_one_found_parent_by_parent(outermost: 
         trace = Trace()
         parents = [int(random.integers(NONE, max(row + (random.random() < 0.1), 0))) for row in range(rows)]
         trace.host = HostSpans.of(kind=random.integers(0, 4, rows), parent=parents, name=[NONE] * rows)
-        trace.device = DeviceSpans.of(launch=random.integers(NONE, rows + 2, 20))
+        trace.device = DeviceSpans.of(launch=random.integers(NONE, rows, 20))
         walked = []
         for launch in trace.device.launch.tolist():
-            row, found = launch if launch < rows else NONE, NONE
+            row, found = launch, NONE
             while row >= 0:
                 if trace.host.kind[row] == HostKind.OP:
                     found = row

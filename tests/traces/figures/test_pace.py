@@ -11,8 +11,8 @@ import pytest
 
 from traces.analyses.idle import idle_times
 from traces.figures.bottleneck import PaceLimit, bottleneck
-from traces.figures.pace import MeanStep, device_windows, pace, step_times
-from traces.figures.spread import Spread, median_per_step, noise_floor, period_of, spread
+from traces.figures.pace import MeanStep, device_windows, pace, pace_intervals, step_times
+from traces.figures.spread import Spread, means_of_periods, median_per_step, noise_floor, period_of, spread
 from traces.model.trace import (
     NONE,
     Column,
@@ -312,12 +312,34 @@ def test_a_lag_that_does_not_grow_is_not_falling_behind() -> None:
     assert (of.limit, of.falls_behind_ns) == ("device", 0)
 
 
+@pytest.mark.parametrize(
+    ("completed", "falls_behind_ms"),
+    [
+        ([12, 24, 36, 48, 58], 2),  # the lag grows in three of four steps
+        ([12, 24, 36, 46, 56], 0),  # the lag grows in two of four steps
+    ],
+)
+def test_a_device_falls_behind_if_its_lag_grows_in_three_of_four_steps(completed: list[float], falls_behind_ms: float) -> None:
+    begins = [1, *completed[:-1]]
+    work = [Work(10 * step + 1, begin, end) for step, (begin, end) in enumerate(zip(begins, completed, strict=True))]
+    of = pace(a_trace([(10 * step, 10 * step + 10) for step in range(5)], work))
+    assert of is not None and (of.limit, of.falls_behind_ns) == ("device", falls_behind_ms * MS)
+
+
+def test_intervals_are_those_of_the_side_that_limits_the_pace() -> None:
+    """The GPU works 4 ms per step, and the host takes 2 ms. The steps of rank 1 have no work."""
+    ahead = running_ahead(1)
+    assert ms(pace_intervals(ahead)) == ms(step_times(ahead).device_interval_ns[0]) == [7, 4, 4, 4]
+    work = [Work(2 * step + 0.5, 3 + 4 * step, 7 + 4 * step) for step in range(4)]
+    steps = [(2 * step, 2 * step + 2) for step in range(4)]
+    both = a_trace([*steps, (0, 3), (3, 7)], work, numbers=[0, 1, 2, 3, 0, 1], ranks=[0] * 4 + [1] * 2, devices=(0, 1))
+    assert ms(pace_intervals(both)) == [7, 4, 4, 4, 3, 4]
+    assert ms(pace_intervals(a_trace([(0, 2), (2, 5)]))) == [2, 3]
+
+
 def test_a_trace_without_steps_has_no_pace() -> None:
     assert pace(a_trace([])) is None
     assert device_windows(a_trace([], [Work(1, 2, 3), Work(1, 8, 9)]))[0].total_ns == 7 * MS
-
-
-
 
 
 @pytest.mark.parametrize(
@@ -338,6 +360,12 @@ def test_steps_of_different_lengths_in_turn_count_by_the_mean_of_a_turn(
     values = np.array(times) * 1_000_000
     assert (period_of(values), median_per_step(values)) == (period, middle * 1_000_000)
     assert noise_floor(values) == pytest.approx(noise, abs=0.01)
+
+
+def test_means_of_turns() -> None:
+    assert means_of_periods(np.array([2, 6, 4, 8]), 2).tolist() == [4, 5, 6]
+    assert means_of_periods(np.array([2, 6]), 3).tolist() == [2, 6]  # less than a turn
+    assert means_of_periods(np.array([2, 6]), 2).tolist() == [4]
 
 
 def test_the_mean_of_a_turn_is_compared_however_many_steps_were_recorded() -> None:
@@ -361,6 +389,10 @@ def test_the_mean_step_shows_the_limit_of_steps_that_vary() -> None:
     assert of is not None and (of.pace_ns, of.limit, of.busy_share) == (10 * MS, "device", 0.9)
     assert of.mean == MeanStep(18 * MS, "host", 18 * MS, 0.5, 10 * MS)
     assert bottleneck(of, idle_times(trace), None) == PaceLimit("data", 8 * MS, 8 / 18)
+    # WHEN a second GPU works for 1 ms per step THEN the mean step has the share of the first
+    second = [Work(end - 10, end - 9.5, end - 8.5, device=1) for _, end in steps]
+    both = pace(a_trace(steps, [*work, *second], devices=(0, 0), loader=[(3, 30, 50), (4, 60, 80)]))
+    assert both is not None and both.mean is not None and (both.busy_share, both.mean.busy_share) == (0.9, 0.5)
     # Steps that vary little have no mean step.
     steady = pace(a_trace(steps[:3], work[:3]))
     assert steady is not None and steady.mean is None

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from traces.figures.problems import Severity, problems_of
+from traces.figures.problems import Severity, is_cut, problems_of
+from traces.model.trace import Trace
 
 
 @pytest.mark.parametrize(
@@ -63,3 +64,12 @@ def test_every_counted_kind_of_problem_has_a_sentence() -> None:
         for count in (1, 2):
             text = problems_of({kind: count}, 1)[0].text
             assert "of the kind" not in text and not re.search(r"[\[\]{}|]", text), kind
+
+
+@pytest.mark.parametrize(
+    ("problem", "cut"),
+    [("truncated-file", True), ("truncated-gzip", True), ("lost-kernel", False), ("trailing-comma", False), ("new", False)],
+)
+def test_only_a_file_without_its_end_is_cut(problem: str, cut: bool) -> None:
+    assert is_cut(Trace(problems={problem: 1})) is cut
+    assert is_cut(Trace(problems={problem: 1, "zero-timestamp": 1})) is cut

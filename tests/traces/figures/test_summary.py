@@ -12,7 +12,7 @@ from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, tr
 from traces.figures.phase_medians import PhaseMedians
 from traces.figures.summary import summarize
 from traces.kineto import read_kineto
-from traces.model.trace import Ending, StepKind, Trace
+from traces.model.trace import Device, Ending, StepKind, Trace
 from tui.text.info import info_text
 
 
@@ -136,3 +136,9 @@ def test_counts_and_busy_time_agree_with_the_index(shared_traces: Path, name: st
     counts = summary.counts
     assert (counts.kernels, counts.copies, counts.memory_events) == (kernels, copies, memory_events)
     assert round(summary.gpu_busy_ns / 1e6, 3) == busy_ms
+
+
+def test_gpus_without_a_name() -> None:
+    named, unnamed = Device(0, 0, "Tesla T4"), Device(0, 1, "")
+    assert summarize(Trace(devices=[named, unnamed])).gpu_names == "Tesla T4, an unnamed GPU"
+    assert summarize(Trace(devices=[named, named])).gpu_names == "Tesla T4" and summarize(Trace()).gpu_names == "no GPU"
