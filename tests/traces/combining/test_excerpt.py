@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from traces.chrome.export import export_chrome
 from traces.combining.excerpt import between
 from traces.kineto import read_kineto
 from traces.model import invariants as checks
-from traces.model.trace import Trace
+from traces.model.trace import Device, DeviceSpans, HostSpans, Thread, Trace
 
 WHOLE = training(steps=4)
 BEGIN = int(WHOLE.steps.start_ns[0])
@@ -59,3 +60,15 @@ def test_an_excerpt_can_be_exported_and_imported(tmp_path: Path) -> None:
     found = between(WHOLE, int(WHOLE.steps.start_ns[2]), int(WHOLE.steps.end_ns[2]))
     (file,) = export_chrome(found, tmp_path / "x.json")
     assert sorted(names(read_kineto(file), "device")) == sorted(names(found, "device"))
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "inside"),
+    [(0, 10, False), (0, 11, True), (19, 30, True), (20, 30, False), (10, 10, True), (9, 9, False), (20, 20, False)],
+)
+def test_the_excerpt_begins_at_the_first_nanosecond_and_ends_before_the_last(start_ns: int, end_ns: int, inside: bool) -> None:
+    trace = Trace(devices=[Device(0, 0, "GPU")], threads=[Thread(0, 1, "main", "main")])
+    trace.host = HostSpans.of(start_ns=[1], duration_ns=[1])
+    trace.device = DeviceSpans.of(start_ns=[start_ns], duration_ns=[end_ns - start_ns], launch=[0])
+    found = between(trace, 10, 20)
+    assert (len(found.device), len(found.host), found.device.launch.tolist()) == ((1, 1, [0]) if inside else (0, 0, []))

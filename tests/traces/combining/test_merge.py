@@ -411,3 +411,27 @@ def test_ops_before_the_batch_wait_are_not_loading_in_clean_steps() -> None:
     assert fault(trace) is None and phase_times(trace)["loader"].host_ns.tolist() == [400, 500, 300, 500, 500]
     for step in range(5):
         assert sum(took_ns for *_, took_ns in told[step]) == 1000
+
+
+def test_reads_of_several_values_stay_separate_reads() -> None:
+    one, two = made([0], [800], [StepKind.STEADY]), made([0], [800], [StepKind.STEADY])
+    one.values = Values.of(step=[0] * 3, read=[0, 0, 4], value=[1, 2, 3])
+    two.values = Values.of(step=[0] * 3, read=[1, 2, 2], value=[4, 5, 6])
+    assert merge_ranks([one, two]).values.read.tolist() == [0, 0, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "profiled", "merged"),
+    [
+        (Thread(0, 2, "", "other"), Thread(0, 2, "autograd", "backward"), Thread(0, 2, "autograd", "backward")),
+        (Thread(0, 2, "mine", "other"), Thread(0, 2, "autograd", "backward"), Thread(0, 2, "mine", "backward")),
+        (Thread(0, 2, "mine", "backward"), Thread(0, 2, "autograd", "other"), Thread(0, 2, "mine", "backward")),
+    ],
+)
+def test_a_profile_names_threads_that_the_recorder_does_not_know(recorded: Thread, profiled: Thread, merged: Thread) -> None:
+    recording = made([0, 1000], [800, 900], [StepKind.STEADY, StepKind.PROFILED])
+    profile = profile_of(recording, [1])
+    recording.threads = [*recording.threads, recorded]
+    profile.threads = [Thread(0, 77, "python", "main"), profiled, Thread(0, 3, "new", "other")]
+    found = with_profile(recording, profile, [1]).threads
+    assert found == [Thread(0, 1, "python", "main"), merged, Thread(0, 3, "new", "other")]

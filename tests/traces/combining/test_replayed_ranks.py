@@ -95,3 +95,8 @@ def test_recordings_of_one_process_after_each_other_are_its_cycles(later_us: int
     assert cycles_of([first, second], [("a.json", None), ("b.json", None)]) == [[0], [1]]
     second.threads = [Thread(0, 101, "main", "main"), second.threads[1]]
     assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)]) == [[0], [1]]  # another process
+
+
+def test_a_process_stands_for_its_lowest_rank() -> None:
+    both = replace(as_rank(0, 0), runs={2: Run(), 1: Run()})
+    assert process_of_each_rank({5: as_rank(0, 0), 7: both, 9: replace(as_rank(0, 0), runs={})}, main=5) == {0: 5, 1: 7}
