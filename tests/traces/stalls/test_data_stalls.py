@@ -41,6 +41,13 @@ def loading(cpu_ms: float, pin_ms: float = 0, missed: int = 0) -> Loading:
         (100, 150, 151, 149, Bottleneck.PINNING),
         (100, 100, 160, 0, Bottleneck.STORAGE),
         (100, 150, 220, 0, Bottleneck.STORAGE),
+        # A wait of at most 2 % is not noticeable. Pinning limits the pace if it takes at least 96 % of a step.
+        (100, 102, 102, 0, Bottleneck.GPU),
+        (100, 102.1, 102.1, 0, Bottleneck.PREPARATION),
+        (50, 100, 102, 0, Bottleneck.PREPARATION),
+        (50, 100, 102.1, 0, Bottleneck.STORAGE),
+        (50, 100, 100, 96, Bottleneck.PINNING),
+        (50, 100, 100, 95.9, Bottleneck.PREPARATION),
     ],
 )
 def test_the_last_stage_that_slows_the_pipeline_is_named(
@@ -55,6 +62,24 @@ def test_the_last_stage_that_slows_the_pipeline_is_named(
     assert found.fetch_share == pytest.approx(max(1 - prepared_ms / fetched_ms, 0), abs=0.001)
     assert found.gpu.samples_per_s == pytest.approx(64 / gpu_ms * 1000, rel=0.001)
     assert found.data_set_bytes == 10_000 * 100_000
+
+
+def test_figures_of_one_batch() -> None:
+    cached = replace(loading(400, pin_ms=5), pin_cpu_ns=30 * 3 * MS, wall_ns=30 * 450 * MS)
+    found = stalls_of(run_of(100), run_of(200), [cached], 2, [], run_of(300), [loading(400, missed=4_000_000)])
+    assert (found.batch_samples, found.step_batches, found.workers, found.taken_cores) == (64, 1, 2, 0)
+    assert (found.batch_cpu_ns, found.batch_wall_ns) == (400 * MS, 450 * MS)
+    assert (found.batch_pin_ns, found.batch_pin_cpu_ns) == (5 * MS, 3 * MS)
+    assert (found.batch_bytes, found.batch_missed_bytes) == (6_400_000, 4_000_000)
+    assert found.estimated_share == 0 and found.notes == []
+
+
+def test_workers_of_a_new_epoch_follow_those_of_the_epoch_before() -> None:
+    """Each of two workers fetches ten batches in 10 ms. In the next epoch, two new workers need 20 ms. The first 8 of 40 steps
+    are not measured: (12 x 10 + 20 x 20) / 32 = 16.25 ms."""
+    fetched = [Loading(batches=1, samples=64, cpu_ns=10 * MS, workers=2, process=1 + at % 2) for at in range(20)]
+    fetched += [Loading(batches=1, samples=64, cpu_ns=20 * MS, workers=2, process=3 + at % 2) for at in range(20)]
+    assert stalls_of(run_of(5, steps=40), run_of(20, steps=40), fetched, 2, []).batch_cpu_ns == 16_250_000
 
 
 def test_the_workers_and_the_disk_rate_that_end_the_stalls_are_found() -> None:

@@ -85,3 +85,11 @@ def test_only_the_requested_steps_are_averaged() -> None:
     ahead = loaded(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))
     assert ahead.step_ns == pytest.approx(100 * MS, rel=0.01)
     assert loaded(costs, workers=1, cores=2, step_ns=1, steps=range(0, 2)).step_ns == pytest.approx(1000 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize(("read_bytes", "seeks", "batch_ms"), [(0, 7, 7), (0, 16, 16), (5_000_000, 0, 5), (5_000_000, 13, 18)])
+def test_each_seek_of_a_batch_costs_its_latency(read_bytes: int, seeks: int, batch_ms: int) -> None:
+    """A disk of 1 GB/s takes 1 ms per seek. The script and the CPU take less."""
+    disk = Disk(1e9, latency_ns=MS)
+    run = loaded(BatchCost(1000, read_bytes, seeks), workers=2, cores=2, step_ns=MS, disk=disk)
+    assert run.step_ns == pytest.approx(batch_ms * MS, rel=0.01)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
-from traces.stalls.storage_server import Loading, StorageClient, StorageServer
+from traces.stalls.storage_server import Loading, StorageClient, StorageServer, dropped_from_cache
 
 
 def test_a_read_waits_for_the_disk_and_a_cached_one_does_not(tmp_path: Path) -> None:
@@ -71,3 +71,26 @@ def test_a_server_that_has_ended_is_reported(tmp_path: Path) -> None:
         client = StorageClient(tmp_path / "s")
     with pytest.raises((ConnectionError, FileNotFoundError)):
         client.read("a", 10, 1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "dropped"),
+    [([BlockingIOError], True), ([None, BlockingIOError], True), ([None, None], False), ([OSError], None)],
+)
+def test_a_file_is_dropped_if_its_first_page_is_not_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: list[type[OSError] | None], dropped: bool | None
+) -> None:
+    """The operating system answers once after each attempt to drop the file."""
+    left = list(answers)
+
+    def preadv(*_: object) -> int:
+        answer = left.pop(0)
+        if answer is not None:
+            raise answer
+        return 1
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    (tmp_path / "a").write_bytes(bytes(10))
+    with open(tmp_path / "a", "rb") as file:
+        assert dropped_from_cache(file.fileno()) is dropped
+    assert not left
