@@ -68,7 +68,7 @@ class QueueLength:
 
 def launched_rows(trace: Trace) -> Column:
     rows = work_rows(trace)
-    return rows[trace.device.launch[rows] != NONE]
+    return np.asarray(rows[trace.device.launch[rows] != NONE])
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
