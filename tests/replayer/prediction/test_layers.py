@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from replayer.cost_model.constants import BUCKET_BYTES
 from replayer.prediction.layers import layers_of
 from tests.replayer.recordings import Op, make_recording
-from traces.model.trace import Trace
+from traces.model.trace import NONE, Strings, Trace
 
 Shape = tuple[int, ...]
 
@@ -67,3 +68,37 @@ def test_the_parameters_of_a_layer(op: str, shapes: tuple[Shape, ...], weights: 
     assert [layer.weights for layer in found] == ([] if weights is None else [weights])
     if weights is not None:
         assert found[0].parameter_bytes == 4 * sum(of[0] * (of[1] if len(of) > 1 else 1) for of in weights)
+
+
+def nested() -> Trace:
+    """A linear layer whose op contains other ops, of which the product has the same weight, and another layer after it."""
+    inner = [Op("aten::t", 1, 1, shapes=((4, 8),)), Op("aten::addmm", 3, 4, kernel=(6, 5), shapes=((4,), (32, 8), (8, 4)))]
+    outer = Op("aten::linear", 0, 9, shapes=((32, 8), (4, 8), (4,)), children=inner)
+    return make_recording([("forward", 0, 30)], [outer, Op("aten::mm", 12, 4, kernel=(20, 5), shapes=((32, 4), (4, 2)))])
+
+
+def test_an_op_within_a_layer_is_no_other_layer() -> None:
+    trace = nested()
+    found = layers_of(trace)
+    assert [trace.strings[int(trace.host.name[layer.row])] for layer in found] == ["aten::linear", "aten::mm"]
+    assert [layer.parameter_bytes for layer in found] == [4 * (4 * 8 + 4), 4 * 4 * 2]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "item_bytes"), [("float16;float16", 2), ("int64;float64", 8), ("float64;int64", 8), ("", 4)]
+)
+def test_the_parameters_of_a_layer_have_the_dtype_of_its_last_floating_tensor(dtypes: str, item_bytes: int) -> None:
+    trace = products((8, 4))
+    trace.host.dtypes[:] = trace.strings.add(dtypes) if dtypes else NONE
+    assert [layer.parameter_bytes for layer in layers_of(trace)] == [8 * 4 * item_bytes]
+
+
+def test_the_first_text_of_a_trace_may_be_shapes() -> None:
+    """Texts are numbered from 0, and a missing text is -1."""
+    trace = products((8, 4))
+    renumbered = Strings(["32,8;8,4"])
+    trace.host.name = np.array([renumbered.add(trace.strings[name]) for name in trace.host.name.tolist()])
+    trace.phases.name = np.array([renumbered.add(trace.strings[name]) for name in trace.phases.name.tolist()])
+    trace.host.shapes = np.where(trace.host.shapes == NONE, NONE, renumbered.add(trace.strings[int(trace.host.shapes.max())]))
+    trace.strings = renumbered
+    assert [layer.weights for layer in layers_of(trace)] == [((8, 4),)]

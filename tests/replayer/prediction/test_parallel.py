@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.prediction.parallel import left_after_backward_ns
+from replayer.cost_model.collective_costs import CollectiveCosts
+from replayer.prediction.conditions import Conditions
+from replayer.prediction.parallel import distributed, left_after_backward_ns
+from tests.traces.handmade import training
 
 BUCKETS = st.lists(st.tuples(st.integers(1, 1 << 25), st.integers(0, 10_000_000)), min_size=1, max_size=8)
 
@@ -23,3 +27,17 @@ def test_a_long_backward_pass_hides_every_all_reduce_except_the_last() -> None:
     assert left_after_backward_ns(1_000_000.0, [(10, 1_000), (10, 1_000), (10, 2_000)]) == 2_000
     assert left_after_backward_ns(0.0, [(10, 1_000), (10, 1_000)]) == 2_000
     assert left_after_backward_ns(1_000_000.0, []) == 0
+
+
+@pytest.mark.parametrize(
+    ("parameters_mib", "buckets_mib"), [(1, [1]), (2, [1, 1]), (26, [1, 25]), (60, [1, 25, 25, 9]), (51, [1, 25, 25])]
+)
+def test_gradients_are_summed_in_a_first_bucket_of_1_mib_and_buckets_of_25_mib(
+    parameters_mib: int, buckets_mib: list[int]
+) -> None:
+    trace = training()
+    found = distributed(trace, Conditions(nproc=4, link_gbps=10.0), 1e6, parameters_mib << 20)
+    costs = CollectiveCosts(trace.devices[0].name, 10.0)
+    took = [costs.next("all_reduce", mib << 20, 4).duration_ns for mib in buckets_mib]
+    assert found.parts_ns["all-reduce"] == sum(took)
+    assert found.moved_bytes == 2 * 3 / 4 * (parameters_mib << 20)  # a ring of four

@@ -92,6 +92,23 @@ def test_another_sequence_length_changes_length_and_length_squared_dimensions() 
     assert known.for_batch(64, "addmm", ((512,), (2272, 128), (128, 512))) == ((512,), (8192, 128), (128, 512))
 
 
+@pytest.mark.parametrize(
+    ("size", "in_rows", "in_columns"),
+    [(8, 16, 16), (9, 17, 17), (36, 136, 136), (28, 120, 120), (24, 48, 48), (27, 51, 27), (7, 7, 7)],
+)
+def test_sizes_that_count_tokens_pairs_and_extra_tokens_grow_with_the_length(size: int, in_rows: int, in_columns: int) -> None:
+    """GIVEN length 8 WHEN it becomes 16 THEN 8 * 9 / 2 pairs become 16 * 17 / 2, and 8 * 7 / 2 become 16 * 15 / 2."""
+    known = BatchShapes(1, [], (8, 16))
+    assert known.for_batch(1, "softmax", ((size, size),)) == ((in_rows, in_columns),)
+    assert known.for_batch(1, "softmax", ((size, size),), "optimizer") == ((size, size),)
+
+
+def test_one_recorded_sample_grows_in_the_first_dimension() -> None:
+    single = BatchShapes(1, [])
+    assert single.for_batch(3, "add", ((4, 1), (4,))) == ((12, 1), (4,))
+    assert BatchShapes(32, []).for_batch(64, "addmm", ((8,), (32, 8))) == ((8,), (64, 8))  # one matrix is no product
+
+
 def test_a_length_of_sequence_plus_one_token_scales_with_the_sequence() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
     assert known.for_batch(64, "softmax", ((256, 1, 72),)) == ((512, 1, 129),)
@@ -193,6 +210,57 @@ def test_every_figure_is_reported_as_an_estimate(tmp_path: Path, capsys: pytest.
 def test_command_line_conditions_are_parsed() -> None:
     given = conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0)
     assert given == Conditions("A100", 64, 0, (512, 1024), 0, 4, "ddp", 50.0, 2.0)
+
+
+@pytest.mark.parametrize(("length", "accepted"), [("2=1", True), ("1=2", False), ("2=0", False), ("2", False), ("a=2", False)])
+def test_a_length_of_one_token_cannot_be_scaled(length: str, accepted: bool) -> None:
+    options = ("A100", 1, length, 1, 1, None, 1.0, 1)
+    if accepted:
+        assert conditions_of(*options).length == (2, 1)
+    else:
+        with pytest.raises(TraceError, match="give the recorded and the new length"):
+            conditions_of(*options)
+
+
+@pytest.mark.parametrize("several", [{"gpus": 2, "nproc": 1}, {"gpus": 1, "nproc": 2}])
+def test_one_gpu_or_one_process_is_no_second_kind_of_parallelism(several: dict[str, int]) -> None:
+    given = conditions_of("A100", None, "", several["gpus"], several["nproc"], None, 1.0)
+    assert (given.gpus, given.nproc) == (several["gpus"], several["nproc"])
+
+
+def test_one_gpu_adds_no_error_of_parallelism() -> None:
+    alone, one_gpu, one_rank = (
+        predict(training(), Conditions("Tesla T4", **several)).expected_error for several in ({}, {"gpus": 1}, {"nproc": 1})
+    )
+    assert alone == one_gpu == one_rank
+
+
+def test_the_throughput_is_the_batch_by_the_step() -> None:
+    prediction = predict(training(), Conditions("Tesla T4"))
+    step = replace(prediction.step, predicted_ns=2e6)
+    assert replace(prediction, batch=32, step=step).samples_per_s == pytest.approx(16_000)
+    assert replace(prediction, batch=0, step=step).samples_per_s is None
+    assert replace(prediction, batch=32, step=replace(step, predicted_ns=0.0)).samples_per_s is None
+
+
+def test_a_replay_of_a_prediction_has_the_origin_of_most_of_the_predicted_time() -> None:
+    prediction = predict(training(), Conditions(gpu="Tesla T4"))
+    shares = {"recorded": 0.6, "curve": 0.1, "data sheet": 0.3}
+    matched = training()
+    matched.device.origin[:] = Origin.EXACT
+    replayed = as_estimated(matched, replace(prediction, origins=shares))
+    assert set(replayed.device.origin.tolist()) == {Origin.ROOFLINE}
+
+
+def test_a_recording_of_a_later_rank_keeps_its_rank() -> None:
+    recorded = training()
+    recorded.devices = [replace(device, rank=1) for device in recorded.devices]
+    recorded.threads = [replace(thread, rank=1) for thread in recorded.threads]
+    for table in (recorded.steps, recorded.batches):
+        table.rank[:] = 1
+    recorded.runs = {1: recorded.run_of(0)}
+    assert recorded.ranks == [1]
+    assert set(predict(recorded, Conditions(gpu="Tesla T4")).trace.runs) == {1}
 
 
 def test_a_replay_of_a_prediction_has_no_exact_times(tmp_path: Path) -> None:
