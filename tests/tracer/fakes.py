@@ -22,13 +22,13 @@ from traces.script.step_rule import Optimizers
 class FakeClock:
     """`now_ns` is what the test says; each look costs nothing."""
 
-    offset_ns = 0
+    offset_ns = 0  # from `perf_ns` to `now_ns`
 
     def __init__(self, now_ns: int = 1_000_000) -> None:
         self.ns = now_ns
 
     def now_ns(self) -> int:
-        return self.ns
+        return self.ns + self.offset_ns
 
     def perf_ns(self) -> int:
         return self.ns

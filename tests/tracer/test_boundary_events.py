@@ -58,6 +58,16 @@ def test_reading_events_never_blocks_the_host() -> None:
     assert (here.clock.ns, event.time_ns) == (1_000_000, NONE)
 
 
+def test_events_are_done_between_their_end_and_their_reading() -> None:
+    here = Events()
+    here.cuda.launch(5_000)
+    events = [here.take(), here.take()]
+    assert not here.events.are_done([]) and not here.events.are_done(events)
+    here.clock.ns += 5_000
+    assert here.events.are_done(events)
+    assert here.events.read_finished(events) and not here.events.are_done(events)
+
+
 def test_a_pending_event_narrows_the_offset_of_the_gpu_clock() -> None:
     """GIVEN a GPU that is never idle WHEN the host finds it busy at 4 000 ns THEN it was busy until then."""
     here = Events(0)

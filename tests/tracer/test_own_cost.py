@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import time
 from typing import Any
 
 import pytest
 
 from tests.tracer.fakes import FakeClock
+from tracer.device.clock import EpochClock
 from tracer.own_cost import OwnCost, costed
 from traces.script.script_hooks import ModuleCalls
 
@@ -102,6 +104,8 @@ def test_the_cost_of_wrappers_is_measured_and_added(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(ModuleCalls, "within", [ModuleCalls.within[0] + 5])
     costly.cost.steps_ended(2)
     assert costly.cost.per_step_ns == round((4 + 4 * 1 + 5 * 3) / 2)
+    costly.cost.steps_ended(1)  # without a call
+    assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (0, 4 + 4 * 1 + 5 * 3)
 
 
 def test_overhead_that_occurs_once_is_not_part_of_a_steps_overhead() -> None:
@@ -125,3 +129,24 @@ def test_a_single_append_counts_as_set_up() -> None:
         costly.work(20)
         costly.cost.steps_ended(2)
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (10, 390)
+
+
+def test_an_interrupted_round_does_not_change_the_measured_cost_of_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a clock that advances by 1 ns per reading, and by 5 us between the first two readings."""
+    clock = FakeClock()
+    ticks = itertools.chain([0], itertools.count(5_000))
+    monkeypatch.setattr(clock, "perf_ns", lambda: next(ticks))
+    costly = Costly(clock)
+    costly.cost.measure_wrappers(lambda call: call)
+    costly.cost.steps_ended(1)
+    for _ in range(100):
+        costly.work(0)  # 1 ns by the clock, and 1 ns that the clock does not show
+    costly.cost.steps_ended(1)
+    assert costly.cost.per_step_ns == 200
+
+
+def test_the_clock_shows_unix_time() -> None:
+    clock = EpochClock()
+    before_ns, shown_ns, after_ns = time.time_ns(), clock.now_ns(), time.time_ns()
+    assert before_ns - 10**9 < shown_ns < after_ns + 10**9  # the computer's time may be corrected meanwhile
+    assert clock.now_ns() >= shown_ns

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.fake_torch import USUAL_WORKSPACE_BYTES, FakeTorch
+from tests.fake_torch import A6000, USUAL_WORKSPACE_BYTES, FakeTorch
 from tracer.device.device_access import DeviceAccess
 from tracer.provenance import ProcessFacts, without_paths
 from tracer.state import Profiles
@@ -100,3 +100,50 @@ def test_an_allocated_block_of_the_size_of_a_workspace_counts_as_held_by_cublas(
     facts.device_row(0)
     facts.at_end(DeviceAccess(recorded.cuda, (), Profiles()))
     assert facts.machine().cublas_bytes == held_bytes
+
+
+@pytest.mark.parametrize(("of_torch", "of_cudnn"), [(False, False), (True, False), (False, True), (True, True)])
+def test_a_run_is_deterministic_if_torch_or_cudnn_is(monkeypatch: pytest.MonkeyPatch, of_torch: bool, of_cudnn: bool) -> None:
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: of_torch)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", of_cudnn)
+    assert ProcessFacts(torch, 0, RecordConfig()).machine().settings.deterministic is (of_torch or of_cudnn)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, None),
+        ({"PYTORCH_ALLOC_CONF": "a:1"}, "a:1"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "b:2"}, "b:2"),
+        ({"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "b:2"}, "a:1"),
+    ],
+)
+def test_the_new_name_of_the_allocators_settings_comes_first(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], kept: str | None
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert ProcessFacts(torch, 0, RecordConfig()).machine().settings.allocator == kept
+
+
+@pytest.mark.parametrize(("major", "workspace_bytes"), [(8, USUAL_WORKSPACE_BYTES), (9, 32 << 20)])
+def test_the_size_of_a_workspace_depends_on_the_architecture(
+    monkeypatch: pytest.MonkeyPatch, major: int, workspace_bytes: int
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    recorded: Any = FakeTorch(cards=[{**A6000, "major": major}], cublas_bytes=workspace_bytes)
+    facts = ProcessFacts(recorded, 0, RecordConfig())
+    facts.device_row(0)
+    facts.at_end(DeviceAccess(recorded.cuda, (), Profiles()))
+    assert facts.machine().cublas_bytes == workspace_bytes
+
+
+def test_workspaces_are_unknown_while_the_script_records_the_memory_history() -> None:
+    recorded: Any = FakeTorch(cublas_bytes=USUAL_WORKSPACE_BYTES)
+    recorded._C._cuda_isHistoryEnabled = lambda: True
+    facts = ProcessFacts(recorded, 0, RecordConfig())
+    facts.device_row(0)
+    facts.at_end(DeviceAccess(recorded.cuda, (), Profiles()))
+    assert facts.machine().cublas_bytes is None

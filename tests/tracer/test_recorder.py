@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tracer.fakes import Bench, FakeFlightRecorder, FakeStream
+from tests.tracer.fakes import Bench, FakeClock, FakeFlightRecorder, FakeStream
 from tracer.device.device_access import PATIENCE_NS
 from tracer.recording_writer import FIGURES_NS
 from tracer.schedule import Schedule
@@ -49,6 +49,41 @@ def test_a_plain_loop_becomes_steps_of_phases(bench: Bench) -> None:
     assert trace.steps.number.tolist() == [0, 1, 2]
     assert trace.steps.kind.tolist() == [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
     assert phases_of(trace, 1) == [("loader", 10), ("forward", 100), ("loss", 10), ("backward", 200), ("optimizer", 30)]
+
+
+def test_steps_begin_at_unix_time_wherever_the_monotonic_clock_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts_ns = []
+    for offset_ns in (0, 7_000):
+        monkeypatch.setattr(FakeClock, "offset_ns", offset_ns)
+        bench = Bench(tmp_path)
+        for _ in range(6):
+            bench.train_step()
+        starts_ns.append(recorded(bench).steps.start_ns)
+    assert (starts_ns[1] - starts_ns[0]).tolist() == [7_000] * 6
+
+
+def test_calls_that_take_no_time_are_no_overhead(bench: Bench) -> None:
+    for _ in range(12):
+        bench.train_step()
+        bench.evaluate_batch()
+    cost = bench.recorder.cost
+    assert cost.calls >= 12 * 8 and (cost.spent_ns, cost.per_step_ns, cost.set_up_ns) == (0, 0, 0)
+
+
+def test_the_overhead_of_all_steps_and_of_the_set_up_is_all_time_of_the_recorder(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIVEN a clock that advances by 1 ns per reading, and whose every 20th step waits until the file is written."""
+    ticks = itertools.count()
+    monkeypatch.setattr(bench.clock, "perf_ns", lambda: bench.clock.ns + next(ticks))
+    cost, steps = bench.recorder.cost, 80
+    monkeypatch.setattr(cost, "perf_ns", bench.clock.perf_ns)
+    for step in range(1, steps + 1):
+        if step % 20 == 0:
+            bench.run(FLUSH_NS)
+        bench.train_step()
+    assert 10 < cost.per_step_ns < 200 and cost.set_up_ns < 400
+    assert (cost.spent_ns - cost.set_up_ns) / cost.per_step_ns == pytest.approx(steps, rel=0.1)
 
 
 def test_phases_tile_their_steps_and_steps_follow_one_another(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,3 +126,17 @@ def test_all_steps_are_clean_after_the_profiler_has_failed() -> None:
     assert schedule.profile == ""
     assert kinds(schedule, [False, True, False]) == [StepKind.STEADY, StepKind.EVALUATION, StepKind.STEADY]
     assert schedule.profile == ""
+
+
+@pytest.mark.parametrize(
+    ("profiled", "settled_after"),
+    [(0, 3), (2, None)],
+)
+def test_a_schedule_is_settled_once_all_later_steps_are_clean(profiled: int, settled_after: int | None) -> None:
+    """Three steps of warm-up without a profile, or with a profile that lasts until its end."""
+    schedule = Schedule(warmup=3, clean=4, profiled=profiled)
+    settled = []
+    for _ in range(1, 6):
+        schedule.end_step(False)
+        settled.append(schedule.is_settled)
+    assert settled == [settled_after is not None and step >= settled_after for step in range(1, 6)]
