@@ -102,12 +102,16 @@ def in_wider_dtypes(
     return tree_map_only(torch.Tensor, narrow, result)
 
 
+# The errors that PyTorch's meta kernels raise: no kernel (NotImplementedError is a RuntimeError), checks, and assertions.
+_META_ERRORS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
+
+
 def _result_dtypes(
     func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
 ) -> list[torch.dtype | None] | None:
     """Return the dtypes of the op's results according to PyTorch's meta kernel, or None if the op has no meta kernel."""
     given = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
-    with suppress(Exception):
+    with suppress(*_META_ERRORS):
         meta_args, meta_kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
         made = tree_leaves(func(*meta_args, **meta_kwargs))
         return [leaf.dtype if isinstance(leaf, torch.Tensor) else None for leaf in made]

@@ -29,10 +29,10 @@ _INDICES = (torch.int64, torch.int32, torch.bool)
 def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
     name = _key(func, args, kwargs)
     missing = _kernels().get(name) or _kernels().get(name.replace(".Scalar", ".Tensor"))
-    tensors = [] if not missing else [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+    tensors = _tensors(args) if missing else []
     if not missing or not tensors or tensors[0].layout is not torch.strided:
         return
-    if not all(map(torch.Tensor.numel, tensors)) and name not in _table()["refused_if_empty"]:
+    if _has_empty(tensors) and name not in _table()["refused_if_empty"]:
         return
     dtype = tensors[0].dtype
     pointwise = torch.Tag.pointwise in func.tags
@@ -74,7 +74,8 @@ def refusal_like(
     kernels = _kernels().get(name, {})
     # The measured calls passed no argument `dtype`. With `dtype`, an op may call another CUDA kernel than the measured one.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
-    if _accepts_empty(name, args) or (measured and scalar not in kernels):
+    accepts_empty = name in _table()["accepted_if_empty"]
+    if (accepts_empty and _has_empty(_tensors(args))) or (measured and scalar not in kernels):
         return None
     kernel = kernels.get(scalar) or next(filter(None, kernels.values()), refused[1].replace("_cpu", "_cuda"))
     return no_kernel(kernel, scalar)
@@ -101,9 +102,12 @@ def _any_overload(name: str) -> str:
     return next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
 
 
-def _accepts_empty(name: str, args: Sequence[TorchAny]) -> bool:
-    tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
-    return name in _table()["accepted_if_empty"] and bool(tensors) and not all(map(torch.Tensor.numel, tensors))
+def _tensors(args: Sequence[TorchAny]) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)]
+
+
+def _has_empty(tensors: list[torch.Tensor]) -> bool:
+    return any(tensor.numel() == 0 for tensor in tensors)
 
 
 @cache
