@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from replayer.recording.indexer import RecordingIndexer
+from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.recorded_step import Kernel
+from replayer.recording.recorded_step import Kernel, KernelColumns, RecordedSegment, RecordedStep
+from tests.goldens import assert_golden, in_short
 from tests.replayer.recordings import US, Op, Stage, make_recording
-from traces.model.trace import Collectives, HostSpans, Trace
+from tests.traces.handmade import data_parallel, phase_grained, training
+from traces.figures.measure import launch_steps
+from traces.kineto import read_kineto
+from traces.model.layouts import CHANNELS_LAST
+from traces.model.trace import NONE, UNKNOWN_LIST, Collectives, HostKind, HostSpans, Phases, StepKind, Strings, Trace
 
 
 def _with_all_reduce(*, synchronizes: bool) -> Trace:
@@ -63,3 +76,165 @@ def test_unrecorded_ops_are_slower_on_a_slow_rank() -> None:
     shapes = ((512, 512), (512, 512))
     usual, slow = (RecordedRun.of(trace, 0, slowdown).costs.estimate("mm", shapes, "float32") for slowdown in (1, 2))
     assert slow.ns == 2 * usual.ns
+
+
+def partly_profiled() -> Trace:
+    """Phases with the times of CUDA events in every step, and kernels in the second and the last step."""
+    trace = training(jitter_us=(0, 3))
+    trace.steps.kind[[1, -1]] = StepKind.PROFILED
+    for row in range(len(trace.phases)):
+        trace.phases.device_start_ns[row] = trace.phases.start_ns[row] + 40_000
+        trace.phases.device_end_ns[row] = trace.phases.end_ns[row] + 90_000
+    kept = np.isin(launch_steps(trace), [1, len(trace.steps) - 1])
+    trace.device = trace.device.take(kept)
+    return trace
+
+
+def without_steps() -> Trace:
+    trace = training(jitter_us=(0, 3))
+    trace.steps, trace.phases = trace.steps.take([]), trace.phases.take([])
+    return trace
+
+
+GOLDEN = Path(__file__).with_name("golden")
+HANDMADE = {
+    "training": lambda: training(jitter_us=(0, 3)),
+    "phase_grained": phase_grained,
+    "data_parallel": data_parallel,
+    "partly_profiled": partly_profiled,
+    "without_steps": without_steps,
+}
+
+
+def indexed(trace: Trace) -> str:
+    """Each step with its sums, first kernels and ops: number of calls, then sums of their times and kernels."""
+    indexer = RecordingIndexer(trace, 0, RecordedKeys(trace))
+    steps = indexer.lay_out()
+    found: dict[str, Any] = {"steps": len(steps), "launch queue": indexer.launch_queue_depth, "latency": indexer.latency_ns}
+    found |= {f"step {number}": _step(step) for number, step in enumerate(steps[:3])}
+    return in_short(found)
+
+
+def _step(step: RecordedStep) -> dict[str, Any]:
+    columns = KernelColumns.of(step.kernels)._asdict() if step.kernels else {}
+    kernels = {name: [int(column.sum()), *column[:8].tolist()] for name, column in columns.items()}
+    segments = {f"{name} {number}": _segment(segment) for (name, number), segment in step.segments.items()}
+    return {"kind": step.kind, "row": step.row, "kernels": kernels, **segments}
+
+
+def _segment(segment: RecordedSegment) -> dict[str, Any]:
+    figures = {name: getattr(segment, name) for name in ("host_ns", "wait_ns", "device_ns", "beside_ns", "work_ns", "kernels")}
+    ops = {
+        key: [
+            len(calls),
+            *(sum(getattr(call, name) for call in calls) for name in ("start_ns", "end_ns", "after_wait_ns")),
+            sum(sum(call.kernels) for call in calls),
+        ]
+        for key, calls in [*segment.exact.items()][:12]
+    }
+    others = {f"lane {ordinal}": _segment(lane) for ordinal, lane in segment.lanes.items()}
+    named = {"stages": segment.stages, "below ops": segment.below_ops, "equivalent": list(segment.equivalent)}
+    return figures | {name: value for name, value in named.items() if value} | ops | others
+
+
+@pytest.mark.parametrize("name", HANDMADE)
+def test_the_steps_of_a_handmade_recording(name: str) -> None:
+    assert_golden(GOLDEN / f"{name}.txt", indexed(HANDMADE[name]()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a100_event_sync_multi_stream",
+        "a100_particle_fwd_bs32",
+        "gpu_graph_vllm_decode",
+        "h100_transformer_toy",
+        "mi250_minitoy",
+    ],
+)
+def test_the_steps_of_a_real_recording(name: str, shared_traces: Path) -> None:
+    assert_golden(GOLDEN / f"{name}.txt", indexed(read_kineto(shared_traces / f"{name}.json.gz")))
+
+
+Recorded = tuple[str, str | None, str | None, str | None]  # an op's name, shapes, dtypes and layout
+
+
+def keys_of(*calls: Recorded) -> RecordedKeys:
+    """The keys of a recording of these ops, whose shapes, dtypes and layouts are its first texts."""
+    strings = Strings()
+    numbers = [
+        [NONE if text is None else strings.add(text) for text in (shapes, dtypes, layout)]
+        for _, shapes, dtypes, layout in calls
+    ]
+    shapes, dtypes, layouts = ([row[i] for row in numbers] for i in range(3))
+    names = [strings.add(name) for name, *_ in calls]
+    host = HostSpans.of(kind=[HostKind.OP] * len(calls), name=names, shapes=shapes, dtypes=dtypes, layout=layouts)
+    return RecordedKeys(Trace(host=host, strings=strings))
+
+
+SQUARE = ((4, 4),)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "exact"),
+    [
+        ([("aten::mm", "4,4", "float32", None)], "aten::mm|4,4|float32"),
+        ([("aten::mm", "4,4", None, None)], "aten::mm|4,4|"),
+        ([("aten::mm", None, "float32", None)], "aten::mm|?|float32"),
+        ([("aten::add", "4,4", "float32", None), ("aten::mm", "4,4", None, None)], "aten::mm|4,4|"),  # of mm without dtypes
+        ([("aten::add", "4,4", "float32", None), ("aten::mm", "4,4", ";int64", None)], "aten::mm|4,4|"),
+        ([("aten::mm", "4,4", None, None), ("aten::add", "4,4", "float32", None)], "aten::mm|4,4|"),
+        ([("aten::add", "4,4", "float32", None)], "aten::mm|4,4|float32"),  # an op that was not recorded
+        ([("aten::add", "4,4", "float32", None), ("aten::mm", UNKNOWN_LIST, "float32", None)], "aten::mm|?|"),
+    ],
+)
+def test_the_key_of_an_op_has_what_the_recording_has_of_it(recorded: list[Recorded], exact: str) -> None:
+    assert keys_of(*recorded).of_op("aten::mm", SQUARE, "float32").exact == exact
+
+
+def test_a_list_of_tensors_without_shapes_is_matched_by_name() -> None:
+    keys = keys_of(
+        ("aten::mm", "4,4", "float32", None), ("aten::_foreach_add_", None, None, None), ("aten::empty", None, "", None)
+    )
+    assert keys.of_op("aten::_foreach_add_", SQUARE, "float32").exact == "aten::_foreach_add_|?|"
+    assert keys.of_op("aten::empty", SQUARE, "float32").exact == "aten::empty|4,4|float32"  # it takes no list of tensors
+
+
+@pytest.mark.parametrize(
+    ("recorded", "layout", "exact"),
+    [
+        (CHANNELS_LAST, CHANNELS_LAST, "aten::mm|4,4|float32|" + CHANNELS_LAST),
+        (CHANNELS_LAST, "", "aten::mm|4,4|float32"),
+        (None, CHANNELS_LAST, "aten::mm|4,4|float32"),
+    ],
+)
+def test_only_recorded_layouts_are_part_of_a_key(recorded: str | None, layout: str, exact: str) -> None:
+    assert keys_of(("aten::mm", "4,4", "float32", recorded)).of_op("aten::mm", SQUARE, "float32", layout=layout).exact == exact
+
+
+def test_the_direction_of_a_copy_is_part_of_its_key_if_kernels_show_it() -> None:
+    keys = {direction: RecordedKeys(training()).of_op("aten::copy_", SQUARE, "float32", direction) for direction in ("", "h2d")}
+    assert keys["h2d"].named == keys[""].named + "|h2d"
+    plain = keys_of(("aten::copy_", "4,4", "float32", None))
+    assert plain.of_op("aten::copy_", SQUARE, "float32", "h2d") == plain.of_op("aten::copy_", SQUARE, "float32")
+
+
+def test_a_later_phase_has_only_the_time_after_all_earlier_phases() -> None:
+    """GIVEN phases of one device from 0 to 50, 10 to 40, 45 to 70 and 90 to 95 us WHEN device 1 and a phase without times are
+    between them THEN they have 50, 0, 20 and 5 us, and 0, 30, 5 and 0 us beside earlier phases."""
+    trace = phase_grained(1)
+    spans: list[tuple[int, int, int]] = [(0, 0, 50), (0, 10, 40), (1, 20, 60), (0, 45, 70), (0, NONE, NONE), (0, 90, 95)]
+    trace.phases = Phases.of(
+        step=[0] * 6,
+        name=[trace.strings.add("forward")] * 6,
+        start_ns=range(6),
+        duration_ns=[1] * 6,
+        device=[device for device, _, _ in spans],
+        device_start_ns=[begin * US if begin != NONE else NONE for _, begin, _ in spans],
+        device_end_ns=[end * US if end != NONE else NONE for _, _, end in spans],
+    )
+    indexer = RecordingIndexer(trace, 0, RecordedKeys(trace))
+    own = [0, 1, 3, 5]
+    assert (indexer.phase_device_ns[own] // US).tolist() == [50, 0, 20, 5]
+    assert (indexer.phase_beside_ns[own] // US).tolist() == [0, 30, 5, 0]
+    assert (indexer.phase_device_ns[[2, 4]]).tolist() == [40 * US, NONE]
