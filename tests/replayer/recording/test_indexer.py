@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,10 +221,10 @@ def test_the_direction_of_a_copy_is_part_of_its_key_if_kernels_show_it() -> None
 
 
 def test_a_later_phase_has_only_the_time_after_all_earlier_phases() -> None:
-    """GIVEN phases of one device from 0 to 50, 10 to 40, 45 to 70 and 90 to 95 us WHEN device 1 and a phase without times are
-    between them THEN they have 50, 0, 20 and 5 us, and 0, 30, 5 and 0 us beside earlier phases."""
+    """GIVEN phases of one device from 0 to 50, 10 to 40, 45 to 70 and 90 to 95 us WHEN a phase of device 1 and a phase without
+    times are between them THEN they have 50, 0, 20 and 5 us, and 0, 30, 5 and 0 us beside earlier phases."""
     trace = phase_grained(1)
-    spans: list[tuple[int, int, int]] = [(0, 0, 50), (0, 10, 40), (1, 20, 60), (0, 45, 70), (0, NONE, NONE), (0, 90, 95)]
+    spans: list[tuple[int, int, int]] = [(0, 0, 50), (0, 10, 40), (1, 20, 60), (0, 45, 70), (2, NONE, NONE), (0, 90, 95)]
     trace.phases = Phases.of(
         step=[0] * 6,
         name=[trace.strings.add("forward")] * 6,
@@ -238,3 +239,24 @@ def test_a_later_phase_has_only_the_time_after_all_earlier_phases() -> None:
     assert (indexer.phase_device_ns[own] // US).tolist() == [50, 0, 20, 5]
     assert (indexer.phase_beside_ns[own] // US).tolist() == [0, 30, 5, 0]
     assert (indexer.phase_device_ns[[2, 4]]).tolist() == [40 * US, NONE]
+
+
+@pytest.mark.parametrize(("without_launch", "are_from_before"), [(1, True), (2, False), (4, False)])
+def test_fewer_than_half_of_the_kernels_may_be_from_before_the_recording(without_launch: int, are_from_before: bool) -> None:
+    """A kernel without a recorded launch counts as launched 7 us before its start."""
+    ops = [Op("aten::mm", 100 * number, 10, kernel=(100 * number + 50, 5)) for number in range(4)]
+    trace = make_recording([("forward", 0, 500)], ops)
+    trace.device.launch[:without_launch] = NONE
+    indexer = RecordingIndexer(trace, 0, RecordedKeys(trace))
+    assert int(indexer.launched_before.sum()) == (without_launch if are_from_before else 0)
+    waited_ns = (trace.device.start_ns[indexer.work] - indexer.launched_ns).tolist()
+    assert sorted(waited_ns) == [7 * US] * without_launch + [49 * US] * (4 - without_launch)
+
+
+@pytest.mark.parametrize(("on_the_second", "first"), [(10, 0), (11, 1)])
+def test_a_device_with_less_than_a_tenth_of_the_kernels_is_not_the_first(on_the_second: int, first: int) -> None:
+    ops = [Op("aten::mm", 100 * number, 10, kernel=(100 * number + 50, 5)) for number in range(on_the_second + 1)]
+    trace = make_recording([("forward", 0, 2_000)], ops)
+    trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
+    trace.device.device[1:] = 1
+    assert RecordingIndexer(trace, 0, RecordedKeys(trace)).first_ordinal == first
