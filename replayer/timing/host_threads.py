@@ -1,8 +1,8 @@
 """Keeps the virtual time of each CPU thread of the script, and assigns threads to rows of the timeline.
 
-threads = HostThreads()
-thread = threads.begin(now_ns)      # called in the new thread
-threads.use_shared_row(thread, "replica 0")   # the row of the previous step's thread with this name
+    threads = HostThreads()
+    thread = threads.begin(now_ns)      # called in the new thread
+    threads.use_shared_row(thread, "replica 0")   # the row of the previous step's thread with this name
 """
 
 from __future__ import annotations

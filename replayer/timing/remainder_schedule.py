@@ -1,7 +1,7 @@
 """Schedules recorded kernels that no op of the script has launched.
 
-schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
-rows = schedule.play(stream, began_ns)
+    schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
+    rows = schedule.play(stream, began_ns)
 """
 
 from __future__ import annotations
