@@ -93,5 +93,5 @@ def test_texts_are_found_by_index_and_by_content() -> None:
 
 def test_an_event_is_never_enclosed_by_itself_or_by_a_later_event() -> None:
     host = HostSpans.of(parent=[0, 0, 1, 4, NONE])
-    assert host.around.tolist() == [NONE, 0, 1, NONE, NONE]
+    assert host.earlier_parent.tolist() == [NONE, 0, 1, NONE, NONE]
     assert [list(host.outward(row)) for row in range(5)] == [[0], [1, 0], [2, 1, 0], [3], [4]]
