@@ -68,6 +68,7 @@ _NO_ADDOPTS = ("-o", "addopts=")
 _IGNITE = "metrics engine handlers base"
 _MONAI = "losses metrics networks transforms inferers optimizers"
 _TORCHAO = "test_low_bit_optim.py test_ops.py test_utils.py quantization dtypes float8/test_base.py"
+_TORCHRL = "modules objectives data test_distributions.py test_exploration.py test_postprocs.py test_rlhf.py"
 _DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda')"}  # for suites without a choice of devices
 _TIMM = "layers layers_pool layers_drop utils optim"
 SUITES = (
@@ -105,24 +106,24 @@ SUITES = (
     Suite("torchvision", "0.11.0a0", ("test/test_ops.py",), 100, "pytorch/vision fe3118c5, torch._six replaced in the tests"),
     Suite(
         "torchdiffeq",
-        "657943a",
+        "657943ac",
         tuple(f"tests/{name}_tests.py" for name in "api event gradient norm odeint".split()),
         0,
-        "rtqichen/torchdiffeq 657943a",
+        "rtqichen/torchdiffeq 657943ac",
         ".",
     ),
-    Suite("torchsde", "eb3a00e", ("tests",), 60, "google-research/torchsde eb3a00e", "."),
+    Suite("torchsde", "eb3a00e3", ("tests",), 60, "google-research/torchsde eb3a00e3", "."),
     Suite(
         "pytorch-metric-learning",
-        "216a792",
+        "216a792c",
         tuple(f"tests/{name}" for name in "distances losses miners reducers regularizers utils".split()),
         60,
-        "KevinMusgrave/pytorch-metric-learning 216a792",
+        "KevinMusgrave/pytorch-metric-learning 216a792c",
         "src",
         variables={"TEST_DEVICE": "cpu"},
         on_gpu={"TEST_DEVICE": "cuda"},
     ),
-    Suite("skorch", "5db0ddc", ("skorch/tests",), 100, "skorch-dev/skorch 5db0ddc", ".", options=(_NO_ADDOPTS, _NO_ADDOPTS)),
+    Suite("skorch", "5db0ddc9", ("skorch/tests",), 100, "skorch-dev/skorch 5db0ddc9", ".", options=(_NO_ADDOPTS, _NO_ADDOPTS)),
     Suite("e3nn", "2aa7f584", ("tests",), 60, "e3nn/e3nn 2aa7f584", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("ignite", "de08e799", tuple(f"tests/ignite/{name}" for name in _IGNITE.split()), 150, "pytorch/ignite de08e799", "."),
     Suite("captum", "faac0877", tuple(f"tests/{name}" for name in "attr module".split()), 100, "pytorch/captum faac0877", "."),
@@ -136,10 +137,49 @@ SUITES = (
         on_gpu={"SUITE_SETUP": "import torch, botorch.utils.testing as t; t.BotorchTestCase.device = torch.device('cuda')"},
     ),
     Suite("opacus", "4d0ebc84", ("opacus/tests",), 60, "pytorch/opacus 4d0ebc84", "."),
-    Suite("x-transformers", "9252ed79", ("tests",), 100, "lucidrains/x-transformers 9252ed79", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("x-transformers", "9252ed78", ("tests",), 100, "lucidrains/x-transformers 9252ed78", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("MONAI", "d388d1c6", tuple(f"tests/{name}" for name in _MONAI.split()), 120, "Project-MONAI/MONAI d388d1c6", "."),
-    Suite("pytorch_optimizer", "7a076d2f", ("tests",), 80, "kozistr/pytorch_optimizer 7a076d2f", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite(
+        "pytorch_optimizer",
+        "7a076d2f",
+        ("tests",),
+        80,
+        "kozistr/pytorch_optimizer 7a076d2f",
+        ".",
+        (_NO_ADDOPTS, _NO_ADDOPTS),
+        on_gpu=_DEFAULT_DEVICE,
+    ),
     Suite("ao", "36027d82", tuple(f"test/{name}" for name in _TORCHAO.split()), 80, "pytorch/ao 36027d82", "."),
+    Suite(
+        "tensordict",
+        "a1a061e3",
+        tuple(f"test/{name}" for name in "tensordict tensorclass nn utils".split()),
+        150,
+        "pytorch/tensordict a1a061e3",
+        ".",
+        options=(_NO_ADDOPTS, _NO_ADDOPTS),
+    ),
+    Suite(
+        "pyro",
+        "ff6ae1c9",
+        tuple(f"tests/{name}" for name in "distributions infer nn ops optim params poutine".split()),
+        150,
+        "pyro-ppl/pyro ff6ae1c9",
+        ".",
+        on_gpu=_DEFAULT_DEVICE,
+    ),
+    Suite("segmentation_models", "50066163", ("tests",), 80, "qubvel-org/segmentation_models.pytorch 50066163", "."),
+    Suite(
+        "diffusers",
+        "58eb52c0",
+        tuple(f"tests/{name}" for name in "models schedulers others".split()),
+        120,
+        "huggingface/diffusers 58eb52c0",
+        "src",
+    ),
+    Suite("rl", "ae9719f1", tuple(f"test/{name}" for name in _TORCHRL.split()), 120, "pytorch/rl ae9719f1", "."),
+    Suite("open_clip", "89fb801f", ("tests",), 80, "mlfoundations/open_clip 89fb801f", "src", on_gpu=_DEFAULT_DEVICE),
+    Suite("catalyst", "e99f9065", ("catalyst",), 80, "catalyst-team/catalyst e99f9065", "."),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 

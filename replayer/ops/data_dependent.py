@@ -22,6 +22,7 @@ from replayer.recording.values.output_sizes import NONZERO, REPEAT_INTERLEAVE
 from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import KNOWN_LIMIT, allocate, make
 from replayer.tensor.planning.assumed_sizes import assumed_size
+from replayer.tensor.planning.cuda_dtypes import require_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_virtual
 from replayer.tensor.values.known_values import known_values, set_known_values
@@ -137,6 +138,7 @@ class DataDependentOps:
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
         """Run `repeat_interleave`. If the script does not pass `output_size`, the host waits for the device."""
+        require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel
         size = output_size if output_size is not None else self._size(REPEAT_INTERLEAVE, repeats, known, lambda: assume)

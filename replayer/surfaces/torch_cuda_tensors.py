@@ -13,6 +13,7 @@ from types import ModuleType
 import torch
 
 from replayer.tensor.tensor import TYPES, VirtualTensor
+from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -62,6 +63,8 @@ def install(torch_module: ModuleType) -> None:
         convert: TorchAny, self: TorchAny, dtype: TorchAny = None, non_blocking: bool = False, **options: TorchAny
     ) -> TorchAny:
         known = _named(types, dtype)
+        if isinstance(dtype, str) and dtype.startswith("torch.cuda.") and dtype.rpartition(".")[2] not in TYPES:
+            raise ValueError(f"invalid type: '{dtype}'")
         if known is not None:
             return self.to("cuda" if not self.is_cuda else self.device, known.dtype, non_blocking=non_blocking)
         type_name = convert(self, dtype, non_blocking, **options)
@@ -76,6 +79,13 @@ def install(torch_module: ModuleType) -> None:
             torch_module.set_default_dtype(known.dtype)
             torch_module.set_default_device("cuda")
 
+    def new(make: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
+        try:
+            return make(self, *args, **options)
+        except (RuntimeError, TypeError) as error:
+            raise in_words_of_cuda(error) from None
+
+    patch_around(VirtualTensor, new=new)
     patch_around(torch_module.Tensor, type=to_type)
     patch_around(VirtualTensor, type=to_type)
     patch_around(torch_module, set_default_tensor_type=set_default_tensor_type)

@@ -16,7 +16,7 @@ from torch.utils import _device
 from replayer.state import STATE
 from replayer.surfaces.torch_pin_memory import with_pin_memory
 from replayer.tensor.allocation import make_view
-from replayer.tensor.device_args import backend_arguments, backend_device
+from replayer.tensor.device_args import backend_arguments, backend_device, device_of_cuda
 from replayer.tensor.planning.shape_inference import layout_error
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
@@ -69,7 +69,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
     def cuda(self: TorchAny, device: TorchAny = None, non_blocking: bool = False, **kwargs: TorchAny) -> TorchAny:
         if has_torch_function_unary(self):
             return handle_torch_function(tensor_class.cuda, (self,), self, device, non_blocking, **kwargs)
-        device = backend_device("cuda" if device is None else device)
+        device = device_of_cuda(device)
         if self.is_quantized:
             _refuse_quantized(self, device)
         return _moving(to, self, device, non_blocking=non_blocking, **kwargs)

@@ -38,6 +38,18 @@ def backend_device(device: TorchAny) -> TorchAny:
     return _known_to_backend(checked_index(index))
 
 
+def device_of_cuda(device: TorchAny) -> torch.device:
+    """Convert the argument of `Tensor.cuda`. Raise PyTorch's error if the argument is no CUDA device."""
+    made = backend_device("cuda" if device is None else device)
+    if isinstance(made, str):
+        made = torch.device(made)
+    if not isinstance(made, torch.device):
+        raise TypeError(f"cuda(): argument 'device' (position 1) must be torch.device, not {type(made).__name__}")
+    if made.type != BACKEND:
+        raise RuntimeError("Invalid device, must be cuda device")
+    return made
+
+
 @cache
 def _known_to_backend(index: int) -> torch.device:
     return torch.device(BACKEND, index)

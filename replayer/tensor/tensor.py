@@ -31,7 +31,7 @@ from torch.overrides import has_torch_function_unary
 from replayer.errors import NotEmulated
 from replayer.state import STATE
 from replayer.tensor.allocation import Allocation, assign_data, attributes_of, make, make_as, make_view, set_attributes
-from replayer.tensor.device_args import backend_arguments, backend_device
+from replayer.tensor.device_args import backend_arguments, device_of_cuda
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
@@ -164,6 +164,8 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
                 raise RuntimeError("Unimplemented backend SparseCsrCUDA")  # c10/core/Backend.h has no name for this type.
             return f"torch.cuda.{'sparse.' if self.is_sparse else ''}{next(n for n, d in TYPES.items() if d is self.dtype)}"
         if isinstance(dtype, str) and dtype.startswith("torch.cuda."):
+            if dtype.removeprefix("torch.cuda.") not in TYPES:
+                raise ValueError(f"invalid type: '{dtype}'")
             return self.to(TYPES[dtype.removeprefix("torch.cuda.")], non_blocking=non_blocking)
         if isinstance(dtype, str) and dtype.removeprefix("torch.") in TYPES:
             return self.cpu().to(TYPES[dtype.removeprefix("torch.")])
@@ -183,7 +185,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     ) -> torch.Tensor:
         if has_torch_function_unary(self):
             return super().cuda(device, non_blocking=non_blocking, **kwargs)
-        return super().to(backend_device("cuda" if device is None else device), non_blocking=non_blocking, **kwargs)
+        return super().to(device_of_cuda(device), non_blocking=non_blocking, **kwargs)
 
     def pin_memory(self, device: TorchAny = None) -> NoReturn:
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")

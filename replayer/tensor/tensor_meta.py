@@ -23,7 +23,7 @@ _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(\w+)Type\b")
 # Errors for a device's missing kernel. PyTorch raises other NotImplementedErrors on every device.
 LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors)|Meta tensors|meta kernel", re.IGNORECASE)
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
-_DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|'| and |, |!|$)")
+_DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|'| and | but |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1
 LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
@@ -34,7 +34,7 @@ def words_of_cuda(text: str) -> str:
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
 
 
-def in_words_of_cuda(error: RuntimeError) -> RuntimeError:
+def in_words_of_cuda(error: Exception) -> Exception:
     text = words_of_cuda(str(error))
     return error if text == str(error) else type(error)(text)
 

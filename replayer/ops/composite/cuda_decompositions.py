@@ -127,16 +127,26 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> TorchAny:
-    if not query.device == key.device == value.device:
-        raise RuntimeError(
-            f"Expected query, key, and value to have the same device type, but got query.device: {query.device} key.device:"
-            f" {key.device} and value.device: {value.device} instead."
-        )
     if not query.dtype == key.dtype == value.dtype:
         names = [cpp_type(tensor.dtype) for tensor in (query, key, value)]
         raise RuntimeError(
             f"Expected query, key, and value to have the same dtype, but got query.dtype: {names[0]} key.dtype: {names[1]} and"
             f" value.dtype: {names[2]} instead."
+        )
+    if not query.device == key.device == value.device:
+        raise RuntimeError(
+            f"Expected query, key, and value to have the same device type, but got query.device: {query.device} key.device:"
+            f" {key.device} and value.device: {value.device} instead."
+        )
+    if min(tensor.dim() for tensor in (query, key, value)) < 2:
+        raise RuntimeError(
+            f"Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: {query.dim()} key.dim:"
+            f" {key.dim()} and value.dim: {value.dim()} instead."
+        )
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype:"
+            f" {cpp_type(attn_mask.dtype)} and  query.dtype: {cpp_type(query.dtype)} instead."
         )
     if attn_mask is not None and is_causal:
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
@@ -160,6 +170,8 @@ def scaled_dot_product_attention(
     if chosen == EFFICIENT:
         if attn_mask is not None:
             attn_mask = _as_bias(attn_mask, query)
+            if attn_mask.dtype != query.dtype:
+                raise RuntimeError("invalid dtype for bias - should match query's dtype")
             if attn_mask.stride(-1) != 1 or any(stride % _MASK_STEP for stride in attn_mask.stride()[:-1]):
                 columns = attn_mask.size(-1)
                 attn_mask = torch.nn.functional.pad(attn_mask, (0, _MASK_STEP - columns % _MASK_STEP))[..., :columns]

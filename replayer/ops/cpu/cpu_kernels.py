@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from replayer.tensor.planning.shape_rules import require_training
+from replayer.tensor.planning.shape_rules import require_training, svd
 from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
@@ -360,6 +360,7 @@ _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) 
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.histc.default: _histc,
+    aten._linalg_svd.default: svd,
     aten.nansum.default: _nansum,
     **{division: partial(_divide, division) for division in _DIVISIONS},
     aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),

@@ -46,11 +46,26 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
 
 
 def _key(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> str:
-    """Return the op's key in cuda_dtypes.json. If a string argument of the op selects the CUDA kernel, the key ends with the
-    string, as in "scatter_reduce.two amax"."""
+    """Return the op's key in cuda_dtypes.json. If the op has a string argument, the key ends with a string, as in
+    "scatter_reduce.two amax". For a string that was not measured, return the key with the first measured string."""
     name = op_name(func)
-    texts = [value for value in (*args, *kwargs.values()) if isinstance(value, str)]
-    return f"{name} {texts[0]}" if texts and f"{name} {texts[0]}" in _kernels() else name
+    keys = _keys_with_string().get(name)
+    if keys is None:
+        return name
+    defaults = [argument.default_value for argument in func._schema.arguments]
+    text = next((value for value in (*args, *kwargs.values(), *defaults) if isinstance(value, str)), None)
+    if text is None:
+        return name
+    return f"{name} {text}" if f"{name} {text}" in keys else keys[0]
+
+
+@cache
+def _keys_with_string() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for key in _kernels():
+        if " " in key:
+            found.setdefault(key.partition(" ")[0], []).append(key)
+    return found
 
 
 def _has_scalar(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:

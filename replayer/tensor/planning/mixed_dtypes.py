@@ -20,8 +20,9 @@ from replayer.torch_types import TorchAny
 
 _CPP_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
-    torch.bool: "bool", torch.uint8: "unsigned char", torch.int8: "signed char", torch.int16: "short", torch.int32: "int",
-    torch.int64: "long", torch.complex64: "c10::complex<float>", torch.complex128: "c10::complex<double>",
+    torch.bool: "bool", torch.uint8: "unsigned char", torch.int8: "signed char", torch.int16: "short int",
+    torch.int32: "int", torch.int64: "long int", torch.complex64: "c10::complex<float>",
+    torch.complex128: "c10::complex<double>",
 }  # fmt: skip
 
 _UNCOMMON = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
@@ -58,10 +59,43 @@ def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, **_op
         raise RuntimeError(f"addmv input tensors must have the same dtype, but got {found}")
 
 
+def _type_name(tensor: torch.Tensor) -> str:
+    """Return a tensor's type as in C++ error messages, such as "torch.cuda.FloatTensor" or "CUDABoolType"."""
+    if tensor.dtype in (torch.bool, torch.bfloat16) or tensor.is_complex():
+        return f"{tensor.device.type.upper()}{scalar_type(tensor.dtype)}Type"
+    return tensor.type()
+
+
+def _int_mm(one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
+    """See `_int_mm_out_cuda` in ATen/native/cuda/Blas.cpp."""
+    for name, matrix in (("self", one), ("mat2", other)):
+        if matrix.dim() != 2:
+            raise RuntimeError(f"Expected {name} to be of dimension 2 but got {matrix.dim()}")
+    rows, inner, columns = one.size(0), one.size(1), other.size(1)
+    if rows <= 16:
+        raise RuntimeError(f"self.size(0) needs to be greater than 16, but got {rows}")
+    if not inner or inner % 8:
+        raise RuntimeError(f"self.size(1) needs to be greater than 0 and a multiple of 8, but got {inner}")
+    if inner != other.size(0):
+        raise RuntimeError(f"self.size(1) needs to match mat2.size(0) but got {inner} and {other.size(0)}")
+    if not columns or columns % 8:
+        raise RuntimeError(f"mat2.size(1) needs to be greater than 0 and a multiple of 8, but got {columns}")
+    for matrix in (one, other):
+        if matrix.dtype is not torch.int8:
+            raise RuntimeError(f"expected scalar type Char but found {scalar_type(matrix.dtype)}")
+
+
+def _scaled_mm(one: torch.Tensor, *_: object, **_options: object) -> None:
+    if one.is_cuda and torch.cuda.get_device_capability(one.get_device()) < (8, 9):
+        raise RuntimeError(
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+"
+        )
+
+
 def _convolution(data: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: TorchAny) -> None:
     for name, tensor in (("weight", weight), ("bias", bias)):
         if tensor is not None and tensor.dtype != data.dtype and tensor.device == data.device:
-            raise RuntimeError(f"Input type ({data.type()}) and {name} type ({tensor.type()}) should be the same")
+            raise RuntimeError(f"Input type ({_type_name(data)}) and {name} type ({_type_name(tensor)}) should be the same")
     if not data.is_complex() and (not data.is_floating_point() or data.element_size() == 1):
         *_, is_transposed, _output_padding, groups = options
         _refuse_convolution(data, max(data.dim() - 2, 2), transposed=is_transposed, depthwise=1 < groups == data.size(1))
@@ -190,8 +224,9 @@ def _masked_scatter(target: torch.Tensor, _mask: object, source: torch.Tensor) -
         raise RuntimeError(f"masked_scatter_: expected self and source to have same dtypes but got {found}")
 
 
-def _embedding_bag(weight: torch.Tensor, *options: TorchAny) -> None:
-    per_sample = options[5] if len(options) > 5 else None
+def _embedding_bag(weight: torch.Tensor, indices: torch.Tensor, *options: TorchAny) -> None:
+    _require_indices("embedding_bag_cuda", indices)
+    per_sample = options[4] if len(options) > 4 else None
     if per_sample is not None and per_sample.dtype != weight.dtype:
         raise RuntimeError(f"expected scalar type {scalar_type(weight.dtype)} but found {scalar_type(per_sample.dtype)}")
 
@@ -234,6 +269,82 @@ def _index_add(target: torch.Tensor, _dim: int, _index: object, source: torch.Te
 def _nll_loss(_data: torch.Tensor, labels: torch.Tensor, *_options: object) -> None:
     if labels.dtype not in (torch.int64, torch.uint8):
         raise RuntimeError(f"expected target dtype to be Long or Byte, but got {scalar_type(labels.dtype)}")
+
+
+def _nll_loss2d(_data: torch.Tensor, labels: torch.Tensor, *_options: object) -> None:
+    if labels.dtype is not torch.int64:
+        raise RuntimeError(f"expected scalar type Long but found {scalar_type(labels.dtype)}")
+
+
+def _require_indices(checks: str, indices: torch.Tensor) -> None:
+    if indices.dtype not in (torch.int64, torch.int32):
+        raise RuntimeError(
+            "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got"
+            f" {_type_name(indices)} instead (while checking arguments for {checks})"
+        )
+
+
+def _index_select(_data: object, _dim: int, index: torch.Tensor) -> None:
+    if index.dim() > 1:
+        raise RuntimeError("Index is supposed to be an empty tensor or a vector")
+    if index.dtype not in (torch.int64, torch.int32):
+        raise no_kernel("index_select_out_cuda_impl", scalar_type(index.dtype))
+
+
+def _masked_fill(_data: object, mask: torch.Tensor, _value: object) -> None:
+    if mask.dtype is not torch.bool:
+        raise RuntimeError(f"masked_fill only supports boolean masks, but got dtype {scalar_type(mask.dtype)}")
+
+
+def _where(condition: torch.Tensor, *_: object) -> None:
+    if condition.dtype not in (torch.bool, torch.uint8):
+        text = f"but got a tensor with dtype {scalar_type(condition.dtype)}"
+        raise RuntimeError(f"where expected condition to be a boolean tensor, {text}")
+
+
+def _bernoulli(probabilities: torch.Tensor) -> None:
+    if not probabilities.is_floating_point():
+        raise RuntimeError(f"expected probabilities tensor to have floating type, got {scalar_type(probabilities.dtype)}")
+
+
+def _nearest(data: torch.Tensor, *_: object) -> None:
+    if data.dtype is torch.uint8 or (data.is_floating_point() and data.element_size() > 1):
+        return
+    last = data.dim() == 4 and data.size(1) >= 4 and data.is_contiguous(memory_format=torch.channels_last)
+    raise no_kernel(f"upsample_nearest{data.dim() - 2}d_{'nhwc_' if last else ''}out_frame", scalar_type(data.dtype))
+
+
+def _svd(_data: object, _full: bool = False, _vectors: bool = True, *, driver: str | None = None) -> None:
+    if driver not in (None, "gesvd", "gesvdj", "gesvda"):
+        raise RuntimeError(
+            f"torch.linalg.svd: unknown svd driver {driver} in svd_cusolver computation. Check doc at"
+            " https://pytorch.org/docs/stable/generated/torch.linalg.svd.html"
+        )
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, inputs: Sequence[int], lengths: Sequence[int], blank: int = 0, *_: object
+) -> None:
+    """See `ctc_loss_gpu_template` in ATen/native/cuda/LossCTC.cu."""
+    steps, batch, labels = log_probs.shape
+    checks = "(while checking arguments for ctc_loss_gpu)"
+    if not 0 <= blank < labels:
+        raise RuntimeError("blank must be in label range")
+    for name, values in (("input_lengths", inputs), ("target_lengths", lengths)):
+        if len(values) != batch:
+            raise RuntimeError(f"{name} must be of size batch_size")
+    for name, values in (("target_lengths", lengths), ("input_lengths", inputs)):
+        if min(values, default=0) < 0:
+            wrong = next(value for value in values if value < 0)
+            raise RuntimeError(f"Expected {name} to have value at least 0, but got value {wrong} {checks}")
+    longest = max(lengths, default=0)
+    if targets.dim() == 2 and targets.size(1) < longest:
+        raise RuntimeError(
+            f"Expected tensor to have size at least {longest} at dimension 1, but got size {targets.size(1)} for argument #2"
+            f" 'targets' {checks}"
+        )
+    if max(inputs, default=0) > steps:
+        raise RuntimeError(f"Expected input_lengths to have value at most {steps}, but got value {max(inputs)} {checks}")
 
 
 def _lstsq(_left: object, _right: object, _rcond: object = None, *, driver: str | None = None) -> None:
@@ -329,8 +440,24 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     **dict.fromkeys((_aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),
     _aten.view_as_complex.default: _view_as_complex,
     **dict.fromkeys((_aten.index_add.default, _aten.index_add_.default), _index_add),
-    **dict.fromkeys((_aten.nll_loss_forward.default, _aten.nll_loss2d_forward.default), _nll_loss),
+    _aten.nll_loss_forward.default: _nll_loss,
+    _aten.nll_loss2d_forward.default: _nll_loss2d,
     _aten.linalg_lstsq.default: _lstsq,
+    _aten._linalg_svd.default: _svd,
+    _aten._int_mm.default: _int_mm,
+    _aten._scaled_mm.default: _scaled_mm,
+    **({_aten._scaled_mm_v2.default: _scaled_mm} if hasattr(_aten, "_scaled_mm_v2") else {}),
+    _aten.embedding.default: lambda _weight, indices, *_: _require_indices("embedding", indices),
+    _aten.embedding_dense_backward.default: lambda _grad, indices, *_: _require_indices("embedding_backward", indices),
+    _aten.index_select.default: _index_select,
+    **dict.fromkeys((_aten.masked_fill.Scalar, _aten.masked_fill_.Scalar), _masked_fill),
+    **dict.fromkeys((_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor), _masked_fill),
+    _aten.where.self: _where,
+    _aten.bernoulli.default: lambda probabilities, **_: _bernoulli(probabilities),
+    _aten.bernoulli_.Tensor: lambda _data, probabilities, **_: _bernoulli(probabilities),
+    **{getattr(_aten, f"upsample_nearest{dims}d").default: _nearest for dims in (1, 2, 3)},
+    **{getattr(_aten, f"_upsample_nearest_exact{dims}d").default: _nearest for dims in (1, 2, 3)},
+    _aten._ctc_loss.default: _ctc_loss,
     _aten.index_put_.default: _index_put,
     _aten._index_put_impl_.default: _index_put,
 }

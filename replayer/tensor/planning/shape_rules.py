@@ -129,6 +129,11 @@ def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: 
     return solution, residuals, a.new_empty((0,), dtype=torch.int64), a.new_empty((0,))
 
 
+def svd(data: torch.Tensor, full: bool = False, vectors: bool = True, *, driver: str | None = None) -> TorchAny:
+    """Ignore the argument `driver`, which only CUDA supports."""
+    return aten._linalg_svd.default(data, full, vectors)
+
+
 def _second(grad: torch.Tensor, x: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
@@ -172,6 +177,7 @@ RULES: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _second,
     aten.linalg_lstsq.default: _lstsq,
+    aten._linalg_svd.default: svd,
     aten.poisson.default: lambda data, *rest: torch.empty_like(data, memory_format=torch.contiguous_format),
     aten.batch_norm_stats.default: _channel_stats,
     aten.batch_norm_update_stats.default: _channel_stats,

@@ -18,7 +18,7 @@ _NATIVE = "aten/src/ATen/native/cuda"
 
 
 def _outside(values: torch.Tensor | None, low: int, high: int, ignored: int | None = None) -> int | None:
-    if values is None or not values.numel():
+    if values is None or not values.numel() or values.is_complex():
         return None
     wrong = (values < low) | (values >= high)
     if ignored is not None:

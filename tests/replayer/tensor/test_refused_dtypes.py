@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn
 from tests.replayer.fake_gpu import use
 
@@ -142,3 +143,147 @@ def test_only_scalars_are_formatted_as_numbers() -> None:
     with pytest.raises(TypeError):
         f"{vector:.2f}"
     assert f"{torch.nn.Parameter(scalar)}".startswith("Parameter containing:")
+
+
+def on_gpu(*shape: int, dtype: Any = FLOAT) -> torch.Tensor:
+    return torch.ones(shape, dtype=dtype, device="cuda")
+
+
+INT8, INT64 = torch.int8, torch.int64
+# what is called, and PyTorch 2.14's error on the simulated device
+CALLS: dict[str, tuple[Callable[[], Any], str]] = {
+    "int8 product of few rows": (
+        lambda: torch._int_mm(on_gpu(16, 8, dtype=INT8), on_gpu(8, 8, dtype=INT8)),
+        "self.size(0) needs to be greater than 16, but got 16",
+    ),
+    "int8 product of few columns": (
+        lambda: torch._int_mm(on_gpu(32, 8, dtype=INT8), on_gpu(8, 4, dtype=INT8)),
+        "mat2.size(1) needs to be greater than 0 and a multiple of 8, but got 4",
+    ),
+    "int8 product of floats": (lambda: torch._int_mm(on_gpu(32, 8), on_gpu(8, 8)), "expected scalar type Char but found Float"),
+    "float8 product on a V100": (
+        lambda: torch._scaled_mm(
+            on_gpu(16, 16).to(torch.float8_e4m3fn), on_gpu(16, 16).to(torch.float8_e4m3fn).t(), on_gpu(1), on_gpu(1)
+        ),
+        "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 or 8.9, or ROCm MI300+",
+    ),
+    "mask of integers": (
+        lambda: nn.scaled_dot_product_attention(*[on_gpu(1, 1, 4, 8)] * 3, attn_mask=on_gpu(4, 4, dtype=INT64)),
+        "Expected attn_mask dtype to be bool or float or to match query dtype, but got attn_mask.dtype: long int and "
+        " query.dtype: float instead.",
+    ),
+    "wider mask": (
+        lambda: nn.scaled_dot_product_attention(*[on_gpu(1, 1, 4, 8, dtype=HALF)] * 3, attn_mask=on_gpu(4, 4)),
+        "invalid dtype for bias - should match query's dtype",
+    ),
+    "attention of vectors": (
+        lambda: nn.scaled_dot_product_attention(*[on_gpu(8)] * 3),
+        "Expected query, key, and value to all be  at least 2 dimensional, but got query.dim: 1 key.dim: 1 and value.dim: 1"
+        " instead.",
+    ),
+    "eigenvalues in half precision": (
+        lambda: torch.linalg.eigvalsh(on_gpu(3, 3, dtype=HALF)),
+        "\"linalg_eigh_cuda\" not implemented for 'Half'",
+    ),
+    "svd by an unknown driver": (
+        lambda: torch.linalg.svd(on_gpu(3, 2), driver="fast"),
+        "torch.linalg.svd: unknown svd driver fast in svd_cusolver computation. Check doc at"
+        " https://pytorch.org/docs/stable/generated/torch.linalg.svd.html",
+    ),
+    "embedding of bfloat16": (
+        lambda: nn.embedding(on_gpu(2, dtype=BFLOAT), on_gpu(3, 3)),
+        "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; but got"
+        " CUDABFloat16Type instead (while checking arguments for embedding)",
+    ),
+    "selection by floats": (
+        lambda: on_gpu(3).index_select(0, on_gpu(1)),
+        "\"index_select_out_cuda_impl\" not implemented for 'Float'",
+    ),
+    "selection by a matrix": (
+        lambda: on_gpu(3).index_select(0, on_gpu(1, 1, dtype=INT64)),
+        "Index is supposed to be an empty tensor or a vector",
+    ),
+    "index of complex numbers": (
+        lambda: on_gpu(3)[on_gpu(1, dtype=torch.complex64)],
+        "tensors used as indices must be long, int, byte or bool tensors",
+    ),
+    "mask of bytes": (
+        lambda: on_gpu(3).masked_fill(on_gpu(3, dtype=torch.uint8), 0),
+        "masked_fill only supports boolean masks, but got dtype Byte",
+    ),
+    "condition in half precision": (
+        lambda: torch.where(on_gpu(3, dtype=HALF), 1.0, 0.0),
+        "where expected condition to be a boolean tensor, but got a tensor with dtype Half",
+    ),
+    "probabilities that are integers": (
+        lambda: torch.bernoulli(on_gpu(3, dtype=INT64)),
+        "expected probabilities tensor to have floating type, got Long",
+    ),
+    "nearest pixels of integers": (
+        lambda: nn.interpolate(on_gpu(1, 3, 4, 4, 4, dtype=INT64), scale_factor=2),
+        "\"upsample_nearest3d_out_frame\" not implemented for 'Long'",
+    ),
+    "nearest pixels, channels last": (
+        lambda: nn.interpolate(on_gpu(1, 8, 4, 4, dtype=INT64).to(memory_format=torch.channels_last), scale_factor=2),
+        "\"upsample_nearest2d_nhwc_out_frame\" not implemented for 'Long'",
+    ),
+    "dropout of complex numbers": (
+        lambda: nn.dropout(on_gpu(2, dtype=torch.complex64)),
+        "\"fused_dropout\" not implemented for 'ComplexFloat'",
+    ),
+    "repeats in int8": (
+        lambda: on_gpu(2).repeat_interleave(on_gpu(2, dtype=INT8)),
+        "\"repeat_interleave_cuda\" not implemented for 'Char'",
+    ),
+    "labels of pixels in int32": (
+        lambda: nn.nll_loss(on_gpu(1, 3, 2, 2), on_gpu(1, 2, 2, dtype=torch.int32)),
+        "expected scalar type Long but found Int",
+    ),
+    "product of short integers and floats": (
+        lambda: on_gpu(2, 2) @ on_gpu(2, 2, dtype=torch.int16),
+        "expected mat1 and mat2 to have the same dtype, but got: float != short int",
+    ),
+    "convolution with complex weights": (
+        lambda: nn.conv2d(on_gpu(1, 1, 4, 4), on_gpu(1, 1, 2, 2, dtype=torch.complex64)),
+        "Input type (torch.cuda.FloatTensor) and weight type (CUDAComplexFloatType) should be the same",
+    ),
+    "CTC inputs that are too long": (
+        lambda: nn.ctc_loss(on_gpu(5, 1, 4).log_softmax(2), on_gpu(1, 2, dtype=INT64), torch.tensor([6]), torch.tensor([2])),
+        "Expected input_lengths to have value at most 5, but got value 6 (while checking arguments for ctc_loss_gpu)",
+    ),
+    "CTC targets that are too short": (
+        lambda: nn.ctc_loss(on_gpu(5, 1, 4).log_softmax(2), on_gpu(1, 2, dtype=INT64), torch.tensor([5]), torch.tensor([3])),
+        "Expected tensor to have size at least 3 at dimension 1, but got size 2 for argument #2 'targets' (while checking"
+        " arguments for ctc_loss_gpu)",
+    ),
+    "cuda() to the CPU": (lambda: torch.ones(2).cuda("cpu"), "Invalid device, must be cuda device"),
+    "module.cuda() to the CPU": (
+        lambda: torch.nn.Linear(2, 2).cuda(torch.device("cpu")),
+        "Invalid device, must be cuda device",
+    ),
+    "cuda() with a fraction": (
+        lambda: torch.ones(2).cuda(1.5),  # type: ignore[arg-type]
+        "cuda(): argument 'device' (position 1) must be torch.device, not float",
+    ),
+    "unknown type": (lambda: on_gpu(2).type("torch.cuda.Other"), "invalid type: 'torch.cuda.Other'"),
+    "new tensor on the CPU": (
+        lambda: on_gpu(2).new(3, device="cpu"),
+        "legacy constructor expects device type: cuda but device type: cpu was passed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_are_refused_with_cudas_words(name: str) -> None:
+    use()
+    call, text = CALLS[name]
+    with pytest.raises((RuntimeError, TypeError, ValueError, IndexError), match=f"^{re.escape(text)}$"):
+        call()
+
+
+def test_svd_accepts_the_drivers_of_cusolver() -> None:
+    use()
+    left, values, _ = torch.linalg.svd(on_gpu(3, 2), driver="gesvdj")
+    assert left.shape == (3, 3) and values.shape == (2,)
+    _, values, _ = FORMS[torch.ops.aten._linalg_svd.default](torch.ones(3, 2), driver="gesvd")
+    assert values[0].item() == pytest.approx(6**0.5)
