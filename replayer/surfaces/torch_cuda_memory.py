@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
-from typing import Any
 
 from replayer.errors import NotEmulated
 from replayer.memory.allocation_handle import AllocationHandle
@@ -18,6 +17,7 @@ from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.device.request_log import RequestKind
 from replayer.memory.device.settings import parse_settings
+from replayer.memory.device.stats import StatsDict
 from replayer.state import gpu
 from replayer.surfaces.patching import refusal, refuse, refuse_construction
 from replayer.torch_types import TorchAny
@@ -82,7 +82,7 @@ class RawBlocks:
         handle.allocator.free(handle)
 
 
-def stats_of_release(stats: dict[str, Any], torch_version: str) -> dict[str, Any]:
+def stats_of_release(stats: StatsDict, torch_version: str) -> StatsDict:
     running = Machine(torch=torch_version)
     return {key: value for key, value in stats.items() if not running.is_before(*STATS_SINCE.get(key, (0, 0)))}
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -23,8 +22,7 @@ from traces.kineto.reading.eras import DTYPES
 from traces.model.layouts import LAYOUT_ARG
 from traces.model.trace import NONE, UNKNOWN_LIST, Column, Device, DeviceKind, HostKind, HostSpans, Strings, Trace, parse_shapes
 from traces.names.launch_configs import config_args
-
-Event = dict[str, Any]
+from traces.names.profiler_json import ProfilerJson
 
 _HOST_PID = 10_000  # added to the rank; larger than any device index
 _NO_THREAD = 1_000_000_009  # the track of events without a recorded thread
@@ -113,7 +111,7 @@ class RankEvents:
             events.setdefault(_RANGES, EventNotes(len(self._marks)))
         return ExportNotes.of(trace, self._whole, self._tids, events).text(trace.strings)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[ProfilerJson]:
         yield from self._names()
         yield from self._side_tracks()
         yield from self._host()
@@ -139,7 +137,7 @@ class RankEvents:
         self._launch_ids = dict(zip(launch[linked].tolist(), self._correlation[linked].tolist(), strict=True))
         self._launch_ops = dict(zip(launch[linked].tolist(), self._op[linked].tolist(), strict=True))
 
-    def _names(self) -> Iterator[Event]:
+    def _names(self) -> Iterator[ProfilerJson]:
         yield from _process(self._pid, f"host, rank {self.rank}", "CPU", -1)
         for thread, tid in zip(self.trace.threads, self._tids, strict=True):
             yield _metadata(self._pid, tid, "thread_name", name=thread.name or f"thread {tid} ({thread.role})")
@@ -150,7 +148,7 @@ class RankEvents:
             pid, tid = self.trace.devices[row].index, stream + sync * _SYNC_TID
             yield from _track(pid, tid, f"stream {stream} (sync)" if sync else f"stream {stream}", stream * 2 + sync)
 
-    def _side_tracks(self) -> Iterator[Event]:
+    def _side_tracks(self) -> Iterator[ProfilerJson]:
         for track in side_tracks(self.trace):
             pid = self._pid if track.device == NONE else self.trace.devices[track.device].index
             yield from _track(pid, track.tid, track.name, track.order)
@@ -158,12 +156,12 @@ class RankEvents:
                 event = self._slice(_SIDE_CATEGORY, span.name, pid, track.tid, span.start_ns, span.end_ns)
                 yield event | {"args": span.args} if span.args else event
 
-    def _host(self) -> Iterator[Event]:
+    def _host(self) -> Iterator[ProfilerJson]:
         table, strings = self.trace.host, self.trace.strings
         marks, tids = self._marks, [*self._tids, TRACK_OF_PHASES]
         for row, (text, end_ns) in enumerate(zip(self._mark_names, self._mark_ends.tolist(), strict=True)):
             yield self._slice(_RANGES, text, self._pid, tids[marks.thread[row]], marks.start_ns[row], end_ns)
-        inputs: dict[tuple[int, int], dict[str, Any]] = {}
+        inputs: dict[tuple[int, int], ProfilerJson] = {}
         columns = (table.thread, table.kind, table.name, table.start_ns, self._host_ends)
         more = (table.shapes, table.dtypes, table.sequence, table.forward_thread, table.stack, table.layout)
         for row, (thread, kind, name, start_ns, end_ns, shapes, dtypes, sequence, forward, stack, layout) in enumerate(
@@ -219,7 +217,7 @@ class RankEvents:
             return "cuda_driver"
         return _HOST_CATEGORY[HostKind(kind)]
 
-    def _memory(self) -> Iterator[Event]:
+    def _memory(self) -> Iterator[ProfilerJson]:
         memory = self.trace.memory
         for thread, device, time_ns, size, address, allocated, reserved in zip(
             *(column.tolist() for column in memory.columns().values()), strict=True
@@ -239,7 +237,7 @@ class RankEvents:
             event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": self._pid, "tid": tid}
             yield {**event, "ts": self._stamp(time_ns), "args": args}
 
-    def _device(self) -> Iterator[Event]:
+    def _device(self) -> Iterator[ProfilerJson]:
         strings, devices = self.trace.strings, self.trace.devices
         table = self.trace.device
         per_device = [_units(device) for device in devices]
@@ -271,7 +269,7 @@ class RankEvents:
                 flow = {"ph": "f", "id": correlation, "cat": "ac2g", "name": "ac2g", "bp": "e"}
                 yield {**flow, "pid": pid, "tid": tid, "ts": event["ts"]}
 
-    def _counters(self) -> Iterator[Event]:
+    def _counters(self) -> Iterator[ProfilerJson]:
         phase, category = COUNTER
         for of in counters(self.trace):
             event = {"ph": phase, "cat": category, "name": of.name, "pid": self.trace.devices[of.device].index, "tid": 0}
@@ -282,7 +280,7 @@ class RankEvents:
         table = self.trace.device
         return table.device, table.stream, table.kind == DeviceKind.SYNC
 
-    def _slice(self, category: str, name: str, pid: int, tid: int, start_ns: int, end_ns: int) -> Event:
+    def _slice(self, category: str, name: str, pid: int, tid: int, start_ns: int, end_ns: int) -> ProfilerJson:
         stamp, duration = self._stamp(start_ns), _microseconds(int(end_ns - start_ns))
         return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": stamp, "dur": duration}
 
@@ -290,8 +288,8 @@ class RankEvents:
         return _microseconds(int(time_ns - self.base_ns))
 
 
-def _inputs(strings: Strings, shapes: int, dtypes: int) -> dict[str, Any]:
-    args: dict[str, Any] = {}
+def _inputs(strings: Strings, shapes: int, dtypes: int) -> ProfilerJson:
+    args: ProfilerJson = {}
     parts = strings[shapes].split(";") if strings[shapes] else []
     if shapes != NONE:
         args["Input Dims"] = [list(*parse_shapes(part)) for part in parts]
@@ -308,8 +306,8 @@ def _units(device: Device) -> tuple[int, int]:
     return max(device.properties.multi_processor_count or 0, 0), max(device.properties.warp_size or 0, 0)
 
 
-def _config(text: str, multiprocessors: int, warp: int) -> dict[str, Any]:
-    args: dict[str, Any] = dict(config_args(text))
+def _config(text: str, multiprocessors: int, warp: int) -> ProfilerJson:
+    args: ProfilerJson = dict(config_args(text))
     if "grid" in args and "block" in args and multiprocessors and warp:
         args["blocks per SM"] = prod(args["grid"]) / multiprocessors
         args["warps per SM"] = args["blocks per SM"] * -(-prod(args["block"]) // warp)
@@ -332,16 +330,16 @@ def _microseconds(time_ns: int) -> int | float:
     return time_ns // 1000 if time_ns % 1000 == 0 else time_ns / 1000
 
 
-def _metadata(pid: int, tid: int, event_name: str, **args: object) -> Event:
+def _metadata(pid: int, tid: int, event_name: str, **args: object) -> ProfilerJson:
     return {"ph": "M", "name": event_name, "pid": pid, "tid": tid, "ts": 0, "args": args}
 
 
-def _process(pid: int, name: str, label: str, order: int) -> Iterator[Event]:
+def _process(pid: int, name: str, label: str, order: int) -> Iterator[ProfilerJson]:
     yield _metadata(pid, 0, "process_name", name=name)
     yield _metadata(pid, 0, "process_labels", labels=label)
     yield _metadata(pid, 0, "process_sort_index", sort_index=order)
 
 
-def _track(pid: int, tid: int, name: str, order: int) -> Iterator[Event]:
+def _track(pid: int, tid: int, name: str, order: int) -> Iterator[ProfilerJson]:
     yield _metadata(pid, tid, "thread_name", name=name)
     yield _metadata(pid, tid, "thread_sort_index", sort_index=order)

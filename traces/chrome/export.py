@@ -14,7 +14,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import orjson
 
@@ -24,6 +24,7 @@ from traces.format.atomic_write import atomic_write
 from traces.model.machine import to_kineto
 from traces.model.run import distributed_info
 from traces.model.trace import NONE, Trace
+from traces.names.profiler_json import ProfilerJson
 
 _BATCH = 4096  # number of events converted to text at a time, to limit memory
 
@@ -49,7 +50,7 @@ def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
     return written
 
 
-def _header(trace: Trace, rank: int) -> dict[str, Any]:
+def _header(trace: Trace, rank: int) -> ProfilerJson:
     facts = trace.run_of(rank).distributed
     distributed = distributed_info(facts, rank, trace.machine_of(rank).nccl) if facts is not None else {}
     devices = [
@@ -66,7 +67,7 @@ def _header(trace: Trace, rank: int) -> dict[str, Any]:
     }
 
 
-def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path: Path) -> None:
+def write_events(events: Iterable[ProfilerJson], header: ProfilerJson, path: Path) -> None:
     """Write a Chrome trace. The file appears under its final name only when it is complete. Raises OSError."""
     with atomic_write(path) as raw:
         if path.suffix == ".gz":
@@ -77,7 +78,7 @@ def write_events(events: Iterable[dict[str, Any]], header: dict[str, Any], path:
             _write_json(events, header, raw)
 
 
-def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: IO[bytes] | gzip.GzipFile) -> None:
+def _write_json(events: Iterable[ProfilerJson], header: ProfilerJson, file: IO[bytes] | gzip.GzipFile) -> None:
     # Holistic Trace Analysis finds the rank only if each header entry has its own line and a space after the colon.
     file.write(("{\n" + "".join(f'"{key}": {json.dumps(value)},\n' for key, value in header.items())).encode())
     file.write(b'"traceEvents": [\n')
@@ -89,7 +90,7 @@ def _write_json(events: Iterable[dict[str, Any]], header: dict[str, Any], file: 
     file.write(b"\n]}\n")
 
 
-def _text(event: dict[str, Any]) -> bytes:
+def _text(event: ProfilerJson) -> bytes:
     try:
         return orjson.dumps(event)
     except TypeError:  # only JSON escapes can express half a surrogate pair

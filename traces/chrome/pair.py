@@ -11,16 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from traces.chrome.events import Event, RankEvents
+from traces.chrome.events import RankEvents
 from traces.chrome.export import write_events
 from traces.chrome.export_notes import PAIR_KEY
 from traces.comparison.counterparts import Counterparts, KernelChange, counterparts, paired_steps
 from traces.figures.measure import window_ns
 from traces.model.trace import NONE, Trace
+from traces.names.profiler_json import ProfilerJson
 
 _SECOND_PIDS = 1_000_000  # above the process ids of the first trace
 _SECOND_IDS = 1 << 40  # above the flow ids of the first trace
@@ -54,13 +54,13 @@ class _PairEvents:
         for side, shift in zip(self._sides, self._shifts_ns, strict=True):
             side.base_ns = self.base_ns - shift
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[ProfilerJson]:
         for place, side in enumerate(self._sides):
             for event in side:
                 yield self._of_side(place, event)
         yield from self._arrows()
 
-    def _of_side(self, place: int, event: Event) -> Event:
+    def _of_side(self, place: int, event: ProfilerJson) -> ProfilerJson:
         if event["ph"] == "M" and event["name"] == "process_name":
             event["args"] = {"name": f"{self._names[place]}: {event['args']['name']}"}
         elif event["ph"] == "M" and event["name"] == "process_sort_index":
@@ -72,16 +72,16 @@ class _PairEvents:
                 event["id"] += _SECOND_IDS
         return event
 
-    def _arrows(self) -> Iterator[Event]:
+    def _arrows(self) -> Iterator[ProfilerJson]:
         both = np.flatnonzero((self._found.first != NONE) & (self._found.second != NONE))
         columns = (self._found.first, self._found.second, self._found.change, self._found.change_ns)
         for number, (ours, theirs, change, change_ns) in enumerate(zip(*(c[both].tolist() for c in columns), strict=True)):
             change_name = KernelChange(change).name.lower().replace("_", " ")
-            flow: dict[str, Any] = {"cat": "counterpart", "name": change_name, "id": _ARROWS + number}
+            flow: ProfilerJson = {"cat": "counterpart", "name": change_name, "id": _ARROWS + number}
             yield {"ph": "s", **flow, **self._middle(0, ours), "args": {"longer_us": change_ns / 1000}}
             yield {"ph": "f", "bp": "e", **flow, **self._middle(1, theirs)}
 
-    def _middle(self, number: int, row: int) -> Event:
+    def _middle(self, number: int, row: int) -> ProfilerJson:
         """Arrows must begin and end inside spans."""
         trace, side = self._tables[number], self._sides[number]
         table = trace.device

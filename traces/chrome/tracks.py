@@ -14,6 +14,7 @@ import numpy as np
 
 from traces.chrome.strict_nesting import nested_ends
 from traces.model.trace import NONE, BatchKind, Column, Ending, Trace
+from traces.names.profiler_json import ProfilerJson
 
 # Track ids above those of all threads and streams
 TRACK_OF_PHASES, _PARTS, _WAITS, _PINNING, _COLLECTIVES = range(1_000_000_000, 1_000_000_005)
@@ -28,7 +29,7 @@ class SideSpan(NamedTuple):
     name: str
     start_ns: int
     end_ns: int
-    args: dict[str, Any]
+    args: ProfilerJson
 
 
 @dataclass
@@ -42,7 +43,7 @@ class SideTrack:
     names: list[str]
     start_ns: Column
     end_ns: Column
-    args: list[dict[str, Any]]
+    args: list[ProfilerJson]
 
     def spans(self) -> Iterator[SideSpan]:
         # see Note [Strict nesting] in traces/chrome/strict_nesting.py

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from traces.kineto.structure.steps import read_steps
 from traces.model.machine import Machine, hip_version, runtime_version
 from traces.model.run import KINETO, QUEUES, STREAMS, Run, distributed_of
 from traces.model.trace import NONE, Column, Device, DeviceKind, Ending, HostKind, Strings, Trace, TraceImportError
+from traces.names.profiler_json import ProfilerJson
 
 _RANK_IN_NAME = re.compile(r"(?:^|[^a-z])rank[-_.]?(\d+)|(?:^|[^a-z])worker[-_.]?(\d+)", re.IGNORECASE)
 _PLACES_IN_NAME = re.compile(r"-(?:TP|DP|PP|EP|CP)-(\d{1,6})(?!\d)")
@@ -251,7 +251,7 @@ def _read_rank(
         problems["collective-without-kernel"] += unseen
     starts = [table.start_ns for table in (tables.host, tables.device) if len(table)]
     clock_name = TsUnit.name(np.concatenate(starts) if starts else np.empty(0, "i8"))
-    facts: dict[str, Any] = {
+    facts: ProfilerJson = {
         "era": the_era,
         "steps_from": steps_from,
         "visible_devices": visible,
@@ -285,7 +285,7 @@ def _stream_numbers(groups: Groups) -> str:
     return STREAMS if any(queue != NONE for rows in work for queue in rows.column(QUEUE)) else QUEUES
 
 
-def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) -> Machine:
+def _machine(header: ProfilerJson, torch: str, distributed: ProfilerJson) -> Machine:
     supported = runtime_version(header.get("cuda_driver_version"))
     nccl = distributed.get("nccl_version")
     return Machine(
@@ -297,7 +297,7 @@ def _machine(header: dict[str, Any], torch: str, distributed: dict[str, Any]) ->
     )
 
 
-def _notes_of(header: dict[str, Any], strings: Strings, problems: Counter[str]) -> ExportNotes | None:
+def _notes_of(header: ProfilerJson, strings: Strings, problems: Counter[str]) -> ExportNotes | None:
     if HEADER_KEY not in header:
         return None
     try:
@@ -315,7 +315,7 @@ def _from_export(tables: RankTables, strings: Strings, notes: ExportNotes) -> Tr
             notes.devices.append(Device(0, index, ""))
     for table in (tables.device, tables.memory):
         table.device = _renumbered(table.device, row_of_device)
-    stored: dict[str, Any] = notes.tables
+    stored: ProfilerJson = notes.tables
     return Trace(
         grain=notes.grain,
         strings=strings,

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict, cast
 
+from traces.names.profiler_json import ProfilerJson
+
 LaunchArgs = TypedDict(
     "LaunchArgs",
     {
@@ -33,7 +35,7 @@ def config_text(values: Sequence[Any]) -> str:
 
 def config_args(text: str) -> LaunchArgs:
     """Parse the output of `config_text`. Raises ValueError for invalid text."""
-    args: dict[str, Any] = {}
+    args: ProfilerJson = {}
     for place, (key, part) in enumerate(zip(CONFIG_ARGS, text.split("|"), strict=False)):
         if part and place < _DIMS:
             args[key] = [*map(int, part.split(",")), 1, 1][:3]

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 from replayer.errors import NotEmulatedWarning
 from replayer.memory.device.blocks import Ages, Block, Pool, TieRule, UsedStream, link
@@ -23,7 +22,7 @@ from replayer.memory.device.oom import DEFAULT_OOM_TEXT, EXABYTE, Figures, OomOb
 from replayer.memory.device.request_log import RequestKind, RequestLog
 from replayer.memory.device.segments import AddressSource, Segments
 from replayer.memory.device.settings import BLOCK_BYTES, MIB, UNLIMITED, AllocatorSettings, settings_of_environment
-from replayer.memory.device.snapshot import mapped_ranges, segment_dict
+from replayer.memory.device.snapshot import SegmentDict, mapped_ranges, segment_dict
 from replayer.memory.device.stats import MemoryStats
 from replayer.memory.device.usage import DeviceUsage
 
@@ -425,7 +424,7 @@ class DeviceMemory:
 
     # --- blocks
 
-    def snapshot(self) -> list[dict[str, Any]]:
+    def snapshot(self) -> list[SegmentDict]:
         """Return all memory segments in the format of `torch.cuda.memory_snapshot`."""
         with self._lock:
             ranges = [blocks for tail in self._tails() for blocks in mapped_ranges(tail)]

@@ -15,11 +15,32 @@ from collections import deque
 from collections.abc import Container
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import TypedDict
 
 from replayer.memory.device.blocks import Block
 
-Frame = dict[str, Any]
+
+class Frame(TypedDict):
+    """A stack frame in PyTorch's memory snapshots."""
+
+    filename: str
+    line: int
+    name: str
+
+
+class HistoryEntry(TypedDict, total=False):
+    """An action of the allocator in PyTorch's memory snapshots."""
+
+    action: str
+    addr: int  # missing if the action is "oom"
+    device_free: int  # bytes; only if the action is "oom"
+    size: int
+    stream: int
+    time_us: int
+    compile_context: str
+    user_metadata: str
+    frames: list[Frame]
+
 
 ACTIONS = frozenset(
     {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
@@ -41,7 +62,7 @@ class History:
         self.context = context
         self.skipped = skipped
         self.metadata = ""
-        self.entries: deque[dict[str, Any]] = deque(maxlen=min(max_entries, sys.maxsize))
+        self.entries: deque[HistoryEntry] = deque(maxlen=min(max_entries, sys.maxsize))
         self._of_block: dict[int, list[Frame]] = {}
         self._of_free: dict[int, list[Frame]] = {}
         self._known: dict[tuple[CodeType, int], Frame] = {}
@@ -88,10 +109,11 @@ class History:
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:
         if action in self.skipped:
             return
+        where: HistoryEntry = {"device_free": address} if action == "oom" else {"addr": address}
         self.entries.append(
             {
                 "action": action,
-                "device_free" if action == "oom" else "addr": address,
+                **where,
                 "size": size_bytes,
                 "stream": stream,
                 "time_us": time.time_ns() // 1000,

@@ -8,10 +8,10 @@ The keys of the dictionaries are those in PyTorch's torch/csrc/cuda/Module.cpp.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 from replayer.memory.device.blocks import Block, ExpandablePool, Unmapped
-from replayer.memory.device.history import History
+from replayer.memory.device.history import Frame, History
 from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
@@ -32,7 +32,34 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
     return [blocks[::-1] for blocks in reversed(ranges) if blocks]
 
 
-def segment_dict(blocks: list[Block], device: int, history: History | None) -> dict[str, Any]:
+class BlockDict(TypedDict):
+    """A block in PyTorch's memory snapshots."""
+
+    address: int
+    size: int
+    requested_size: int
+    state: str
+    frames: list[Frame]
+
+
+class SegmentDict(TypedDict):
+    """A segment in PyTorch's memory snapshots."""
+
+    device: int
+    address: int
+    total_size: int
+    allocated_size: int
+    active_size: int
+    requested_size: int
+    stream: int
+    segment_type: str
+    segment_pool_id: tuple[int, int]
+    is_expandable: bool
+    frames: list[Frame]
+    blocks: list[BlockDict]
+
+
+def segment_dict(blocks: list[Block], device: int, history: History | None) -> SegmentDict:
     pool = blocks[0].pool
     active = [block for block in blocks if not block.in_pool]
     return {
@@ -51,7 +78,7 @@ def segment_dict(blocks: list[Block], device: int, history: History | None) -> d
     }
 
 
-def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
+def _block_dict(block: Block, history: History | None) -> BlockDict:
     state = "active_allocated" if block.in_use else "inactive" if block.in_pool else "active_awaiting_free"
     return {
         "address": block.address,
@@ -62,7 +89,7 @@ def _block_dict(block: Block, history: History | None) -> dict[str, Any]:
     }
 
 
-def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, Any]:
+def settings_dict(settings: AllocatorSettings, text: str) -> dict[str, str | int | float | dict[str, int]]:
     return {
         "PYTORCH_CUDA_ALLOC_CONF": text,
         "max_split_size": -1 if settings.max_split_bytes == UNLIMITED else settings.max_split_bytes,

@@ -10,9 +10,11 @@ The keys "current", "peak", "allocated" and "freed" come from PyTorch's struct `
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+
+from replayer.torch_types import TorchAny
 
 Counted = dict[str, int]  # keys: current, peak, allocated, freed
+StatsDict = dict[str, TorchAny]  # the format of `torch.cuda.memory_stats_as_nested_dict`
 
 # torch's names; "active" blocks are allocated or wait for other streams
 _NAMES = {
@@ -153,9 +155,9 @@ class MemoryStats:
     def _counts(self) -> list[Count]:
         return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> StatsDict:
         """Return all statistics with the keys of `torch.cuda.memory_stats_as_nested_dict`."""
-        result: dict[str, Any] = {}
+        result: StatsDict = {}
         for torch_name, name in _NAMES.items():
             quantity = self.quantities[name]
             result[torch_name] = _by_pool(quantity.small.as_dict(), quantity.large.as_dict(), quantity.peak)

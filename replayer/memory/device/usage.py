@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from replayer.memory.device.segments import Segments
 from replayer.memory.device.settings import UNLIMITED
-from replayer.memory.device.stats import MemoryStats
+from replayer.memory.device.stats import MemoryStats, StatsDict
 from traces.model.run import MemoryUse
 
 
@@ -54,7 +53,7 @@ class DeviceUsage:
         """Return how many times the allocator reserved or released GPU memory."""
         return self._segments.taken + self._segments.returned
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> StatsDict:
         """Return statistics in the format of torch._C._cuda_memoryStats in PyTorch 2.13."""
         max_split_bytes = self._max_split_bytes()
         with self._lock:

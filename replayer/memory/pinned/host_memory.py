@@ -21,11 +21,10 @@ import weakref
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 from replayer.memory.device.blocks import UsedStream
 from replayer.memory.pinned.page_locks import PageLocks
-from replayer.memory.pinned.pinned_stats import HostStats
+from replayer.memory.pinned.pinned_stats import HostStats, HostStatsDict
 
 
 class HostBlock:
@@ -154,7 +153,7 @@ class HostMemory:
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)
 
-    def statistics(self) -> dict[str, Any]:
+    def statistics(self) -> HostStatsDict:
         with self._lock:
             self._process_returned()
             return self.stats.as_dict()

@@ -12,9 +12,9 @@ exceed the true peak.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
-from replayer.memory.device.stats import Count, Quantity
+from replayer.memory.device.stats import Count, Counted, Quantity
 
 
 def _count() -> Count:
@@ -41,7 +41,7 @@ class Durations:
     def reset_peak(self) -> None:
         self.max = self.min = 0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, float]:
         return {
             "total": self.total,
             "max": self.max,
@@ -49,6 +49,19 @@ class Durations:
             "count": self.count,
             "avg": self.total / self.count if self.count else 0,
         }
+
+
+class HostStatsDict(TypedDict):
+    """The statistics of `torch.cuda.host_memory_stats_as_nested_dict`, with times in microseconds."""
+
+    allocations: Counted
+    allocated_bytes: Counted
+    active_requests: Counted
+    active_bytes: Counted
+    host_alloc_time: dict[str, float]
+    host_free_time: dict[str, float]
+    num_host_alloc: int
+    num_host_free: int
 
 
 @dataclass(slots=True)
@@ -89,7 +102,7 @@ class HostStats:
         counts = (self.owned, self.owned_bytes, *self.active.values())
         return [*(count.quantity for count in counts), self.alloc_time, self.free_time]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> HostStatsDict:
         owned = self.owned.as_dict()
         blocks = dict.fromkeys(owned, 0)
         sizes = dict(blocks)

@@ -25,8 +25,7 @@ from traces.chrome.events import RankEvents
 from traces.kineto.spans.nesting import nesting_order, parents
 from traces.kineto.spans.python_calls import holding, scripts_calls
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
-
-Event = dict[str, Any]
+from traces.names.profiler_json import ProfilerJson
 
 _CALLS = {
     DeviceKind.KERNEL: "cudaLaunchKernel",
@@ -131,8 +130,8 @@ class _Clocks:
 
 
 def merged(
-    kineto: dict[str, Any], window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
-) -> dict[str, Any]:
+    kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
+) -> ProfilerJson:
     """Return the content of a Kineto file with the events of the virtual GPU added.
 
     Args:
@@ -201,11 +200,11 @@ def merged(
     return kineto | {"traceEvents": result, "deviceProperties": devices}
 
 
-def _ranges_on_gpu(events: list[Event]) -> Iterator[Event]:
+def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
     """Yield the GPU ranges. Like in Kineto's files, each range lasts from the start of its first kernel to the end of its last
     kernel."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
-    launches: dict[Any, list[tuple[float, Event]]] = defaultdict(list)
+    launches: dict[Any, list[tuple[float, ProfilerJson]]] = defaultdict(list)
     for event in events:
         if event.get("cat") == "cuda_runtime" and (found := work.get(event.get("args", {}).get("correlation"))) is not None:
             launches[event["tid"]].append((event["ts"], found))
@@ -274,21 +273,21 @@ def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
     return allocated
 
 
-def _is_of_gpu(event: Event) -> bool:
+def _is_of_gpu(event: ProfilerJson) -> bool:
     if event["ph"] == "M":
         return bool(str(event.get("args", {}).get("name", "")).startswith(("GPU", "stream")))
     return event.get("cat") not in ("Trace", "user_annotation")
 
 
-def _is_our_dispatch(event: Event) -> bool:
+def _is_our_dispatch(event: ProfilerJson) -> bool:
     return str(event.get("name", "")).startswith(OUR_DISPATCH)
 
 
-def _spans(events: Iterable[Event], *categories: str) -> list[Event]:
+def _spans(events: Iterable[ProfilerJson], *categories: str) -> list[ProfilerJson]:
     return [event for event in events if event.get("ph") == "X" and event.get("cat") in categories]
 
 
-def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], set[int]]:
+def _virtual_and_ours(events: list[ProfilerJson], names: set[str]) -> tuple[set[int], set[int]]:
     virtual, ours = set[int](), {id(event) for event in events if _is_our_dispatch(event)}
     ops, parent = _in_nesting_order(_spans(events, "cpu_op"))
     within = [False] * len(ops)
@@ -303,7 +302,7 @@ def _virtual_and_ours(events: list[Event], names: set[str]) -> tuple[set[int], s
     return virtual, ours
 
 
-def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
+def _scripts_calls(events: list[ProfilerJson]) -> tuple[list[ProfilerJson], set[int]]:
     spans, above = _in_nesting_order(_spans(events, *_NESTED))
     is_call, parent = np.array([event["cat"] == _CALL for event in spans], bool), np.array(above, np.int64)
     if not is_call.any():
@@ -318,7 +317,7 @@ def _scripts_calls(events: list[Event]) -> tuple[list[Event], set[int]]:
     return [event for event in events if id(event) not in dropped], {id(spans[row]) for row in idle}
 
 
-def _in_nesting_order(spans: list[Event]) -> tuple[list[Event], list[int]]:
+def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], list[int]]:
     start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
     outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
     entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans], np.int64)
@@ -335,7 +334,7 @@ def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Col
     return order, parent
 
 
-def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
+def _by_name(events: list[ProfilerJson]) -> dict[tuple[str, Any], list[ProfilerJson]]:
     found = defaultdict(list)
     for event in _spans(events, "cpu_op"):
         found[event["name"], event["tid"]].append(event)
@@ -344,15 +343,17 @@ def _by_name(events: list[Event]) -> dict[tuple[str, Any], list[Event]]:
     return dict(found)
 
 
-def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterator[tuple[Event, Event]]:
+def _paired(
+    there: list[ProfilerJson], found: list[ProfilerJson], virtual: set[int]
+) -> Iterator[tuple[ProfilerJson, ProfilerJson]]:
     if len(there) == len(found):
         yield from zip(there, found, strict=True)
         return
-    kinds: dict[str, tuple[list[Event], list[Event]]] = defaultdict(lambda: ([], []))
+    kinds: dict[str, tuple[list[ProfilerJson], list[ProfilerJson]]] = defaultdict(lambda: ([], []))
     for side, events in enumerate((there, found)):
         for event in events:
             kinds[_operands(event)][side].append(event)
-    left: tuple[list[Event], list[Event]] = [], []
+    left: tuple[list[ProfilerJson], list[ProfilerJson]] = [], []
     for alike, rows in kinds.values():
         if len(alike) == len(rows):
             yield from zip(alike, rows, strict=True)
@@ -363,7 +364,9 @@ def _paired(there: list[Event], found: list[Event], virtual: set[int]) -> Iterat
         yield from zip(*(sorted(events, key=lambda event: event["ts"]) for events in left), strict=True)
 
 
-def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int) -> Iterator[tuple[Event, LoaderWait]]:
+def _waits_paired(
+    events: list[ProfilerJson], waits: Sequence[LoaderWait], base_ns: int
+) -> Iterator[tuple[ProfilerJson, LoaderWait]]:
     for event in events:
         if event.get("ph") == "X" and str(event["name"]).startswith(_OF_LOADER):
             middle_ns = base_ns + round((event["ts"] + event["dur"] / 2) * 1000)
@@ -372,13 +375,13 @@ def _waits_paired(events: list[Event], waits: Sequence[LoaderWait], base_ns: int
                 yield event, wait
 
 
-def _operands(event: Event) -> str:
+def _operands(event: ProfilerJson) -> str:
     args = event.get("args", {})
     shapes, dtypes = args.get("Input Dims", ()), args.get("Input type", ())
     return repr([pair for pair in zip(shapes, dtypes, strict=False) if pair[0]])
 
 
-def _moved(event: Event, clocks: _Clocks) -> Event:
+def _moved(event: ProfilerJson, clocks: _Clocks) -> ProfilerJson:
     if "ts" in event and event.get("ph") != "M":
         start_ns = round(clocks.recorded(event["ts"]) * 1000)
         if "dur" in event:  # move both ends, so that adjacent events stay adjacent

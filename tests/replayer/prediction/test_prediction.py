@@ -229,9 +229,8 @@ def test_one_gpu_or_one_process_is_no_second_kind_of_parallelism(several: dict[s
 
 
 def test_one_gpu_adds_no_error_of_parallelism() -> None:
-    alone, one_gpu, one_rank = (
-        predict(training(), Conditions("Tesla T4", **several)).expected_error for several in ({}, {"gpus": 1}, {"nproc": 1})
-    )
+    conditions = (Conditions("Tesla T4"), Conditions("Tesla T4", gpus=1), Conditions("Tesla T4", nproc=1))
+    alone, one_gpu, one_rank = (predict(training(), given).expected_error for given in conditions)
     assert alone == one_gpu == one_rank
 
 

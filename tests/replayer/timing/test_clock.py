@@ -211,3 +211,32 @@ def test_a_scaled_clock_forwards_pauses() -> None:
     assert inner.paused
     clock.resume()
     assert not inner.paused
+
+
+@pytest.mark.parametrize("kind", [VirtualClock, RecordedClock])
+def test_a_waiting_thread_sleeps_until_the_deadline(monkeypatch: pytest.MonkeyPatch, kind: type[VirtualClock]) -> None:
+    machine = Machine(monkeypatch)
+    waits_s: list[float] = []
+
+    def wait(condition: threading.Condition, timeout: float) -> bool:
+        waits_s.append(timeout)
+        assert len(waits_s) < 9, "it waits again and again"
+        machine.sleep(timeout)
+        return False
+
+    monkeypatch.setattr(threading.Condition, "wait", wait)
+    clock = kind()
+    deadline_ns = clock.now_ns() + 3 * MS
+    clock.stand_by(deadline_ns)
+    assert waits_s == [pytest.approx(0.003)] and clock.now_ns() == deadline_ns
+    clock.stand_by(deadline_ns - 1)
+    assert len(waits_s) == 1
+
+
+@pytest.mark.parametrize("speed", ["2", "1/2", "3/7"])
+def test_a_scaled_clock_advances_by_the_speed(speed: str) -> None:
+    base = FakeClock()
+    scaled = ScaledClock(base, speed)
+    begin_ns = scaled.now_ns()
+    base.wait_until(base.now_ns() + 700)
+    assert scaled.now_ns() - begin_ns == 700 * Fraction(speed)

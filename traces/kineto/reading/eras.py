@@ -21,6 +21,7 @@ import numpy as np
 
 from traces.model.trace import Column, DeviceKind, HostKind
 from traces.names.collectives import SCALAR_TYPES
+from traces.names.profiler_json import ProfilerJson
 
 TORCH_OF_ERA = {
     "E0": "before 1.8",
@@ -154,7 +155,7 @@ class TsUnit:
     epochal: bool
 
     @classmethod
-    def of(cls, header: dict[str, Any], stamps: list[Any], exact_ns: bool) -> TsUnit:
+    def of(cls, header: ProfilerJson, stamps: list[Any], exact_ns: bool) -> TsUnit:
         base = header.get("baseTimeNanoseconds", 0)
         base_ns = base if type(base) is int and 0 <= base < _MAX_US * 1000 else 0
         latest = max((t for t in stamps if isinstance(t, int | float)), default=0)
@@ -184,7 +185,7 @@ def microseconds_as_ns(values: Column) -> Column:
     return np.asarray(whole.astype("i8") * 1000 + np.rint((values - whole) * 1000).astype("i8"))
 
 
-def era(bare: bool, header: dict[str, Any], kinds: set[str], clock: TsUnit, fractional: bool) -> str:
+def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fractional: bool) -> str:
     """Return the version of the file format, such as "E4" for torch 1.13 to 2.3."""
     if clock.exact_ns:
         return "E5"

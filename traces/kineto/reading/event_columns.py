@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from traces.kineto.reading.eras import TsUnit, microseconds_as_ns
-from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents, Event
+from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents
 from traces.model.trace import NONE, Column, Strings
+from traces.names.profiler_json import ProfilerJson
 
 _MAX_DURATION_NS = 30 * 86_400 * 10**9  # one month; longer durations come from an end that was never written
 
@@ -104,7 +105,7 @@ class EventColumns:
     start_ns: Column
     duration_ns: Column
     args: dict[str, list[Any]]
-    defaults: dict[str, Any]
+    defaults: ProfilerJson
 
     def __len__(self) -> int:
         return len(self.start_ns)
@@ -154,7 +155,7 @@ def _checked(values: list[Any], clock: TsUnit) -> Column:
     return stamps
 
 
-def instants(events: list[Event], clock: TsUnit, problems: Counter[str]) -> tuple[list[Event], Column]:
+def instants(events: list[ProfilerJson], clock: TsUnit, problems: Counter[str]) -> tuple[list[ProfilerJson], Column]:
     """Return all instant events that have a valid time, and their times in nanoseconds."""
     try:
         return events, _instants(events, clock)
@@ -163,7 +164,7 @@ def instants(events: list[Event], clock: TsUnit, problems: Counter[str]) -> tupl
         return events, _instants(events, clock)
 
 
-def _instants(events: list[Event], clock: TsUnit) -> Column:
+def _instants(events: list[ProfilerJson], clock: TsUnit) -> Column:
     stamps = _checked(list(map(itemgetter("ts"), events)), clock)
     if not {type(event["pid"]) for event in events} | {type(event["tid"]) for event in events} <= {int, str}:
         raise _Odd
@@ -172,7 +173,7 @@ def _instants(events: list[Event], clock: TsUnit) -> Column:
     return clock.start_ns(stamps)
 
 
-def numbers(args: list[Event], key: str, default: int, dtype: str = "i8") -> Column:
+def numbers(args: list[ProfilerJson], key: str, default: int, dtype: str = "i8") -> Column:
     """Return one integer argument of each event, or `default` if the argument is missing."""
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
@@ -210,7 +211,7 @@ def _durations_ns(durations: Column, problems: Counter[str]) -> Column:
     return microseconds_as_ns(durations)
 
 
-def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dict[str, Any] | None:
+def _mended(event: ProfilerJson, clock: TsUnit, problems: Counter[str]) -> ProfilerJson | None:
     start = _finite(event.get("ts"))
     if start is None or abs(start) > clock.latest:
         problems["unreadable-event"] += 1
@@ -223,7 +224,7 @@ def _mended(event: dict[str, Any], clock: TsUnit, problems: Counter[str]) -> dic
     duration = _finite(event.get("dur", 0))
     if duration is None:
         problems["unreadable-duration"] += 1
-    mended: Event = {"ts": start, "dur": min(max(duration or 0, -1), 2**60)}
+    mended: ProfilerJson = {"ts": start, "dur": min(max(duration or 0, -1), 2**60)}
     name = event.get("name")
     if not isinstance(name, str):
         problems["event-without-name"] += 1

@@ -21,8 +21,8 @@ from traces.kineto.reading.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
 from traces.kineto.spans.shapes import NO_SHAPES, json_rows, keys_of, layouts_of
 from traces.model.trace import NONE, HostKind
 from traces.names.launch_configs import CONFIG_ARGS
+from traces.names.profiler_json import ProfilerJson
 
-Event = dict[str, Any]
 Taken = list[tuple[Any, ...]]
 
 FIELDS = ("name", "pid", "tid", "ts", "dur")
@@ -57,13 +57,13 @@ _ARGS_OF_DEVICE_SPANS = {
     QUEUE: NONE,
     CONFIG: b"",
 }
-_ARGS: dict[str, dict[str, Any]] = (
+_ARGS: dict[str, ProfilerJson] = (
     {category: _ARGS_OF_OPS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.OP}
     | {category: _ARGS_OF_ANNOTATIONS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.ANNOTATION}
     | {category: _ARGS_OF_CALLS for category, kind in HOST_CATEGORIES.items() if kind == HostKind.RUNTIME}
     | {category: _ARGS_OF_DEVICE_SPANS for category in DEVICE_CATEGORIES}
 )
-_NO_ARGS: dict[str, Any] = {}
+_NO_ARGS: ProfilerJson = {}
 _COMMS = ("record_param_comms", "nccl:", "gloo:", "ucc:", "mpi:", "xccl:")
 _TAKE = itemgetter(*FIELDS, "args")
 
@@ -91,7 +91,7 @@ class CategoryEvents:
         return column
 
 
-def taken(category: str, events: list[Event]) -> Taken:
+def taken(category: str, events: list[ProfilerJson]) -> Taken:
     try:
         *fields, args = zip(*map(_TAKE, events), strict=True)
         names = _shared(fields[0])
@@ -103,7 +103,7 @@ def taken(category: str, events: list[Event]) -> Taken:
         return [*fields, *_args_of_category(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
 
 
-def _args_of_category(category: str, names: Sequence[str], args: Sequence[dict[str, Any]]) -> Taken:
+def _args_of_category(category: str, names: Sequence[str], args: Sequence[ProfilerJson]) -> Taken:
     columns: Taken = []
     for key, default in _ARGS.get(category, _NO_ARGS).items():
         if key == SHAPES:
@@ -119,14 +119,14 @@ def _args_of_category(category: str, names: Sequence[str], args: Sequence[dict[s
     return columns
 
 
-def _configs(args: Sequence[dict[str, Any]]) -> list[bytes]:
+def _configs(args: Sequence[ProfilerJson]) -> list[bytes]:
     columns = [list(map(dict.get, args, repeat(key))) for key in CONFIG_ARGS]
     if all(column.count(None) == len(column) for column in columns):
         return [b""] * len(args)
     return json_rows(*columns) or [b""] * len(args)
 
 
-def _of_comms(names: Sequence[str], args: Sequence[dict[str, Any]]) -> tuple[dict[str, Any] | None, ...]:
+def _of_comms(names: Sequence[str], args: Sequence[ProfilerJson]) -> tuple[ProfilerJson | None, ...]:
     wanted = {name for name in set(names) if isinstance(name, str) and name.startswith(_COMMS)}
     if not wanted:
         return (None,) * len(names)

@@ -14,8 +14,9 @@ from typing import Any, Self
 
 from traces.chrome.counters import COUNTER
 from traces.kineto.reading.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
-from traces.kineto.reading.event_rows import CategoryEvents, Event, Taken, taken
+from traces.kineto.reading.event_rows import CategoryEvents, Taken, taken
 from traces.kineto.reading.odd_events import category_of, paired
+from traces.names.profiler_json import ProfilerJson
 
 _FLOWS = ("s", "t", "f")
 _INSTANTS = ("i", "I")
@@ -34,7 +35,7 @@ class Piece:
     """Groups the events from one part of a file by phase ("ph") and category ("cat")."""
 
     complete: dict[Any, Taken]
-    others: dict[Any, list[Event]]
+    others: dict[Any, list[ProfilerJson]]
     stamps: list[Any]
     unreadable: int
     rank: int | None = None
@@ -50,7 +51,7 @@ class Piece:
 
     @classmethod
     def _of_one(cls, events: list[Any]) -> Self:
-        by_kind: defaultdict[Any, list[Event]] = defaultdict(list)
+        by_kind: defaultdict[Any, list[ProfilerJson]] = defaultdict(list)
         unreadable = 0
         try:
             for event in events:
@@ -117,16 +118,16 @@ def _rank_of(event: Any) -> int | None:
 @dataclass
 class Groups:
     complete: dict[str, CategoryEvents]
-    memory: list[Event]
-    metadata: list[Event]
+    memory: list[ProfilerJson]
+    metadata: list[ProfilerJson]
     categories: set[str]
     stamps: list[Any]
-    counters: list[Event]
+    counters: list[ProfilerJson]
 
     @classmethod
     def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
         complete: defaultdict[Any, list[Taken]] = defaultdict(list)
-        others: defaultdict[Any, list[Event]] = defaultdict(list)
+        others: defaultdict[Any, list[ProfilerJson]] = defaultdict(list)
         stamps: list[Any] = []
         for piece in pieces:
             if piece.unreadable:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from operator import itemgetter
-from typing import Any
 
-from traces.kineto.reading.event_rows import Event
+from traces.names.profiler_json import ProfilerJson
 
 _CALL = re.compile(r"(?:cuda|hip|cu)[A-Z]\w*$")
 _OP = re.compile(r"(?:aten|c10d|c10d_functional|_c10d_functional|torchvision|autograd::engine|torch::autograd)::")
@@ -19,7 +18,7 @@ _STEP = re.compile(r"ProfilerStep#\d+$")
 _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
-def category_of(event: Event) -> str:
+def category_of(event: ProfilerJson) -> str:
     """Guess the category of an event from its name and arguments. Return "" if nothing fits."""
     name, args = event.get("name"), event.get("args")
     if not isinstance(name, str):
@@ -38,10 +37,10 @@ def category_of(event: Event) -> str:
     return "cpu_op" if _OP.match(name) else ""
 
 
-def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Event]], int]:
+def paired(events: list[ProfilerJson], stamps_per_us: int) -> tuple[dict[str, list[ProfilerJson]], int]:
     """Join begin events ("B") and end events ("E") into complete events ("X")."""
-    spans: defaultdict[str, list[Event]] = defaultdict(list)
-    opened: defaultdict[tuple[str, str], list[Event]] = defaultdict(list)
+    spans: defaultdict[str, list[ProfilerJson]] = defaultdict(list)
+    opened: defaultdict[tuple[str, str], list[ProfilerJson]] = defaultdict(list)
     usable = [event for event in events if type(event.get("ts")) in (int, float)]
     unpaired = len(events) - len(usable)
     for event in sorted(usable, key=itemgetter("ts")):
@@ -50,7 +49,7 @@ def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Even
             thread.append(event)
         elif thread:
             begin = thread.pop()
-            span: dict[str, Any] = {**event, **begin, "ph": "X", "dur": (event["ts"] - begin["ts"]) / stamps_per_us}
+            span: ProfilerJson = {**event, **begin, "ph": "X", "dur": (event["ts"] - begin["ts"]) / stamps_per_us}
             span["args"] = {**_args(begin), **_args(event)}
             category = span.get("cat")
             spans[category if isinstance(category, str) else category_of(span)].append(span)
@@ -59,6 +58,6 @@ def paired(events: list[Event], stamps_per_us: int) -> tuple[dict[str, list[Even
     return dict(spans), unpaired + sum(map(len, opened.values()))
 
 
-def _args(event: Event) -> dict[str, Any]:
+def _args(event: ProfilerJson) -> ProfilerJson:
     args = event.get("args")
     return args if isinstance(args, dict) else {}

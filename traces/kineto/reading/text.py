@@ -27,8 +27,7 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.kineto.reading.eras import exact_digits
 from traces.kineto.reading.pieces import Digest, load
 from traces.model.trace import TraceImportError
-
-Event = dict[str, Any]
+from traces.names.profiler_json import ProfilerJson
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
@@ -75,7 +74,7 @@ class Document:
     """Stores the parsed content of a profiler file."""
 
     events: list[Any]
-    header: dict[str, Any] = field(default_factory=dict)
+    header: ProfilerJson = field(default_factory=dict)
     exact_ns: bool = False
     bare: bool = False
 
@@ -209,7 +208,7 @@ def _scan(text: str, exact_ns: bool, problems: Counter[str], name: str) -> Docum
         raise TraceImportError(f"{name}: is not JSON with traceEvents; give a trace that torch.profiler exported")
     begin = found.end() if found else text.index("[") + 1
     events, end, closed = _scan_events(text, begin, problems)
-    header: dict[str, Any] = {}
+    header: ProfilerJson = {}
     if found:
         header = _scan_header(text[: found.start()].rstrip().rstrip(",") + "}", problems)
         if closed:
@@ -223,7 +222,7 @@ def _scan(text: str, exact_ns: bool, problems: Counter[str], name: str) -> Docum
     return Document(events, header, exact_ns=exact_ns, bare=bare)
 
 
-def _scan_header(text: str, problems: Counter[str]) -> dict[str, Any]:
+def _scan_header(text: str, problems: Counter[str]) -> ProfilerJson:
     try:
         header = orjson.loads(_repaired(text, problems))
     except orjson.JSONDecodeError:
@@ -231,9 +230,9 @@ def _scan_header(text: str, problems: Counter[str]) -> dict[str, Any]:
     return header if isinstance(header, dict) else {}
 
 
-def _scan_facts(text: str, problems: Counter[str]) -> dict[str, Any]:
+def _scan_facts(text: str, problems: Counter[str]) -> ProfilerJson:
     """Until July 2026, Kineto wrote its log messages into the JSON header without escaping quotes."""
-    facts: dict[str, Any] = {}
+    facts: ProfilerJson = {}
     for match in _FACT.finditer(text):
         try:
             value, end = _DECODER.raw_decode(text, match.end())
@@ -251,8 +250,8 @@ def _is_fact(key: str, value: Any) -> bool:
     return isinstance(value, dict) if key == "distributedInfo" else isinstance(value, int | float | str)
 
 
-def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Event], int, bool]:
-    events: list[Event] = []
+def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[ProfilerJson], int, bool]:
+    events: list[ProfilerJson] = []
     position = begin
     while True:
         gap = _SEPARATORS.match(text, position)
@@ -264,7 +263,7 @@ def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Ev
             if gap and "," in gap.group():
                 problems["trailing-comma"] += 1
             return events, position + 1, True
-        event: Event | None
+        event: ProfilerJson | None
         try:
             event, position = _scan_whole(text, position)
         except (ValueError, RecursionError):
@@ -273,7 +272,7 @@ def _scan_events(text: str, begin: int, problems: Counter[str]) -> tuple[list[Ev
             events.append(event)
 
 
-def _scan_whole(text: str, position: int) -> tuple[Event, int]:
+def _scan_whole(text: str, position: int) -> tuple[ProfilerJson, int]:
     if text[position] != "{":
         raise ValueError
     following = _NEXT_OBJECT.search(text, position)
@@ -286,7 +285,7 @@ def _scan_whole(text: str, position: int) -> tuple[Event, int]:
         return dict(orjson.loads(text[position:end])), end
 
 
-def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[Event | None, int]:
+def _scan_damaged(text: str, position: int, problems: Counter[str]) -> tuple[ProfilerJson | None, int]:
     if text[position] != "{":
         problems["unreadable-event"] += 1
         start = _EVENT_START.search(text, position + 1)

@@ -14,18 +14,17 @@ Note [One after another]
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from traces.comparison.thresholds import CLOCKS_APART_NS, LEAST_IDLE_LAUNCHES, ROUNDING_NS
 from traces.kineto.spans.launches import DeviceColumns
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostSpans
+from traces.names.profiler_json import ProfilerJson
 
 _DEPENDENT_LAUNCH_SINCE = 9
 
 
-def has_dependent_launch(properties: list[dict[str, Any]], is_amd: bool) -> bool:
+def has_dependent_launch(properties: list[ProfilerJson], is_amd: bool) -> bool:
     """Return True if the GPU supports programmatic dependent launch, or if its properties are unknown."""
     majors = [major for of in properties if type(major := of.get("computeMajor")) is int]
     return not is_amd and (not majors or max(majors) >= _DEPENDENT_LAUNCH_SINCE)

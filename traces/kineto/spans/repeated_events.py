@@ -9,14 +9,14 @@ from collections import Counter
 
 import numpy as np
 
-from traces.kineto.reading.event_rows import Event
 from traces.kineto.spans.launches import DeviceColumns, HostColumns
 from traces.model.trace import Column, HostKind
+from traces.names.profiler_json import ProfilerJson
 
 
 def each_event_once(
-    host: HostColumns, device: DeviceColumns, comms: dict[int, Event], problems: Counter[str]
-) -> tuple[HostColumns, DeviceColumns, dict[int, Event]]:
+    host: HostColumns, device: DeviceColumns, comms: dict[int, ProfilerJson], problems: Counter[str]
+) -> tuple[HostColumns, DeviceColumns, dict[int, ProfilerJson]]:
     """Return the columns without repeated events.
 
     In a file without repeated runtime calls, equal events may be different kernels of a CUDA graph, so nothing is removed.

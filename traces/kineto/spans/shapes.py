@@ -19,6 +19,7 @@ from traces.kineto.reading.eras import DTYPES
 from traces.kineto.spans.out_variants import may_write_into_arguments, results_among
 from traces.model.layouts import LAYOUT_ARG, LAYOUTS, memory_layout
 from traces.model.trace import NONE, UNKNOWN_LIST, Column, Strings, shapes_text
+from traces.names.profiler_json import ProfilerJson
 
 NO_SHAPES = b"null,null"
 _MARK = "|"
@@ -76,7 +77,7 @@ class Shapes:
         rows[at] = found[which]
 
 
-def keys_of(args: Sequence[dict[str, Any]]) -> list[bytes]:
+def keys_of(args: Sequence[ProfilerJson]) -> list[bytes]:
     """Return the fields `Input Dims` and `Input type` of each op as JSON text.
 
     Serializing all ops in one call is three times as fast as one call per op.
@@ -107,7 +108,7 @@ def _key(dims: Any, types: Any) -> bytes:
         return NO_SHAPES
 
 
-def layouts_of(args: Sequence[dict[str, Any]]) -> list[str]:
+def layouts_of(args: Sequence[ProfilerJson]) -> list[str]:
     """Return the memory layout of each op's image tensors, such as channels_last, or "" if it is unknown."""
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))

@@ -26,7 +26,7 @@ from traces.kineto.reading.eras import (
     TsUnit,
     external_ids_are_ops,
 )
-from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Event
+from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES
 from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
 from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than
@@ -37,6 +37,7 @@ from traces.kineto.spans.shapes import Shapes
 from traces.kineto.spans.thread_roles import roles_of
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, MemoryEvents, Strings, Thread
 from traces.names.launch_configs import config_text
+from traces.names.profiler_json import ProfilerJson
 
 _OUTER = {HostKind.PYTHON: 0, HostKind.ANNOTATION: 1, HostKind.OP: 2, HostKind.RUNTIME: 3, HostKind.OTHER: 4}
 _OTHER_STREAMS = ("xpu_", "mtia_", "privateuse1_")
@@ -57,7 +58,7 @@ class RankTables:
     host: HostSpans
     device: DeviceSpans
     memory: MemoryEvents
-    comms: dict[int, Event]
+    comms: dict[int, ProfilerJson]
 
 
 def read_tables(
@@ -149,10 +150,10 @@ def _read_host(
     threads: cols.Threads,
     problems: Counter[str],
     notes: ExportNotes | None,
-) -> tuple[HostColumns, dict[int, Event]]:
+) -> tuple[HostColumns, dict[int, ProfilerJson]]:
     shapes = Shapes(names.strings, only_inputs=notes is not None)
     parts: list[HostColumns] = []
-    comms: dict[int, Event] = {}
+    comms: dict[int, ProfilerJson] = {}
     first = 0
     for category, events in groups.complete.items():
         if category in DEVICE_CATEGORIES or category == WINDOW_CATEGORY:
@@ -199,8 +200,8 @@ def _read_host(
 
 
 def _nested(
-    host: HostColumns, owners: CallOwners, comms: dict[int, Event], problems: Counter[str]
-) -> tuple[HostColumns, dict[int, Event]]:
+    host: HostColumns, owners: CallOwners, comms: dict[int, ProfilerJson], problems: Counter[str]
+) -> tuple[HostColumns, dict[int, ProfilerJson]]:
     spans = host.spans
     outer = np.array([_OUTER[kind] for kind in HostKind])[spans.kind]
     order = nesting_order(spans.thread, spans.start_ns, spans.duration_ns, outer, host.op)
@@ -285,7 +286,7 @@ def _launched(
     return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device)))
 
 
-def _read_memory(events: list[Event], clock: TsUnit, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:
+def _read_memory(events: list[ProfilerJson], clock: TsUnit, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:
     events, times = cols.instants(events, clock, problems)
     args = [event.get("args", {}) for event in events]
     kind = cols.numbers(args, "Device Type", 0)

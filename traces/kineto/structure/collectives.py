@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from traces.kineto.reading.event_rows import Event
 from traces.kineto.spans.shapes import describe
 from traces.kineto.spans.spans import RankTables
 from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, Strings, parse_shapes
 from traces.names.collectives import SCALAR_TYPES, function_of
+from traces.names.profiler_json import ProfilerJson
 from traces.rates.op_cost import itemsize, size_bytes
 
 _ON_DEVICE = ("nccl", "xccl")
@@ -74,7 +74,7 @@ def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) 
     return {row: (int(device.start_ns[own].min()), int(ends[own].max())) for row, own in kernels.items()}
 
 
-def _size(args: Event, of_range: Event) -> tuple[str, int]:
+def _size(args: ProfilerJson, of_range: ProfilerJson) -> tuple[str, int]:
     elements, scalar = _count(args.get("In msg nelems"), 1 << 48), args.get("dtype")
     if elements != NONE and isinstance(scalar, str) and scalar in SCALAR_TYPES:
         return SCALAR_TYPES[scalar], elements * itemsize(SCALAR_TYPES[scalar])

@@ -11,28 +11,27 @@ Note [Agents]
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from traces.kineto.spans.spans import RankTables
 from traces.model.machine import from_kineto
 from traces.model.trace import NONE, Device
+from traces.names.profiler_json import ProfilerJson
 
 
-def properties_of(header: dict[str, Any]) -> list[dict[str, Any]]:
+def properties_of(header: ProfilerJson) -> list[ProfilerJson]:
     listed = header.get("deviceProperties", header.get("computeProperties"))
     return [p for p in listed if isinstance(p, dict)] if isinstance(listed, list) else []
 
 
-def is_of_amd(header: dict[str, Any]) -> bool:
+def is_of_amd(header: ProfilerJson) -> bool:
     """Return True if a Kineto file was recorded on AMD GPUs."""
     if any(key.startswith(("hip_", "roctracer")) for key in header):
         return True
     return any("AMD" in str(p.get("name", "")) for p in properties_of(header))
 
 
-def read_devices(header: dict[str, Any], tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
+def read_devices(header: ProfilerJson, tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
     """Return the used GPUs, a dictionary from device numbers to list indices, and the number of visible GPUs.
 
     If a rank used no GPU, the returned list contains all GPUs in the file's header.
