@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from replayer.errors import NotEmulated
-from replayer.memory.device.history import ACTIONS, Frame, History
+from replayer.memory.device.history import ACTIONS, StackFrame, History
 from replayer.memory.device.settings import VARIABLES
 from replayer.memory.device.snapshot import settings_dict
 from replayer.state import gpu
@@ -100,7 +100,7 @@ def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
     }
 
 
-def allocation_traceback(address: int) -> list[Frame] | None:
+def allocation_traceback(address: int) -> list[StackFrame] | None:
     for device in gpu().devices:
         if device.memory.history is not None and (frames := device.memory.history.frames_at(address)):
             return frames

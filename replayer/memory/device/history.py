@@ -20,7 +20,7 @@ from typing import TypedDict
 from replayer.memory.device.blocks import Block
 
 
-class Frame(TypedDict):
+class StackFrame(TypedDict):
     """A stack frame in PyTorch's memory snapshots."""
 
     filename: str
@@ -39,7 +39,7 @@ class HistoryEntry(TypedDict, total=False):
     time_us: int
     compile_context: str
     user_metadata: str
-    frames: list[Frame]
+    frames: list[StackFrame]
 
 
 ACTIONS = frozenset(
@@ -63,9 +63,9 @@ class History:
         self.skipped = skipped
         self.metadata = ""
         self.entries: deque[HistoryEntry] = deque(maxlen=min(max_entries, sys.maxsize))
-        self._of_block: dict[int, list[Frame]] = {}
-        self._of_free: dict[int, list[Frame]] = {}
-        self._known: dict[tuple[CodeType, int], Frame] = {}
+        self._of_block: dict[int, list[StackFrame]] = {}
+        self._of_free: dict[int, list[StackFrame]] = {}
+        self._known: dict[tuple[CodeType, int], StackFrame] = {}
 
     def carry_on(self, before: History, *, with_entries: bool) -> None:
         self.metadata = before.metadata
@@ -102,11 +102,11 @@ class History:
     def snapshot(self) -> None:
         self._note("snapshot", 0, 0, 0, self._frames())
 
-    def frames_at(self, address: int) -> list[Frame]:
+    def frames_at(self, address: int) -> list[StackFrame]:
         """Return the stack frames that requested a block, or an empty list if no frames were recorded."""
         return self._of_block.get(address, [])
 
-    def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[Frame]) -> None:
+    def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[StackFrame]) -> None:
         if action in self.skipped:
             return
         where: HistoryEntry = {"device_free": address} if action == "oom" else {"addr": address}
@@ -123,7 +123,7 @@ class History:
             }
         )
 
-    def _frames(self) -> list[Frame]:
+    def _frames(self) -> list[StackFrame]:
         if self.context is None:
             return []
         frames = []

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from replayer.memory.device.blocks import Block, ExpandablePool, Unmapped
-from replayer.memory.device.history import Frame, History
+from replayer.memory.device.history import StackFrame, History
 from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
@@ -39,7 +39,7 @@ class BlockDict(TypedDict):
     size: int
     requested_size: int
     state: str
-    frames: list[Frame]
+    frames: list[StackFrame]
 
 
 class SegmentDict(TypedDict):
@@ -55,7 +55,7 @@ class SegmentDict(TypedDict):
     segment_type: str
     segment_pool_id: tuple[int, int]
     is_expandable: bool
-    frames: list[Frame]
+    frames: list[StackFrame]
     blocks: list[BlockDict]
 
 
