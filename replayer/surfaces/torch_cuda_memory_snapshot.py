@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 
 from replayer.errors import NotEmulated
-from replayer.memory.device.history import ACTIONS, StackFrame, History
+from replayer.memory.device.history import ACTIONS, History, StackFrame
 from replayer.memory.device.settings import VARIABLES
 from replayer.memory.device.snapshot import settings_dict
 from replayer.state import gpu

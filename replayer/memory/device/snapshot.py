@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from replayer.memory.device.blocks import Block, ExpandablePool, Unmapped
-from replayer.memory.device.history import StackFrame, History
+from replayer.memory.device.history import History, StackFrame
 from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
