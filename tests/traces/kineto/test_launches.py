@@ -90,6 +90,14 @@ def test_a_call_without_an_external_id_gets_that_of_its_kernel() -> None:
     assert chain(trace, "other") == ["cudaLaunchKernel@100", "aten::other@100"]
 
 
+@pytest.mark.parametrize(("start", "end"), [(0, 20), (5, 20), (0, 7), (5, 7)])
+def test_a_call_may_begin_and_end_with_its_op(start: float, end: float) -> None:
+    trace = imported(
+        op("aten::relu", REPLICA, start, end - start, 5), call(MAIN, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5)
+    )
+    assert chain(trace, "k") == ["cudaLaunchKernel@201", "aten::relu@201"]
+
+
 @pytest.mark.parametrize("told", [{}, {"External_id": 0}, {"External_id": 77}, {"External_id": 3}])
 def test_nesting_gives_the_op_if_the_external_id_is_unusable(told: dict[str, Any]) -> None:
     """No op has the id 77, and the op with id 3 had ended before the call."""

@@ -273,6 +273,7 @@ def test_several_ranks_in_one_file_are_split() -> None:
         events[-1]["args"]["device"] += rank * 100_000_000
         named = {"ph": "M", "name": "thread_name", "pid": 7 + rank * 100_000_000, "tid": 7, "args": {"name": "python"}}
         events.append(named)
+    events.append({"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "x", "ts": T0, "dur": 1})
     trace = read_kineto_bytes(orjson.dumps({"schemaVersion": 1, "traceEvents": events}), "merged.json")
     assert trace.ranks == [0, 3] and trace.problems == {}
     assert [(device.rank, device.index) for device in trace.devices] == [(0, 0), (3, 3)]
