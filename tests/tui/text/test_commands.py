@@ -15,7 +15,7 @@ from traces.format.trace_file import save
 from traces.library.cells import write_cells
 from tui.cli import run
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 _BUDGETS = """
 [budget]
 step_time = "101 us"
