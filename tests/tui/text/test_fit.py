@@ -15,7 +15,7 @@ from traces.model.workload import WorkloadSignature
 from traces.names.cards import find_card
 from traces.rates.estimate_errors import EstimateError
 from tui.commands.fit_times import ESTIMATED, StepTime
-from tui.text.fit import CardFit, Need, OtherMemory, fit_lines
+from tui.text.fit import CardFit, Need, OtherMemory, OutOfMemoryFacts, fit_lines
 
 GIB, MS = 1 << 30, 1_000_000
 V100 = replace(find_card("v100"), memory_bytes=16 * GIB)
@@ -104,3 +104,26 @@ def test_communication_is_estimated_from_the_link() -> None:
     (of_fast,) = [line for line in lines(card(step=fast)) if "communication" in line]
     assert of_fast == said.replace("3.0", "2.0") + "."
     assert not any("communication" in line for line in lines(card(step=StepTime(20 * MS, "g9/net", False))))
+
+
+def test_facts_about_a_card() -> None:
+    free = 16 * GIB - V100.context_bytes
+    facts = card().facts()
+    assert (facts.fits, facts.fits_by_allocator, facts.out_of_memory) == (True, True, None)
+    assert facts.headroom_bytes == free - 5 * GIB
+    assert (facts.largest_batch, facts.largest_batch_from, facts.measured, facts.step_ns) == (20, "estimated", None, None)
+    full = card(FULL, None).facts()
+    assert (full.fits, full.headroom_bytes, full.out_of_memory) == (False, None, OutOfMemoryFacts(3, 3 * GIB))
+    assert (full.largest_batch, full.largest_batch_from, full.alloc_retries) == (None, None, 1)
+
+
+def test_a_measured_limit_decides_only_for_a_known_batch() -> None:
+    exact = MeasuredLimit(CELL, 4, 5)
+    for batch, fits in ((None, True), (4, True), (5, False)):
+        assert card(limit=exact, batch=batch).fits is fits
+    measured = card(FULL, limit=exact, batch=4)
+    assert (measured.fits, measured.fits_in_simulation, measured.facts().headroom_bytes) == (True, False, None)
+    assert (measured.facts().largest_batch, measured.facts().largest_batch_from) == (4, "measured")
+    # A card on which the batch fits in the simulation, but did not fit in reality, has no failed request.
+    assert not any("out of memory" in line for line in lines(card(limit=exact, batch=5)))
+    assert not any("out of memory" in line for line in lines(measured))

@@ -1,0 +1,37 @@
+"""A file is visible only when it is complete; a device is written directly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from traces.format.atomic_write import atomic_write
+
+
+def test_a_new_file_appears_when_it_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for content in (b"first", b"second"):
+        before = path.read_bytes() if path.exists() else None
+        with atomic_write(path) as file:
+            file.write(content)
+            file.flush()
+            assert (path.read_bytes() if path.exists() else None) == before
+        assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as file:
+        file.write(b"new")
+        raise ZeroDivisionError
+    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_device_is_written_directly() -> None:
+    null = Path("/dev/null")
+    with atomic_write(null) as file:
+        assert Path(file.name) == null
+        file.write(b"x")
+    assert null.is_char_device()

@@ -1,0 +1,46 @@
+"""How much memory the data of one file may use."""
+
+from __future__ import annotations
+
+import pytest
+
+from traces.format.unpack_limit import VARIABLE, TooLarge, UnpackLimit, size_text
+
+
+def test_the_limit_grows_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    base = UnpackLimit.of(0).limit_bytes
+    assert base is not None and UnpackLimit.of(1000).limit_bytes == base + 128_000
+    assert [UnpackLimit.least_file_bytes(base + extra) for extra in (-1, 0, 1, 128, 129)] == [0, 0, 1, 1, 2]
+
+
+def test_data_up_to_the_limit_is_accepted() -> None:
+    limit = UnpackLimit(4000, 2_000_000)
+    limit.check(2_000_000, "a table")
+    with pytest.raises(TooLarge, match=f"^a table, from a file of 4 kB; the limit is 2.0 MB. .* set {VARIABLE}=9$"):
+        limit.check(2_000_001, "a table")
+    UnpackLimit(1, None).check(1 << 60, "a trusted table")
+
+
+@pytest.mark.parametrize(("value", "limit_bytes"), [("4000", 4_000_000_000), ("0", 0), ("9" * 12, 999_999_999_999 * 10**6)])
+def test_the_environment_sets_the_limit_in_megabytes(value: str, limit_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, value)
+    assert UnpackLimit.of(10**9) == UnpackLimit(10**9, limit_bytes)
+
+
+@pytest.mark.parametrize("value", ["", "-1", "4.5", "4 GB", "9" * 13])
+def test_other_values_are_rejected(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, value)
+    with pytest.raises(TooLarge, match="give a whole number of megabytes"):
+        UnpackLimit.of(1)
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 kB"), (1, "1 kB"), (1000, "1 kB"), (1001, "2 kB"), (999_999, "1000 kB"), (10**6, "1.0 MB"),
+        (99_900_000, "99.9 MB"), (10**8, "100 MB"), (25 * 10**8, "2500 MB"),
+    ],
+)  # fmt: skip
+def test_sizes_in_messages(size_bytes: int, text: str) -> None:
+    assert size_text(size_bytes) == text
