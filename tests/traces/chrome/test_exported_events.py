@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.tui.view.scenes import crowd, side_tables, stack
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
 from traces.combining.merge import merge_ranks
+from traces.model.machine import DeviceProperties
 from traces.model.trace import Trace
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -46,3 +48,38 @@ def test_events_of_a_pair(tmp_path: Path) -> None:
     recorded = training(2)
     path = export_pair(recorded, replay_of(recorded, 1.5), tmp_path / "p.json", ("a", "b"))
     assert_golden(GOLDEN / "pair.txt", lines_of(path))
+
+
+@pytest.mark.parametrize(
+    ("config", "multiprocessors", "warp", "blocks", "warps"),
+    [
+        ("4,2|128", 4, 32, 2.0, 8.0),
+        ("4,2|100", 4, 32, 2.0, 8.0),  # a warp that is not full counts
+        ("4,2|96,2", 16, 32, 0.5, 3.0),
+        ("4,2|128", None, 32, None, None),
+        ("4,2|128", 4, None, None, None),
+        ("4,2|128", 0, 32, None, None),
+        ("4,2", 4, 32, None, None),
+    ],
+)
+def test_blocks_and_warps_per_multiprocessor(
+    tmp_path: Path, config: str, multiprocessors: int | None, warp: int | None, blocks: float | None, warps: float | None
+) -> None:
+    trace = training(steps=1)
+    properties = DeviceProperties(multi_processor_count=multiprocessors, warp_size=warp)
+    trace.devices = [replace(trace.devices[0], properties=properties)]
+    trace.device.config[1] = trace.strings.add(config)
+    (file,) = export_chrome(trace, tmp_path / "x.json")
+    (kernel,) = [event for event in json.loads(file.read_text())["traceEvents"] if "grid" in event.get("args", {})]
+    assert (kernel["args"].get("blocks per SM"), kernel["args"].get("warps per SM")) == (blocks, warps)
+
+
+def test_calls_of_the_driver_have_their_category(tmp_path: Path) -> None:
+    trace = training(steps=1)
+    for place, name in enumerate(("cuLaunchKernel", "cudaLaunchKernel", "hipLaunchKernel")):
+        trace.host.name[trace.device.launch[place]] = trace.strings.add(name)
+    trace.host.name[trace.host.parent[trace.device.launch[3]]] = trace.strings.add("custom_op")
+    (file,) = export_chrome(trace, tmp_path / "x.json")
+    found = {event["name"]: event.get("cat") for event in json.loads(file.read_text())["traceEvents"]}
+    assert (found["cuLaunchKernel"], found["cudaLaunchKernel"]) == ("cuda_driver", "cuda_runtime")
+    assert (found["hipLaunchKernel"], found["custom_op"]) == ("cuda_runtime", "cpu_op")

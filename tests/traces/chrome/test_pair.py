@@ -15,7 +15,7 @@ from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
 from traces.format.trace_file import save
 from traces.kineto import read_kineto
-from traces.model.trace import Trace, TraceImportError
+from traces.model.trace import Phases, Steps, Trace, TraceImportError
 from tui.cli import run
 
 
@@ -116,3 +116,15 @@ def test_importing_a_file_with_two_traces_raises_an_error_naming_both(tmp_path: 
     path = export_pair(training(steps=2), training(steps=2), tmp_path / "both.json.gz", ("v100", "this replay"))
     with pytest.raises(TraceImportError, match=r"contains two traces, v100 and this replay; .* separately"):
         read_kineto(path)
+
+
+def test_traces_without_steps_begin_together(tmp_path: Path) -> None:
+    first, second = training(steps=1), training(steps=1)
+    for trace in (first, second):
+        trace.steps, trace.phases = Steps.empty(), Phases.empty()
+    second.host.start_ns -= 3_000_000
+    second.device.start_ns -= 3_000_000
+    second.memory.time_ns -= 3_000_000
+    kernels = [e for e in written(first, second, tmp_path) if e.get("cat") == "kernel"]
+    starts_us = [sorted(e["ts"] for e in kernels if e["pid"] // 1_000_000 == side) for side in (0, 1)]
+    assert starts_us[0] == pytest.approx(starts_us[1]) and len(starts_us[0]) == 4
