@@ -336,3 +336,61 @@ def test_a_recreated_thread_keeps_its_row_and_starts_at_its_creators_time() -> N
         assert maker.position_ns == 50 + 6 * (step + 1)
     names = [thread.name for thread in gpu.current.threads]
     assert names.count("replica 0") == names.count("replica 1") == 1 and len(names) <= 5
+
+
+def test_a_device_is_done_when_its_last_stream_is_done() -> None:
+    gpu, clock, _ = started()
+    side = gpu.streams.new(0)
+    for ready_us in ((3_000, 2_000), (4_000, 6_000)):
+        begin_ns = clock.now_ns()
+        for stream, us in zip((gpu.current.stream(0), side), ready_us, strict=True):
+            stream.wait(begin_ns + us * US)
+            gpu.current.set_stream(stream)
+            gpu.launches.spin(1, 0)
+        gpu.current.set_stream(gpu.devices[0].default_stream)
+        gpu.streams.synchronize_device(0)
+        assert clock.now_ns() == max(gpu.current.stream(0).ready_ns, side.ready_ns) >= begin_ns + max(ready_us) * US
+
+
+def test_a_read_copies_eight_bytes_per_value() -> None:
+    gpu, _, log = started()
+    gpu.values.read(ITEM, 0, 3)
+    assert [row["bytes"] for row in log.device if row["kind"] == DeviceKind.MEMCPY] == [24]
+
+
+def test_a_range_of_the_script_lasts_from_its_begin_to_its_end() -> None:
+    gpu, clock, log = started()
+    thread = gpu.current.thread()
+    begin_ns = clock.now_ns()
+    end = gpu.profile.begin_range()
+    clock.time_ns += 70 * US
+    end("validation")
+    thread.host_ns = clock.now_ns() + 30 * US  # the host's recorded time is ahead of the clock
+    gpu.profile.begin_range()("empty")
+    first_ns, second_ns = begin_ns + 70 * US, begin_ns + 100 * US
+    assert log.named == [(0, "validation", begin_ns, first_ns), (0, "empty", second_ns, second_ns)]
+
+
+def test_copies_between_devices_are_left_out_in_one_thread_only() -> None:
+    gpu, _, log = two_devices()
+
+    def copy() -> None:
+        gpu.launches.copy_to_peer(COPY, 4 << 20, 0, 1)
+
+    with gpu.launches.peer_copies_left_out():
+        copy()
+        assert log.device == []
+        other = threading.Thread(target=copy)
+        other.start()
+        other.join()
+        assert len(log.device) == 1
+    copy()
+    assert len(log.device) == 2
+
+
+def test_the_device_that_the_script_uses_first_is_its_home() -> None:
+    gpu, _, _ = two_devices()
+    for device in (1, 0):
+        gpu.launches.launch(MM, device)
+        gpu.launches.flush()
+    assert gpu.simulator.scheduler.home == 1
