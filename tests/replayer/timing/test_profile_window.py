@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from replayer.timing.timeline.profile_window import merged
 from replayer.timing.timeline.timeline_writer import LoaderWait
+from tests.goldens import assert_golden
+from tests.traces.handmade import training
 from traces.model.trace import Device, DeviceSpans, HostKind, HostSpans, Thread, Trace
 
 
@@ -77,3 +81,41 @@ def test_the_range_of_a_batch_wait_has_its_recorded_length() -> None:
     assert spans[loading] == (120.5, 190.5)
     assert 120.5 < spans["aten::stack"][0] < spans["aten::stack"][1] < 190.5
     assert spans["of another process"][0] == 190.5 < spans[loading + "2"][0] < 200.0
+
+
+def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
+    """GIVEN two steps of the virtual GPU, whose ops Kineto has recorded at a quarter of their times, with a range around the
+    first step's ops and a range around the kernels of both.
+
+    The result is in golden/profile_window.txt: each event with its thread, start and duration in us.
+    """
+    window = training(2, jitter_us=(0, 3))
+    pid, begin_ns = os.getpid(), int(window.steps.start_ns[0])
+
+    def own_us(time_ns: int) -> float:
+        return 1_000 + (time_ns - begin_ns) / 4_000
+
+    def span(name: str, category: str, start_ns: int, end_ns: int, **args: int) -> dict[str, Any]:
+        start_us = own_us(start_ns)
+        times = {"ts": start_us, "dur": own_us(end_ns) - start_us}
+        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, **times, "args": {key.replace("_", " "): value for key, value in args.items()}}
+
+    host = window.host
+    ops = np.flatnonzero(host.kind == HostKind.OP).tolist()
+    events = [
+        span(window.strings[host.name[row]], "cpu_op", int(host.start_ns[row]), int(host.end_ns[row]), External_id=number)
+        for number, row in enumerate(ops, start=1)
+    ]
+    first_end_ns = int(window.steps.end_ns[0])
+    events.append(span("epoch", "user_annotation", begin_ns + 1_000, int(host.end_ns.max()) + 4_000))
+    events.append(span("first step", "user_annotation", begin_ns + 25_000, first_end_ns - 1_000))
+    kineto = {"traceEvents": events, "baseTimeNanoseconds": 0}
+    ends = [(round(own_us(time_ns) * 1_000), time_ns) for time_ns in (begin_ns - 8_000, int(window.steps.end_ns[-1]) + 40_000)]
+    found = merged(kineto, window, 0, ends)
+    threads = {pid: "main"}
+    lines = []
+    for event in found["traceEvents"]:
+        times = [round(event[key] - (begin_ns / 1_000 if key == "ts" else 0), 3) for key in ("ts", "dur") if key in event]
+        thread = threads.setdefault(event.get("tid"), f"thread {len(threads)}")
+        lines.append(f"{event['ph']} {event.get('cat', '')} {event['name']} {thread} {times}\n")
+    assert_golden(Path(__file__).with_name("golden") / "profile_window.txt", "".join(lines))
