@@ -98,20 +98,19 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
     def span(name: str, category: str, start_ns: int, end_ns: int, **args: int) -> dict[str, Any]:
         start_us = own_us(start_ns)
         times = {"ts": start_us, "dur": own_us(end_ns) - start_us}
-        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, **times, "args": {key.replace("_", " "): value for key, value in args.items()}}
+        return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": pid, **times, "args": args}
 
     host = window.host
     ops = np.flatnonzero(host.kind == HostKind.OP).tolist()
-    events = [
-        span(window.strings[host.name[row]], "cpu_op", int(host.start_ns[row]), int(host.end_ns[row]), External_id=number)
-        for number, row in enumerate(ops, start=1)
-    ]
+    starts, ends = host.start_ns.tolist(), host.end_ns.tolist()
+    names = [window.strings[name] for name in host.name.tolist()]
+    events = [span(names[row], "cpu_op", starts[row], ends[row], **{"External id": row + 1}) for row in ops]
     first_end_ns = int(window.steps.end_ns[0])
     events.append(span("epoch", "user_annotation", begin_ns + 1_000, int(host.end_ns.max()) + 4_000))
     events.append(span("first step", "user_annotation", begin_ns + 25_000, first_end_ns - 1_000))
     kineto = {"traceEvents": events, "baseTimeNanoseconds": 0}
-    ends = [(round(own_us(time_ns) * 1_000), time_ns) for time_ns in (begin_ns - 8_000, int(window.steps.end_ns[-1]) + 40_000)]
-    found = merged(kineto, window, 0, ends)
+    ties = [(round(own_us(time_ns) * 1_000), time_ns) for time_ns in (begin_ns - 8_000, int(window.steps.end_ns[-1]) + 40_000)]
+    found = merged(kineto, window, 0, ties)
     threads = {pid: "main"}
     lines = []
     for event in found["traceEvents"]:
