@@ -44,7 +44,7 @@ class Recording:
     def _call(self, name: str) -> None:
         recorder = self._bench.recorder
         if name in ("backward", "mse_loss") and self._recorded:
-            recorder.autograd_recorded()
+            recorder.autograd_recorded(True)  # as if each backward pass built a graph
         self._recorded = name == "mm" or (self._recorded and name != "backward" and not name.startswith("call"))
         if name in ("loader", "h2d", "zero_grad", "backward", "optimizer", "step", "second step", "exhausted"):
             phase = {"exhausted": "loader"}.get(name, "optimizer" if name.endswith("step") else name)

@@ -27,7 +27,7 @@ from tracer.own_cost import OwnCost, costed
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
 from tracer.recording_writer import HeaderSources, RecordingWriter
-from tracer.repeated_steps import ENTER, EXHAUSTED, LEAVE, MODULE, OP, STEPPED
+from tracer.repeated_steps import ENTER, EXHAUSTED, LEAVE, MODULE, OP, RECORDED, STEPPED
 from tracer.schedule import Schedule
 from tracer.step_recorder import CapturedReports, StepRecorder
 from tracer.writing.flight_recorder import FlightRecorder
@@ -37,7 +37,7 @@ from traces.model.layouts import Shape
 from traces.model.run import LoaderSettings
 from traces.model.trace import BatchKind, shapes_text
 from traces.script.deferred_signals import deferred_signals
-from traces.script.phase_rule import ASIDE, FORWARD, LOSS
+from traces.script.phase_rule import ASIDE, LOSS
 from traces.script.step_rule import Optimizers
 
 # At the end of the script, the recorder waits at most 0.5 s for another thread to release the recorder's lock.
@@ -87,7 +87,7 @@ class Recorder:
         self.loader_exhausted = partial(report, EXHAUSTED)  # the last entered loader had no batch left
         self.loss_called = partial(report, OP, LOSS)
         self.aside_called = partial(report, OP, ASIDE)  # clipping, unscaling or reading a value
-        self.autograd_recorded = partial(report, OP, FORWARD)
+        self.autograd_recorded = partial(report, RECORDED)  # an op after a backward pass
         self.optimizer_stepped = partial(report, STEPPED)  # an optimizer's `step` has returned
 
     @property

@@ -21,7 +21,7 @@ from traces.script.phase_rule import Segment, new_segment
 from traces.script.script_splitter import CutStep
 
 # Kinds of reports
-ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED = range(6)
+ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(7)
 # What a report did: nothing, begin a segment now, begin a segment at an earlier boundary, end a phase, end the step
 NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
 

@@ -31,6 +31,7 @@ from tracer.repeated_steps import (
     MODULE,
     NOTHING,
     OP,
+    RECORDED,
     STEPPED,
     Meaning,
     RepeatedSteps,
@@ -198,6 +199,8 @@ class StepRecorder:
             script.op(thread, argument, now_ns)
         elif kind == STEPPED:
             script.optimizer_stepped(thread, argument, now_ns)
+        elif kind == RECORDED:
+            script.autograd_recorded(thread, argument, now_ns)
         else:
             script.loader_exhausted(thread)
 

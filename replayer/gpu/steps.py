@@ -32,7 +32,7 @@ from replayer.timing.timeline.host_ranges import NAMED
 from traces.analyses.modules import ModuleNames
 from traces.model.layouts import Shape
 from traces.script.phase_rule import FORWARD, LOSS
-from traces.script.script_hooks import ModuleMarks
+from traces.script.script_hooks import SINCE_BACKWARD, ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
 # phases with library times, see Note [The host's time in a library call]
@@ -90,7 +90,7 @@ class ScriptSteps:
             if name in _OF_LIBRARY and self._library is not None:
                 self._clock.resume()
             self._moves_on(thread, self._tracker.leave, name)
-            if name == "backward":
+            if name == "backward" and SINCE_BACKWARD.built_graph:
                 self._launches.watch_nodes(torch._C._autograd._get_sequence_nr, self._forward_begins)
 
     def _forward_begins(self) -> None:
@@ -98,7 +98,7 @@ class ScriptSteps:
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.called, FORWARD)
 
-    def autograd_recorded(self) -> None:
+    def autograd_recorded(self, uses_gradients: bool) -> None:
         """Do nothing, because each op's number is compared."""
 
     def loss_called(self) -> None:

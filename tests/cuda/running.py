@@ -48,7 +48,6 @@ PROGRAMS = {
     "micro_batches": Program("forward_after_backward.py", ("batches",)),
     "two_networks": Program("forward_after_backward.py", ("networks",)),
     "gradient_penalty": Program("forward_after_backward.py", ("penalty",)),
-    "plain_functions": Program("forward_after_backward.py", ("functions",)),
     "evaluation": Program("evaluation.py", steps=36),
     "gan": Program("gan.py", settings=GPU_BOUND),
     "profiles_itself": Program("profiles_itself.py", ("16",), steps=30),

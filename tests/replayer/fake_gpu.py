@@ -166,8 +166,8 @@ class SurfaceGpu(FakeGpu):
     def module_called(self, module: object, grad_enabled: bool) -> None:
         self.modules.append((id(module), grad_enabled))
 
-    def autograd_recorded(self) -> None:
-        self.phases.append("recorded")
+    def autograd_recorded(self, uses_gradients: bool) -> None:
+        self.phases.append("recorded on gradients" if uses_gradients else "recorded")
 
     def loader_exhausted(self) -> None:
         self.phases.append("exhausted")

@@ -130,7 +130,7 @@ class FakeGpu:
     def module_marks(self, module: object) -> None:
         pass
 
-    def autograd_recorded(self) -> None:
+    def autograd_recorded(self, uses_gradients: bool) -> None:
         pass
 
     def modules_left(self) -> None:

@@ -270,13 +270,13 @@ class PhaseScope:
         self,
         call: Callable[..., Any],
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
-        begins: Callable[[Any], None] | None = None,
+        begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None,
     ) -> Callable[..., Any]:
         """Wrap a function, so that the phase begins before each call of the function and ends after the call.
 
         Args:
             completed: called with the listener and the call's positional arguments after each call without an exception
-            begins: called with the listener before the phase begins
+            begins: called with the listener and the call's arguments before the phase begins
         """
         local, hearing, phase = self._local, self._listener, self.phase
 
@@ -285,7 +285,7 @@ class PhaseScope:
             if local.depth or (listener := hearing()) is None:
                 return call(*args, **kwargs)
             if begins is not None:
-                begins(listener)
+                begins(listener, args, kwargs)
             listener.enter_phase(phase)
             local.depth = 1
             try:

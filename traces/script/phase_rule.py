@@ -15,10 +15,10 @@ Note [After a backward pass]
     Ops after a backward pass may clip gradients or read values, so they belong to the phase "other". The next forward pass, for
     example of another micro-batch or of a GAN's other network, begins with the first of these events (FORWARD):
         - an outermost module is called while gradients are enabled
-        - autograd records an op, which creates a node with a new sequence number
-    The importer reads module calls and sequence numbers from the profile. The replayer and the recorder see module calls. The
-    replayer also compares the sequence number at each op. The recorder compares it before the next backward pass or loss
-    function, so without module calls the forward pass lasts since the previous phase.
+        - the backward pass built a graph (`create_graph=True`), and autograd records an op, for example of a gradient penalty
+    Autograd creates a node with a new sequence number for each recorded op. The importer reads module calls and sequence
+    numbers from the profile. The replayer compares the sequence number at each op. The recorder compares it before the next
+    backward pass or loss function, so without module calls the forward pass lasts since the previous phase.
 
 Note [Before the first phase]
     If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and

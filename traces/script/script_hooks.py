@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
 from traces.model.layouts import Shape
-from traces.script.patching import PATCHES, PhaseListener, PhaseScope, patch, stands_for
+from traces.script.patching import PATCHES, PhaseListener, PhaseScope, argument, patch, stands_for
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
@@ -43,9 +43,10 @@ Wrapper = Callable[[Call], Call]
 class _SinceBackward(threading.local):
     # the thread's number of autograd nodes after its latest backward pass, or None if it has called a module since then
     nodes: int | None = None
+    built_graph = False  # by the latest backward pass
 
 
-_SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are global
+SINCE_BACKWARD = _SinceBackward()  # global, because torch's functions are global
 
 
 class CallListener(PhaseListener, Protocol):
@@ -60,7 +61,7 @@ class CallListener(PhaseListener, Protocol):
 
     def module_returned(self) -> None: ...
 
-    def autograd_recorded(self) -> None:
+    def autograd_recorded(self, uses_gradients: bool) -> None:
         """Called before a backward pass if autograd has recorded ops since the previous one, and no module was called."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
@@ -91,8 +92,14 @@ class ScriptHooks:
         """Wrap all Python functions that start a backward pass."""
         autograd = self._torch.autograd
         scope = PhaseScope("backward", self._listener)
-        nodes, since = autograd._get_sequence_nr, _SINCE_BACKWARD
-        begins = self.report_forward_pass
+        nodes, since = autograd._get_sequence_nr, SINCE_BACKWARD
+
+        def begins(builds_graph: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Callable[..., None]:
+            def begin(listener: CallListener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+                self.report_forward_pass(listener)
+                since.built_graph = bool(builds_graph(args, kwargs))
+
+            return begin
 
         def passed(listener: CallListener, args: tuple[Any, ...]) -> None:
             since.nodes = nodes()
@@ -101,19 +108,19 @@ class ScriptHooks:
 
         patch(
             autograd,
-            backward=scope.wrap(autograd.backward, passed, begins),
-            grad=scope.wrap(autograd.grad, passed, begins),
+            backward=scope.wrap(autograd.backward, passed, begins(argument(autograd.backward, "create_graph"))),
+            grad=scope.wrap(autograd.grad, passed, begins(argument(autograd.grad, "create_graph"))),
         )
         if (run := getattr(autograd.graph, "_engine_run_backward", None)) is not None:
-            run = scope.wrap(run, passed, begins)
+            run = scope.wrap(run, passed, begins(lambda args, _: args[3]))
             patch(autograd.graph, _engine_run_backward=run)
             patch(autograd, _engine_run_backward=run)
 
     def report_forward_pass(self, listener: CallListener) -> None:
         """Report ops that autograd has recorded since the thread's latest backward pass."""
         # see Note [After a backward pass] in phase_rule.py
-        if (before := _SINCE_BACKWARD.nodes) is not None and self._torch.autograd._get_sequence_nr() != before:
-            listener.autograd_recorded()
+        if (before := SINCE_BACKWARD.nodes) is not None and self._torch.autograd._get_sequence_nr() != before:
+            listener.autograd_recorded(SINCE_BACKWARD.built_graph)
 
     def loading(self, fetch: Call) -> Call:
         """Wrap the `__next__` of a DataLoader's iterator, and report its calls as the phase "loader"."""
@@ -198,7 +205,7 @@ class ScriptHooks:
     def module_call(self, call: Call, calls: ModuleCalls) -> Call:
         listening, grad_enabled = self._listener, self._torch.is_grad_enabled
         described, autocast = self._described, self._autocast
-        within, since_backward = calls.within, _SINCE_BACKWARD
+        within, since_backward = calls.within, SINCE_BACKWARD
 
         # The wrapper's parameter must be called `self`, because PyTorch's profiler finds the module by this local variable.
         @stands_for(call)

@@ -22,7 +22,7 @@ Note [Set-up is no step]
 Note [Forward before backward]
     The recorder does not see single ops, so it cannot detect the forward pass of a model without modules. If no forward pass
     was seen before a loss or backward pass, the time since the last phase, or since the step began, becomes the forward pass.
-    Between two backward passes, this only happens if autograd has recorded ops (Note [After a backward pass] in phase_rule.py).
+    Note [After a backward pass] in phase_rule.py tells when a forward pass begins between two backward passes.
 """
 
 from __future__ import annotations
@@ -153,13 +153,20 @@ class ScriptSplitter(Generic[ThreadT]):
             return
         if kind == LOSS:
             self._forward_before(thread, now_ns)
-        elif kind == FORWARD:
-            if not self.phases.is_after_backward:
-                return
-            # If each backward pass ends a step, the step's last ops stay in the phase "other".
-            kind = PLAIN if self._steps.ends_at_backward else FORWARD
         if self.phases.op(kind, now_ns):
             self._begun(thread, now_ns)
+
+    def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
+        """Handle an op that autograd has recorded after a backward pass.
+
+        Args:
+            uses_gradients: True if the backward pass built a graph
+        """
+        if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
+            # If each backward pass ends a step, the step's last ops stay in the phase "other".
+            kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
+            if self.phases.op(kind, now_ns):
+                self._begun(thread, now_ns)
 
     def module_called(self, thread: ThreadT, module: int, grad_enabled: bool, now_ns: int) -> None:
         if (self.thread != thread and self._is_other_thread(thread, shows=True)) or self.phases.inside:

@@ -106,9 +106,12 @@ class StepTracker:
 
         A single op such as log_softmax does not begin the loss phase.
         """
-        if phase_class == FORWARD or self.begins_segment[phase_class]:
-            self.script.op(thread, phase_class, self._scheduler.clock.now_ns())
-            self.begins_segment = self.script.begins_segment
+        now_ns = self._scheduler.clock.now_ns()
+        if phase_class == FORWARD:
+            self.script.autograd_recorded(thread, True, now_ns)
+        elif self.begins_segment[phase_class]:
+            self.script.op(thread, phase_class, now_ns)
+        self.begins_segment = self.script.begins_segment
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
         return StepMatcher(step, self.recording.keys, self._histories)

@@ -3,7 +3,6 @@
 batches   gradient accumulation over a list of batches on the GPU
 networks  a GAN that steps both optimizers after both backward passes
 penalty   a critic with a gradient penalty, which is computed from the gradients without calling a module
-functions a loss of plain functions and parameters, computed twice
 """
 
 import sys
@@ -54,6 +53,7 @@ def networks():
     with timed("forward"):
         generator_loss = -critic(fake).mean()
     backward(generator_loss)
+    (critic_loss.mean() + generator_loss.mean()).item()  # computed from losses, not from gradients
     update(for_critic, for_generator)
 
 
@@ -70,21 +70,10 @@ def penalty():
     update(for_critic)
 
 
-def functions():
-    for batch in REAL[:2]:
-        with timed("forward"):
-            loss = (batch @ WEIGHT).relu().square().mean()
-        backward(loss)
-    update(for_weight)
-
-
 REAL = [torch.randn(64, 128).cuda() for _ in range(4)]
 if KIND == "networks":
     generator = network(32, 128)
     for_generator = torch.optim.Adam(generator.parameters(), lr=1e-4)
-if KIND == "functions":
-    WEIGHT = torch.randn(128, 64).cuda().requires_grad_()
-    for_weight = torch.optim.SGD([WEIGHT], lr=0.01)
 for _step in range(24):
     globals()[KIND]()
 torch.cuda.synchronize()

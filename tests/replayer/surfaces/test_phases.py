@@ -57,6 +57,10 @@ def test_ops_that_autograd_records_between_backward_passes_are_reported() -> Non
     (weight * 3).sum().backward()
     model(x).sum().backward()  # the module's call has been reported
     assert gpu.phases == BACKWARD * 2 + ["recorded"] + BACKWARD * 2
+    gpu.phases.clear()
+    (gradient,) = torch.autograd.grad((weight * weight).sum(), [weight], create_graph=True)
+    gradient.square().sum().backward()
+    assert gpu.phases == ["recorded", *BACKWARD, "recorded on gradients", *BACKWARD]
 
 
 @pytest.mark.parametrize("reentrant", [True, False])

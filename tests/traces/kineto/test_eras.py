@@ -327,15 +327,24 @@ def numbered(name: str, start: float, number: int) -> Event:
     return op(name, start, 2, Sequence_number=number)
 
 
-def test_after_a_backward_pass_an_op_with_gradients_begins_the_next_forward_pass() -> None:
+@pytest.mark.parametrize("builds_graph", [True, False])
+def test_after_a_backward_pass_with_a_graph_an_op_with_gradients_begins_a_forward_pass(builds_graph: bool) -> None:
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
-    first = [numbered("aten::mm", 10, 5), numbered("aten::sum", 20, 6), backward]
+    inner = op("aten::mm", 32, 5, tid=8, **({"Sequence_number": 1} if builds_graph else {}))
+    first = [numbered("aten::mm", 10, 5), numbered("aten::sum", 20, 6), backward, inner]
     # Clipping sees the number of the next node, but creates no node.
     clipping = [op("aten::mul_", 45, 2), numbered("aten::norm", 50, 7), numbered("aten::div", 53, 7)]
     second = [numbered("aten::mm", 60, 7), numbered("aten::sum", 70, 8), {**backward, "ts": backward["ts"] + 50}]
     before = [("other", 10), ("forward", 30), ("backward", 40)]
-    assert phases_of(*first, *clipping, *second) == [*before, ("other", 60), ("forward", 80), ("backward", 100)]
-    assert phases_of(*first, *second) == [*before, ("forward", 80), ("backward", 100)]
+    forward = [("other", 60), ("forward", 80)] if builds_graph else [("other", 80)]
+    assert phases_of(*first, *clipping, *second) == [*before, *forward, ("backward", 100)]
+    assert phases_of(*first, *second) == [*before, (forward[-1][0], 80), ("backward", 100)]
+
+
+def test_backward_passes_within_an_optimizer_belong_to_the_optimizer() -> None:
+    closure = [numbered("aten::mm", 40, 5), op("MmBackward0", 50, 10, tid=8, Fwd_thread_id=1)]
+    step = op("Optimizer.step#LBFGS.step", 30, 50, cat="user_annotation")
+    assert phases_of(op("aten::mm", 10, 5), step, *closure) == [("other", 10), ("forward", 30), ("optimizer", 100)]
 
 
 @pytest.mark.parametrize(("number", "phase"), [(7, "forward"), (None, "other")], ids=["with gradients", "without gradients"])

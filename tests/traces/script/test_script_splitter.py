@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from traces.script.phase_rule import ASIDE, FORWARD, LOSS, PLAIN
+from traces.script.phase_rule import ASIDE, LOSS, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 
@@ -57,8 +57,12 @@ class Script:
     def _loss(self, thread: str) -> None:
         self._op(thread, LOSS)
 
-    def _recorded(self, thread: str) -> None:
-        self._op(thread, FORWARD)
+    def _recorded(self, thread: str, uses_gradients: bool = True) -> None:
+        self.splitter.autograd_recorded(thread, uses_gradients, self.now_ns)
+        self.now_ns += 10
+
+    def _logged(self, thread: str) -> None:
+        self._recorded(thread, uses_gradients=False)
 
     def _fill(self, thread: str) -> None:
         self._op(thread, ASIDE)
@@ -150,6 +154,11 @@ TRAIN = "train: loader 11 forward 11 loss 11 backward 10 optimizer 11"
         (
             "loader module backward recorded loss backward optimizer",
             ["train: loader 11 forward 11 backward 10 forward 12 loss 11 backward 10 optimizer 11"],
+        ),
+        # values that are computed from the output, not from gradients
+        (
+            "loader module backward logged backward optimizer",
+            ["train: loader 11 forward 11 backward 10 other 12 backward 10 optimizer 11"],
         ),
         # an op that autograd records begins a forward pass only after a backward pass
         ("loader module loss recorded backward optimizer", [TRAIN.replace("loss 11", "loss 22")]),

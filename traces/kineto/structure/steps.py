@@ -93,7 +93,10 @@ class _StepEvent(NamedTuple):
     quiet: bool  # not recorded by autograd, so autograd's engine may have called it
     leads: bool = False  # step of the first optimizer
     like: int = NONE  # same number for the same name and shapes, without the first dimension
-    goes_forward: bool = False  # see Note [After a backward pass] in phase_rule.py
+    # see Note [After a backward pass] in phase_rule.py
+    goes_forward: bool = False  # within a module that was called with gradients
+    is_recorded: bool = False  # autograd recorded the op
+    builds_graph: int = 0  # 1 or -1 if the autograd engine called ops here, with or without recording them
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
@@ -313,8 +316,11 @@ def _cut(splitter: PhaseSplitter, events: list[_StepEvent], begin_ns: int, end_n
         A backward pass lasts from the first to the last span of the autograd engine, if the main thread does nothing in
         between. The op that creates the first gradient (ones_like of one number) just before the engine starts belongs to the
         backward pass too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
-        also belong to it.
+        also belong to it. Spans of the engine within another phase, such as an optimizer that calls a closure, belong to that
+        phase. A backward pass built a graph if autograd recorded ops in most of the engine's spans.
     """
+    has_graph = False
+    within_ns = begin_ns  # end of the latest phase that the main thread entered
     now = splitter.begin_ns = begin_ns
     run: list[_StepEvent] = []
     held: list[_StepEvent] = []  # ops of the engine if its run continues after them
@@ -325,14 +331,20 @@ def _cut(splitter: PhaseSplitter, events: list[_StepEvent], begin_ns: int, end_n
         return now
 
     def feed(event: _StepEvent) -> None:
+        nonlocal within_ns
+        if event.name not in ("", "backward", "other"):
+            within_ns = max(within_ns, event.end_ns)
         if event.name:
             splitter.enter(event.name, clamped(event.start_ns))
             splitter.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
         else:
-            splitter.op(FORWARD if event.goes_forward else event.kind, clamped(event.start_ns))
+            goes_forward = event.goes_forward or (event.is_recorded and has_graph)
+            splitter.op(FORWARD if goes_forward else event.kind, clamped(event.start_ns))
 
     def flush() -> None:
+        nonlocal has_graph
         if any(event.name for event in run):
+            has_graph = sum(event.builds_graph for event in run) > 0
             feed(_StepEvent(run[0].start_ns, max(event.end_ns for event in run), "backward", 0, False, False))
         else:
             held[:0] = run
@@ -345,6 +357,8 @@ def _cut(splitter: PhaseSplitter, events: list[_StepEvent], begin_ns: int, end_n
         if event.name == "engine":
             if not run:
                 flush()
+            if event.start_ns < within_ns:
+                continue
             run += [*held, event]
             held.clear()
         elif run and event.quiet and not event.seeds and run[-1].name:
@@ -383,7 +397,8 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     seeds[seeds] = [_is_one_number(strings[shapes]) for shapes in host.shapes[tops[seeds]].tolist()]
     in_module = _outermost_modules(host, strings)[tops]
     recorded = np.isin(tops, _recorded_by_autograd(host, tops[~on_engine]))
-    recorded |= np.isin(in_module, _called_with_gradients(host, tops, in_module))
+    forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
+    graph = np.where(on_engine, _recorded_by_engine(host, strings)[tops], 0).tolist()
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
     optimizers = tops[[names.get(row) == "optimizer" and bool(on_main[row]) for row in tops.tolist()]]
     first_optimizer = int(host.name[optimizers[np.argmin(host.start_ns[optimizers])]]) if len(optimizers) else NONE
@@ -407,11 +422,13 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
             kind = PLAIN  # the module's call has begun the forward pass, as in a running script
         if kind == PLAIN and not name and outside[place]:
             name = "other"
-        goes_forward = kind == PLAIN and not name and bool(recorded[place])
+        is_plain = kind == PLAIN and not name
         seed = bool(seeds[place]) and not name
         leads = name == "optimizer" and name_id == first_optimizer
         like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
-        events.append(_StepEvent(starts[place], ends[place], name, kind, seed, bool(quiet[place]), leads, like, goes_forward))
+        after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place]), graph[place]
+        is_quiet = bool(quiet[place])
+        events.append(_StepEvent(starts[place], ends[place], name, kind, seed, is_quiet, leads, like, *after_backward))
     return events
 
 
@@ -423,6 +440,14 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
+
+
+def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
+    """Return 1 for CPU events around ops that autograd recorded, -1 around other ops only, and 0 for events without ops."""
+    ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
+    numbered = ops & (host.sequence != NONE)
+    around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)
+    return np.where(around_numbered, 1, np.where(around_ops, -1, 0))
 
 
 def _outermost_modules(host: HostSpans, strings: Strings) -> Column:
