@@ -7,6 +7,7 @@ import gzip
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from benchmarks.published.gpemu import GPUS, build, first_extrapolated
 from traces.library import catalogue
-from traces.library.cells import CellSource, Gpu, LibraryCell, NotMeasured, read_cells, write_cells
+from traces.library.cells import CellSource, Gpu, LibraryCell, NotMeasured, fault, read_cells, write_cells
 from traces.model.trace import TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.workload import InputTensor, WorkloadSignature
 
@@ -219,3 +220,56 @@ def test_the_library_cell_of_a_script_is_its_model_or_the_nearest(own_library: P
 def test_every_bundled_network_matches_only_itself(own_library: Path) -> None:
     for model in catalogue.models("k80"):
         assert catalogue.match("k80", catalogue.cell("k80", model).workload).cell.model == model
+
+
+@pytest.mark.parametrize(
+    ("batch", "forward_ns"), [(1, 2500), (2, 3000), (3, 3500), (4, 4000), (6, 6500), (8, 9000), (10, 11_500)]
+)
+def test_times_outside_the_measured_range_lie_on_a_line_through_distant_batches(batch: int, forward_ns: int) -> None:
+    """Below the range, the line goes through the first and the middle batch, and above through the middle and the last."""
+    cell = a_cell(batches=(2, 4, 8), phases_ns={"forward": np.array([3000, 4000, 9000])})
+    assert cell.estimated_at(batch).phases_ns == {"forward": forward_ns}
+    assert cell.estimated_at(batch).is_scaled is (batch not in (2, 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("batches", "peaks", "batch", "peak"),
+    [
+        ((2, 4), (14, 22), 2, 14), ((2, 4), (14, 22), 3, 18), ((2, 4), (14, 22), 4, 22), ((2, 4), (14, 22), 7, 34),
+        ((2, 4), (14, 22), 1, 10), ((4,), (22,), 9, 22), ((), (), 9, None),
+    ],
+)  # fmt: skip
+def test_the_memory_peak_grows_linearly(batches: tuple[int, ...], peaks: tuple[int, ...], batch: int, peak: int | None) -> None:
+    cell = a_cell(memory_batches=np.array(batches, np.int64), peak_bytes=np.array(peaks, np.int64))
+    assert cell.peak_at(batch) == peak
+
+
+@pytest.mark.parametrize(("limit", "batch", "out_of_memory"), [(8, 8, True), (8, 9, True), (8, 7, False), (None, 9, False)])
+def test_a_batch_that_failed_is_out_of_memory(limit: int | None, batch: int, out_of_memory: bool) -> None:
+    assert NotMeasured(a_cell(out_of_memory_batch=limit), batch).out_of_memory is out_of_memory
+
+
+TWO = np.array([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({}, None),
+        ({"batches": np.array([], np.int64)}, "no batch size was measured"),
+        ({"phases_ns": {"rest": np.array([1, 2, 3])}}, "no times of the forward pass"),
+        ({"batches": np.array([1, 2, 2])}, "batch sizes do not increase from 1"),
+        ({"batches": np.array([0, 2, 4])}, "batch sizes do not increase from 1"),
+        ({"phases_ns": {"forward": TWO}}, "forward has 2 values for 3 batch sizes"),
+        ({"phases_ns": {"forward": np.array([0, 1, -1])}}, "forward is negative"),
+        ({"phases_ns": {"forward": np.array([0, 1, 1])}}, None),
+        ({"memory_batches": TWO, "peak_bytes": TWO}, None),
+        ({"memory_batches": TWO, "peak_bytes": np.array([1])}, "peak_bytes does not fit its 2 batch sizes"),
+        ({"memory_batches": TWO, "peak_bytes": np.array([1, -1])}, "peak_bytes does not fit its 2 batch sizes"),
+        ({"memory_batches": np.array([2, 2]), "peak_bytes": TWO}, "batch sizes do not increase from 1"),
+        ({"out_of_memory_batch": 4}, "out of memory at batch 4, but batch 4 was measured"),
+        ({"out_of_memory_batch": 5}, None),
+    ],
+)
+def test_the_first_error_of_a_cell_is_described(changes: dict[str, Any], error: str | None) -> None:
+    assert fault(a_cell(**changes)) == error
