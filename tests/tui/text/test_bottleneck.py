@@ -1,0 +1,46 @@
+"""The limit of the pace in a few words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.traces.handmade import US, training
+from traces.figures.bottleneck import PaceLimit
+from traces.figures.pace import MeanStep, StepPace, pace
+from tui.text.bottleneck import lag_sentence, limit_text
+
+
+def paced(**changes: object) -> StepPace:
+    of = pace(training(steps=4))
+    assert of is not None and of.busy_share == 0.5
+    return replace(of, **changes)  # type: ignore[arg-type]
+
+
+MEAN = MeanStep(pace_ns=200 * US, limit="device", host_ns=100 * US, busy_share=0.96, without_data_ns=200 * US)
+
+
+@pytest.mark.parametrize(
+    ("of", "limit", "text"),
+    [
+        (None, PaceLimit("host", 1, 0.1), ""),
+        (paced(), None, ""),
+        (paced(), PaceLimit("host", None, None), "the host"),
+        (paced(), PaceLimit("host", 20 * US, 0.2), "the host (up to 20.0 % to gain)"),
+        (paced(), PaceLimit("data", 20 * US, 0.2), "data (up to 20.0 % to gain)"),
+        (paced(), PaceLimit("device", 20 * US, 0.2), "the GPU (50.0 % busy)"),
+        (paced(mean=MEAN), PaceLimit("device", 20 * US, 0.2), "the GPU (96.0 % busy)"),
+        (paced(busy_share=1.2), PaceLimit("device", 20 * US, 0.2), "the GPU (100.0 % busy)"),
+        (paced(host_runs_ahead=True), PaceLimit("device", 20 * US, 0.2), "the GPU (the host runs ahead)"),
+        (paced(), PaceLimit("unknown", None, None, "kernels are missing"), "unknown (kernels are missing)"),
+        (paced(busy_share=None), PaceLimit("unknown", None, None, "kernels are missing"), ""),
+    ],
+)
+def test_the_limit_of_a_trace(of: StepPace | None, limit: PaceLimit | None, text: str) -> None:
+    assert limit_text(of, limit) == text
+
+
+def test_a_growing_lag_is_a_warning() -> None:
+    assert lag_sentence(paced(falls_behind_ns=3 * US)) == "The GPU falls 3.0 µs further behind the host in each step."
+    assert lag_sentence(paced(falls_behind_ns=0)) == lag_sentence(None) == ""
