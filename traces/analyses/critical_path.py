@@ -155,8 +155,6 @@ class _Walk:
         start_ns = int(table.start_ns[row])
         kind = "copy" if table.kind[row] != DeviceKind.KERNEL else "communication" if self.is_communication[row] else "kernel"
         self._add(max(start_ns, self.begin_ns), kind, self.trace.strings[int(table.name[row])], row)
-        if start_ns <= self.begin_ns:
-            return NONE
         called_ns = self.launched_ns[row]
         before = self.before_on_stream.get(row, NONE)
         before = NONE if before in self.visited else before
@@ -179,8 +177,6 @@ class _Walk:
 
     def _host(self, until_ns: int) -> None:
         until_ns = max(until_ns, self.begin_ns)
-        if until_ns >= self.at_ns:
-            return
         phases = self.trace.phases
         starts = np.concatenate([phases.start_ns, phases.end_ns, self.data.start_ns, self.data.end_ns])
         cuts = np.unique(starts[(starts > until_ns) & (starts < self.at_ns)])

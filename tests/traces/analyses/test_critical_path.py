@@ -116,3 +116,14 @@ def test_the_path_reaches_the_first_work_of_another_stream() -> None:
     assert path is not None
     told = [(segment.kind, (segment.end_ns - segment.start_ns) // US, segment.name) for segment in path.segments]
     assert told == [("host", 1, ""), ("launch", 9, ""), ("kernel", 40, "a"), ("launch", 5, ""), ("kernel", 35, "b")]
+
+
+def test_work_that_ended_when_the_next_kernel_was_launched_is_on_the_path() -> None:
+    """The first kernel works from 5 to 50. The second one is launched at 50 and starts at 60."""
+    calls: list[Call] = [("cudaLaunchKernel", 0, 1), ("cudaLaunchKernel", 45, 50)]
+    trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 7, "b", 60, 90, 1)])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[90 * US])
+    path = critical_path(trace)
+    assert path is not None
+    told = [(segment.kind, (segment.end_ns - segment.start_ns) // US, segment.name) for segment in path.segments]
+    assert told == [("host", 1, ""), ("launch", 4, ""), ("kernel", 45, "a"), ("launch", 10, ""), ("kernel", 30, "b")]

@@ -240,6 +240,9 @@ def test_work_launched_before_the_recording_counts_as_queued() -> None:
         ([LAUNCH, ("cudaMalloc", 4911, 5010)], [KERNEL], []),
         ([LAUNCH, ("cudaMalloc", 4000, 5030)], [KERNEL], [(4000, 5000, 1, 0)]),
         ([LAUNCH, ("cudaMalloc", 4000, 5030.1)], [KERNEL], []),
+        # A documented wait for a copy that seems to end up to 10 us after the call
+        ([("cudaMemcpy", 20, 60)], [(0, 7, "Memcpy HtoD (Pinned -> Device)", 30, 70, 0)], [(30, 60, 0, 0)]),
+        ([("cudaMemcpy", 20, 60)], [(0, 7, "Memcpy HtoD (Pinned -> Device)", 30, 70.1, 0)], []),
         # The same limits apply to the work that a call launches itself.
         ([("hipMemcpyAsync", 20, 158)], [(0, 7, "Memcpy DtoH (Device -> Host)", 100, 150, 0)], [(100, 150, 0, 0)]),
         ([("hipMemcpyAsync", 20, 158)], [(0, 7, "Memcpy DtoH (Device -> Host)", 100.1, 150, 0)], []),
