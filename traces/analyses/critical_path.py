@@ -113,10 +113,11 @@ class _Walk:
         rank = int(trace.steps.rank[step])
         self.begin_ns, self.at_ns = int(times.begin_ns[step]), int(times.end_ns[step])
         table = trace.device
-        near = (table.end_ns > self.begin_ns) & (table.start_ns < self.at_ns)
+        self.end_ns = table.end_ns  # of all rows; the property adds two columns
+        near = (self.end_ns > self.begin_ns) & (table.start_ns < self.at_ns)
         work = np.flatnonzero(table.is_work & (device_ranks(trace) == rank) & near)
-        self.work = work[np.argsort(table.end_ns[work], kind="stable")]
-        self.ends_ns = table.end_ns[self.work]
+        self.work = work[np.argsort(self.end_ns[work], kind="stable")]
+        self.ends_ns = self.end_ns[self.work]
         self.before_on_stream = self._stream_predecessors()
         self.launched_ns = dict(zip(self.work.tolist(), launched_ns(trace, self.work).tolist(), strict=True))
         self.is_communication = communication_kernels(trace)
@@ -163,9 +164,9 @@ class _Walk:
             last -= 1
         if last >= 0:
             other = int(self.work[last])
-            if before == NONE or int(table.end_ns[other]) > int(table.end_ns[before]):
+            if before == NONE or int(self.end_ns[other]) > int(self.end_ns[before]):
                 before = other
-        ended_ns = int(table.end_ns[before]) if before != NONE else NONE
+        ended_ns = int(self.end_ns[before]) if before != NONE else NONE
         if before != NONE and (called_ns == NONE or ended_ns >= called_ns):
             self._add(max(ended_ns, self.begin_ns), "launch", "", NONE)
             return before

@@ -39,7 +39,7 @@ from traces.analyses.launches import launched_ns
 from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
 from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
-from traces.figures.pace import device_windows, pace
+from traces.figures.pace import StepPace, device_windows, pace
 from traces.model.each_once import once
 from traces.model.intervals import Intervals
 from traces.model.row_order import by_value, grouped
@@ -84,6 +84,22 @@ class Gaps:
     finish_ns: int
     first: int  # row of `trace.device` with the first work; the next field is its launch time
     first_launch_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class BusyTime:
+    """Contains how long one GPU was busy in steps."""
+
+    windows: Intervals
+    busy_ns: int
+    steps: int
+    clean: StepPace | None  # of the steps without the profiler, if other steps ran under the profiler
+
+    @property
+    def window_ns(self) -> int:
+        # see Note [Idle time of clean steps]
+        measured_ns = self.windows.total_ns
+        return measured_ns if self.clean is None else max(self.clean.pace_ns * self.steps, self.busy_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,41 +158,54 @@ def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
 
 
 @once
-def idle_times(trace: Trace) -> dict[str, IdleTime]:
-    spans, steps = idle_spans(trace), profiled_steps(trace)
-    busy_of, rows_of = busy_by_device(trace), by_value(spans.device)
+def busy_times(trace: Trace) -> dict[int, BusyTime]:
+    """Return how long each GPU was busy in the steps with recorded kernels, by index in `trace.devices`."""
+    steps, busy_of = profiled_steps(trace), busy_by_device(trace)
     found = {}
     for device, windows in sorted(device_windows(trace).items()):
         if device not in busy_of:  # only CUDA events time these steps
             continue
-        of, busy = spans.take(rows_of.get(device, np.zeros(0, "i8"))), busy_of[device]
-        lasted_ns = windows.within(of.start_ns, of.end_ns)
-        sums = np.bincount(of.reason, weights=lasted_ns, minlength=len(IdleReason))
-        busy_ns = int(busy.within(windows.start_ns, windows.end_ns).sum())
-        by_reason = {reason.name.lower(): int(sums[reason]) for reason in IdleReason}
-        mine = int((trace.steps.rank[steps] == trace.devices[device].rank).sum())
-        measured = IdleTime(windows.total_ns, busy_ns, by_reason, mine)
-        found[trace.device_label(device)] = _of_clean_steps(trace, trace.devices[device].rank, measured)
+        busy_ns = int(busy_of[device].within(windows.start_ns, windows.end_ns).sum())
+        rank = trace.devices[device].rank
+        mine = int((trace.steps.rank[steps] == rank).sum())
+        found[device] = BusyTime(windows, busy_ns, mine, _clean_pace(trace, rank))
     return found
 
 
-def _of_clean_steps(trace: Trace, rank: int, measured: IdleTime) -> IdleTime:
-    # see Note [Idle time of clean steps]
+@once
+def idle_times(trace: Trace) -> dict[str, IdleTime]:
+    spans = idle_spans(trace)
+    rows_of = by_value(spans.device)
+    found = {}
+    for device, busy in busy_times(trace).items():
+        of = spans.take(rows_of.get(device, np.zeros(0, "i8")))
+        lasted_ns = busy.windows.within(of.start_ns, of.end_ns)
+        sums = np.bincount(of.reason, weights=lasted_ns, minlength=len(IdleReason))
+        by_reason = {reason.name.lower(): int(sums[reason]) for reason in IdleReason}
+        found[trace.device_label(device)] = _of_clean_steps(busy, by_reason)
+    return found
+
+
+def _clean_pace(trace: Trace, rank: int) -> StepPace | None:
     clean, profiled = (rows[trace.steps.rank[rows] == rank] for rows in (steady_steps(trace), profiled_steps(trace)))
-    of = None if np.isin(profiled, clean).any() else pace(trace, clean, with_kernels=profiled)
+    return None if np.isin(profiled, clean).any() else pace(trace, clean, with_kernels=profiled)
+
+
+def _of_clean_steps(measured: BusyTime, by_reason: dict[str, int]) -> IdleTime:
+    # see Note [Idle time of clean steps]
+    of, window_ns = measured.clean, measured.window_ns
     if of is None:
-        return measured
-    window_ns = max(of.pace_ns * measured.steps, measured.busy_ns)
+        return IdleTime(window_ns, measured.busy_ns, by_reason, measured.steps)
     data_ns = min((of.pace_ns - of.without_data_ns) * measured.steps, window_ns - measured.busy_ns)
     rest_ns = window_ns - measured.busy_ns - data_ns
-    kept = {reason: of_ns for reason, of_ns in measured.by_reason.items() if reason not in ("data", *_ON_HOST)}
+    kept = {reason: of_ns for reason, of_ns in by_reason.items() if reason not in ("data", *_ON_HOST)}
     most_ns = max(sum(kept.values()), rest_ns, 1)
     kept = {reason: of_ns * rest_ns // most_ns for reason, of_ns in kept.items()}
-    synchronized_ns, host_ns = (measured.by_reason[reason] for reason in _ON_HOST)
+    synchronized_ns, host_ns = (by_reason[reason] for reason in _ON_HOST)
     host_rest_ns = rest_ns - sum(kept.values())
     synchronized_ns = host_rest_ns * synchronized_ns // max(synchronized_ns + host_ns, 1)
     own = {"data": data_ns, "synchronization": synchronized_ns, "host": host_rest_ns - synchronized_ns, **kept}
-    return IdleTime(window_ns, measured.busy_ns, {reason: own[reason] for reason in measured.by_reason}, measured.steps)
+    return IdleTime(window_ns, measured.busy_ns, {reason: own[reason] for reason in by_reason}, measured.steps)
 
 
 def idle_calls(trace: Trace) -> list[IdleCall]:

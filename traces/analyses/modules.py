@@ -116,18 +116,22 @@ def _from_ranges(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
         return None
     nearest = enclosing(host, is_module)
     around = np.append(nearest, NONE)[host.earlier_parent[rows]]
-    numbers: dict[str, int] = {}
-    number_of_row: dict[int, int] = {}
+    place_of_around = np.where(around == NONE, NONE, np.searchsorted(rows, around))
     path_of: list[str] = []
-    for row, above in zip(rows.tolist(), around.tolist(), strict=True):
-        name = texts[int(host.name[row])].removeprefix(PREFIX)
-        path = f"{path_of[number_of_row[above]]}/{name}" if above in number_of_row else name
-        if path not in numbers:
-            numbers[path] = len(path_of)
-            path_of.append(path)
-        number_of_row[row] = numbers[path]
+    numbers: dict[tuple[int, int], int] = {}  # of a module, by the number of the module around it and by its name
+    number_of_place: list[int] = []
+    paths: dict[str, int] = {}
+    for above, name in zip(place_of_around.tolist(), host.name[rows].tolist(), strict=True):
+        key = number_of_place[above] if above != NONE else NONE, name
+        if key not in numbers:
+            own = texts[name].removeprefix(PREFIX)
+            path = own if key[0] == NONE else f"{path_of[key[0]]}/{own}"
+            numbers[key] = paths.setdefault(path, len(path_of))
+            if numbers[key] == len(path_of):
+                path_of.append(path)
+        number_of_place.append(numbers[key])
     number = np.full(len(host) + 1, NONE)
-    number[rows] = [number_of_row[row] for row in rows.tolist()]
+    number[rows] = number_of_place
     return path_of, number[nearest], _Calls(rows, number[rows], is_timed=True)
 
 

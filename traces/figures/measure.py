@@ -24,6 +24,7 @@ from traces.model.trace import NONE, Column, HostKind, HostSpans, MemoryEvents, 
 from traces.names.device_names import LAUNCH_CALL
 
 
+@once
 def work_rows(trace: Trace) -> Column:
     return np.flatnonzero(trace.device.is_work)
 
@@ -380,12 +381,16 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
 
 def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
     events = trace.memory
-    known = np.flatnonzero(events.reserved_bytes != NONE)
-    reserved = by_value(events.device[known])
     peaks = {}
-    for device, curve in memory_curves(trace).items():
-        reserved_bytes = int(events.reserved_bytes[known[reserved[device]]].max()) if device in reserved else None
-        peaks[device] = MemoryPeak(max(int(curve.allocated_bytes.max()), curve.before_bytes), reserved_bytes, curve.source)
+    for device, rows in by_value(events.device).items():
+        if device < 0:
+            continue
+        allocated_bytes, reserved_bytes = (int(of[rows].max()) for of in (events.allocated_bytes, events.reserved_bytes))
+        source = "recorded"
+        if allocated_bytes == NONE:
+            curve = _curve(events, rows)
+            allocated_bytes, source = max(int(curve.allocated_bytes.max()), curve.before_bytes), curve.source
+        peaks[device] = MemoryPeak(allocated_bytes, None if reserved_bytes == NONE else reserved_bytes, source)
     return peaks
 
 

@@ -268,6 +268,12 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
     return max(host, device, key=_median)
 
 
+def median_ns(times: StepTimes, rows: Column) -> int | None:
+    """Return `StepPace.pace_ns` of the given steps, or None if there are no steps."""
+    chosen = pace_series(times, rows)
+    return None if chosen is None else _median(chosen)
+
+
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
     """Return the median step time of the given steps, or None if there are no steps.
 

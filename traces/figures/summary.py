@@ -13,6 +13,7 @@ import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communication
+from traces.analyses.idle import busy_times
 from traces.figures.bottleneck import PaceLimit, bottleneck, caught_up, why_idle_is_unknown
 from traces.figures.measure import (
     MemoryPeak,
@@ -29,7 +30,7 @@ from traces.figures.measure import (
     window_ns,
     work_rows,
 )
-from traces.figures.pace import StepPace, StepTimes, pace_intervals, pace_of, step_times
+from traces.figures.pace import StepPace, StepTimes, median_ns, pace_intervals, pace_of, step_times
 from traces.figures.phase_medians import PhaseMedians, phase_medians
 from traces.figures.pipeline import (
     CollectiveTotals,
@@ -41,7 +42,7 @@ from traces.figures.pipeline import (
     stage_medians,
     step_kinds,
 )
-from traces.figures.problems import problems_of
+from traces.figures.problems import problems_of, why_work_is_hidden
 from traces.model.each_once import each_once
 from traces.model.json_facts import Json, as_json
 from traces.model.machine import Machine
@@ -162,6 +163,53 @@ class Summary:
         return "\n  ".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Contains the few statistics of a trace that the first lines of the timeline app show."""
+
+    ranks: list[int]
+    devices: list[DeviceSummary]
+    counts: Counts
+    step_median_ns: int | None
+    busy_shares: dict[str, float]
+    memory: dict[str, MemoryPeak]
+    problems: dict[str, int]
+    run: Run
+
+
+@each_once()
+def outline(trace: Trace) -> Outline:
+    """Return the same statistics as `summarize`, but only those of `Outline`, which need less time."""
+    busy = {} if why_work_is_hidden(trace) else busy_times(trace)
+    return Outline(
+        ranks=trace.ranks,
+        devices=_devices(trace),
+        counts=_counts(trace),
+        step_median_ns=median_ns(step_times(trace), steady_steps(trace)),
+        busy_shares={trace.device_label(row): own.busy_ns / own.window_ns for row, own in busy.items() if own.window_ns},
+        memory={trace.device_label(row): peak for row, peak in memory_peaks(trace).items()},
+        problems=dict(trace.problems),
+        run=trace.run_of(trace.ranks[0]),
+    )
+
+
+def _devices(trace: Trace) -> list[DeviceSummary]:
+    return [
+        DeviceSummary(d.name, d.total_memory_bytes if d.total_memory_bytes != NONE else None, d.rank, d.index)
+        for d in trace.devices
+    ]
+
+
+def _counts(trace: Trace) -> Counts:
+    return Counts(
+        kernels=int((trace.device.kind == DeviceKind.KERNEL).sum()),
+        copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
+        host_ops=int((trace.host.kind == HostKind.OP).sum()),
+        memory_events=len(trace.memory),
+        steps=len(trace.steps),
+    )
+
+
 def _ms(time_ns: int | None) -> str:
     return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
 
@@ -185,17 +233,8 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         version=VERSION,
         grain=trace.grain,
         ranks=trace.ranks,
-        devices=[
-            DeviceSummary(d.name, d.total_memory_bytes if d.total_memory_bytes != NONE else None, d.rank, d.index)
-            for d in trace.devices
-        ],
-        counts=Counts(
-            kernels=int((trace.device.kind == DeviceKind.KERNEL).sum()),
-            copies=int(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)).sum()),
-            host_ops=int((trace.host.kind == HostKind.OP).sum()),
-            memory_events=len(trace.memory),
-            steps=len(trace.steps),
-        ),
+        devices=_devices(trace),
+        counts=_counts(trace),
         window_ns=end_ns - start_ns,
         gpu_busy_ns=busy_ns(trace),
         without_op_ns=int(durations_ns[op_of(trace)[work] == NONE].sum()),

@@ -27,6 +27,8 @@ SIGNED = 4  # added for signed differences, stored as zigzag numbers
 # rows of a packed table, so that a frame stays within MAX_CONTENT_BYTES; larger tables are split
 MAX_ROWS = 1 << 19
 
+_CACHED_ROWS = 1 << 14  # rows that are decoded at a time, so that all intermediate results stay in the processor's cache
+
 # Columns with values that grow from row to row. The file stores the difference between neighboring rows, because small numbers
 # take less space.
 _GROWING = (
@@ -80,8 +82,12 @@ def claimed_rows(packed: Any) -> int:
     return rows
 
 
-def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
-    """Decode a table that `pack_table` encoded. Raises Damaged."""
+def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: bool = False) -> T:
+    """Decode a table that `pack_table` encoded. Raises Damaged.
+
+    Args:
+        is_lazy: each column is decoded when it is first read
+    """
     rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)
     nested = packed.get("nested")
@@ -89,18 +95,25 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0) -> T:
         raise Damaged(f"a table that claims {rows} rows")
     if unknown := stored.keys() - kind.DTYPES.keys():
         raise Damaged(f"unknown column {sorted(map(str, unknown))[0]!r}")
-    columns: dict[str, Column] = {}
-    for name, dtype in kind.DTYPES.items():
-        value = stored.get(name, kind.DEFAULTS[name])
-        columns[name] = unpack_column(value, rows, np.dtype(dtype), name)
+    nest = None
     if nested is not None:
         if kind is not HostSpans or not rows or not _is_list_of(nested, int, list, list):
             raise Damaged("invalid nest")
-        depth = unpack_column(nested[1], rows, _I8, "depth")
-        gaps_ns = unpack_column(nested[2], 2 * rows, _I8, "gaps")
-        nest = nesting.Nest(depth, _in_range(nested[0], _I8, "start_ns"), gaps_ns)
-        columns |= nesting.unfold(nest, columns["name"], first_row)
-    return kind(**columns)
+        nest = nested
+
+    def decoded(name: str) -> dict[str, Column]:
+        if nest is not None and name in nesting.COLUMNS:
+            depth = unpack_column(nest[1], rows, _I8, "depth")
+            gaps_ns = unpack_column(nest[2], 2 * rows, _I8, "gaps")
+            spans = nesting.Nest(depth, _in_range(nest[0], _I8, "start_ns"), gaps_ns)
+            return nesting.unfold(spans, decoded("name")["name"], first_row)
+        value = stored.get(name, kind.DEFAULTS[name])
+        return {name: unpack_column(value, rows, np.dtype(kind.DTYPES[name]), name)}
+
+    table = kind.deferred(rows, decoded)
+    if not is_lazy:
+        table.columns()
+    return table
 
 
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
@@ -153,24 +166,34 @@ def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Col
         raise Damaged(f"column {name!r} has {len(planes)} bytes for {rows} rows")
     if width == 1 and method == LEAST and dtype.kind != "f" and scale == 1:
         return _small_column(np.frombuffer(planes, np.uint8), base, dtype, name)
-    small = np.zeros(rows, _U8)
-    for place, plane in enumerate(np.frombuffer(planes, np.uint8).reshape(width, rows)):
-        small |= plane.astype(_U8) << np.uint64(8 * place)
-    if method & SIGNED:
-        small = (small >> np.uint64(1)) ^ (np.uint64(0) - (small & np.uint64(1)))
-    if scale != 1:
-        small = small * _in_range(scale, _U8, name)
-    if method & ~SIGNED == ABOVE:
-        small = np.cumsum(small, dtype=_U8)
-    elif method & ~SIGNED == ROW:
-        small = np.arange(rows, dtype=_U8) - small
-    bits = small + _in_range(base, _I8, name).view(_U8)
-    if dtype.itemsize == 8:
-        wide: Column = bits.view(dtype)
-        return wide
-    column: Column = bits.view(_I8).astype(dtype)
-    if (column != bits.view(_I8)).any():
-        raise Damaged(f"column {name!r} has values outside {dtype}")
+    step, shift = _in_range(scale, _U8, name), _in_range(base, _I8, name).view(_U8)
+    column: Column = np.empty(rows, dtype)
+    limits = np.iinfo(dtype) if dtype.itemsize < 8 else None
+    above = _U8.type(0)  # the previous row, for `ABOVE`
+    packed = np.frombuffer(planes, np.uint8).reshape(width, rows)
+    for first in range(0, rows, _CACHED_ROWS):
+        part = slice(first, first + _CACHED_ROWS)
+        small = packed[0, part].astype(_U8)
+        for place in range(1, width):
+            small |= packed[place, part].astype(_U8) << np.uint64(8 * place)
+        if method & SIGNED:
+            small = (small >> np.uint64(1)) ^ (np.uint64(0) - (small & np.uint64(1)))
+        if scale != 1:
+            small *= step
+        if method & ~SIGNED == ABOVE:
+            small[:1] += above
+            np.cumsum(small, out=small)
+            above = small[-1]
+        elif method & ~SIGNED == ROW:
+            small = np.arange(first, first + len(small), dtype=_U8) - small
+        small += shift
+        if limits is None:
+            column[part] = small.view(dtype)
+        else:
+            values = small.view(_I8)
+            if values.min() < limits.min or values.max() > limits.max:
+                raise Damaged(f"column {name!r} has values outside {dtype}")
+            column[part] = values
     return column
 
 

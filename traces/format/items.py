@@ -120,29 +120,48 @@ def end_item(strings: int, rows: dict[str, int]) -> bytes:
 class Assembly:
     """Builds a trace from the content of its file. All methods raise Damaged for invalid content."""
 
-    def __init__(self, limit: UnpackLimit) -> None:
+    def __init__(self, limit: UnpackLimit, *, is_lazy: bool = False) -> None:
+        """Create an empty trace.
+
+        Args:
+            is_lazy: columns are decoded when they are first read
+        """
         self._limit = limit
+        self._is_lazy = is_lazy
         self._unpacked_bytes = 0
-        self._header: dict[str, Any] | None = None
+        self._last_header: tuple[Any, int] | None = None  # content and offset
         self._texts: list[str] = []
         self._parts: dict[str, list[Table]] = {name: [] for name in TABLES}
         self._rows = dict.fromkeys(TABLES, 0)
+        self._expected_rows: dict[str, int] = {}
 
     def add(self, content: bytes, offset_bytes: int) -> None:
         try:
             for kind, value in _unpack(content):
-                self._add(kind, value)
+                if kind == "header":
+                    self._last_header = value, offset_bytes
+                else:
+                    self._add(kind, value)
+        except Damaged as error:
+            raise Damaged(error.reason, offset_bytes) from error
+        except TooLarge as error:
+            raise Damaged(str(error), offset_bytes) from error
+
+    def _header(self) -> dict[str, Any]:
+        if self._last_header is None:
+            raise Damaged("no header found")
+        value, offset_bytes = self._last_header
+        try:
+            if isinstance(value, str):
+                self._limit.check(_BYTES_PER_JSON_CHARACTER * len(value), f"a header of {size_text(len(value))}")
+            return _parse_header(value)
         except Damaged as error:
             raise Damaged(error.reason, offset_bytes) from error
         except TooLarge as error:
             raise Damaged(str(error), offset_bytes) from error
 
     def _add(self, kind: str, value: Any) -> None:
-        if kind == "header":
-            if isinstance(value, str):
-                self._limit.check(_BYTES_PER_JSON_CHARACTER * len(value), f"a header of {size_text(len(value))}")
-            self._header = _parse_header(value)
-        elif kind == "strings":
+        if kind == "strings":
             if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
                 raise Damaged("strings that are not text")
             if max(map(len, value), default=0) > _LONGEST_TEXT:
@@ -151,7 +170,7 @@ class Assembly:
             self._texts += value
         elif kind in TABLES:
             self._grow(_ROW_BYTES[kind] * claimed_rows(value))
-            part = unpack_table(TABLES[kind], value, self._rows[kind])
+            part = unpack_table(TABLES[kind], value, self._rows[kind], is_lazy=self._is_lazy)
             self._parts[kind].append(part)
             self._rows[kind] += len(part)
         else:
@@ -162,17 +181,17 @@ class Assembly:
         self._limit.check(self._unpacked_bytes, f"rows and texts of {size_text(self._unpacked_bytes)} or more")
 
     def trace(self) -> Trace:
-        if self._header is None:
-            raise Damaged("no header found")
-        header = {name: self._header[name] for name in _HEADER_TYPES if name != "rows"}
+        values = self._header()
+        self._expected_rows = values["rows"]
+        header = {name: values[name] for name in _HEADER_TYPES if name != "rows"}
         tables: dict[str, Any] = {name: kind.concatenated(self._parts[name]) for name, kind in TABLES.items()}
         header["devices"] = [_make_device(device) for device in header["devices"]]
         header["threads"] = [_made(Thread, thread) for thread in header["threads"]]
-        header["workload"] = self._header.get("workload")
-        header["phase_timing"] = self._header.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
+        header["workload"] = values.get("workload")
+        header["phase_timing"] = values.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
         self._check_tracks(len(header["devices"]) + len(header["threads"]), tables)
-        header["machines"] = _make_by_rank(Machine, self._header.get("machines", []))
-        header["runs"] = _make_by_rank(Run, self._header.get("runs", []))
+        header["machines"] = _make_by_rank(Machine, values.get("machines", []))
+        header["runs"] = _make_by_rank(Run, values.get("runs", []))
         return Trace(strings=Strings(self._texts), **header, **tables)
 
     def _check_tracks(self, devices_and_threads: int, tables: dict[str, Any]) -> None:
@@ -192,8 +211,7 @@ class Assembly:
 
     def missing(self) -> str:
         """Describe the missing rows of a truncated file, for example ", 12 of 30 device rows are missing"."""
-        expected = self._header["rows"] if self._header else {}
-        missing = [(count - self._rows.get(name, 0), count, name) for name, count in expected.items()]
+        missing = [(count - self._rows.get(name, 0), count, name) for name, count in self._expected_rows.items()]
         return "".join(f", {absent} of {count} {name} rows are missing" for absent, count, name in missing if absent > 0)
 
 

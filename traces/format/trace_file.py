@@ -48,7 +48,7 @@ from traces.format.items import (
 )
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
-from traces.model.trace import TABLES, Table, Trace, TraceFormatError, TraceWriteError
+from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, TraceWriteError
 
 # Several small tables or texts share a frame, because each frame adds 19 bytes and restarts the compressor.
 _SHARED_BYTES = 32 << 10
@@ -80,18 +80,25 @@ def save(trace: Trace, path: str | os.PathLike[str]) -> None:
         _replace(Path(os.path.realpath(path)), b"".join(parts))
 
 
-def load(path: str | os.PathLike[str], *, is_ours: bool = False) -> Trace:
+def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool = False) -> Trace:
     """Read a trace file. Raises TraceFormatError if the file is invalid or needs too much memory.
 
     For a truncated file, `load` returns the complete part of the trace, and sets `problems["truncated-file"]` to 1.
 
     Args:
         is_ours: True to turn the memory limit off
+        is_lazy: each column is decoded and checked when it is first read, which may raise TraceFormatError
     """
     try:
         data = _read(Path(path))
         limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))
-        return _assemble(scan(data), limit)
+        found = scan(data)
+        if not is_lazy or found.end is None:
+            return _assemble(found, limit)
+        trace = _assemble(found, limit, is_lazy=True)
+        for name in TABLES:
+            setattr(trace, name, _checked_when_read(path, trace, name))
+        return trace
     except TooLarge as error:
         raise TraceFormatError(path, HEADER.size, str(error)) from error
     except Damaged as error:
@@ -173,10 +180,10 @@ def _smallest(task: tuple[int, bytes]) -> tuple[int, bytes]:
     return min(((codec, compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
 
 
-def _assemble(found: Scan, limit: UnpackLimit) -> Trace:
+def _assemble(found: Scan, limit: UnpackLimit, *, is_lazy: bool = False) -> Trace:
     contents_bytes = sum(frame.content_bytes for frame in found.frames)
     limit.check(contents_bytes, f"frames of {size_text(contents_bytes)}")
-    assembly = Assembly(limit)
+    assembly = Assembly(limit, is_lazy=is_lazy)
     with ThreadPoolExecutor(_WORKERS) as pool:
         for frame, content in zip(found.frames, pool.map(lambda frame: frame.content(), found.frames), strict=True):
             assembly.add(content, frame.offset_bytes)
@@ -187,9 +194,25 @@ def _assemble(found: Scan, limit: UnpackLimit) -> Trace:
         checks.clear_dangling_references(trace)
         trace.problems["truncated-file"] = 1
         trace.lacks.append(f"the end of the recording: the file is truncated at byte {limit.file_bytes}{assembly.missing()}")
-    if reason := checks.fault(trace):
+    if reason := checks.fault_outside_tables(trace) if is_lazy else checks.fault(trace):
         raise Damaged(reason, HEADER.size)
     return trace
+
+
+def _checked_when_read(path: str | os.PathLike[str], trace: Trace, name: str) -> Table:
+    stored = getattr(trace, name)
+    limits = checks.limits(trace)
+
+    def checked(column: str) -> dict[str, Column]:
+        try:
+            values = getattr(stored, column)
+        except Damaged as error:
+            raise TraceFormatError(path, error.offset_bytes, error.reason) from error
+        if reason := checks.fault_of_column(stored, name, column, limits):
+            raise TraceFormatError(path, HEADER.size, reason)
+        return {column: values}
+
+    return TABLES[name].deferred(len(stored), checked)
 
 
 def _read(path: Path) -> bytes:

@@ -45,10 +45,13 @@ def entries() -> list[BundledRecording]:
     return [BundledRecording(**entry) for entry in json.loads((_FOLDER / "index.json").read_text(encoding="utf-8"))]
 
 
-def load(name_or_path: str | os.PathLike[str]) -> Trace:
+def load(name_or_path: str | os.PathLike[str], *, is_lazy: bool = False) -> Trace:
     """Load a trace from a file. If no file has the given name, the trace with this name is loaded from the library.
 
     Raises TraceLibraryError and TraceFormatError.
+
+    Args:
+        is_lazy: each column is decoded and checked when it is first read, which may raise TraceFormatError
     """
     name = os.fspath(name_or_path)
     if is_cell_name(name):
@@ -60,7 +63,7 @@ def load(name_or_path: str | os.PathLike[str]) -> Trace:
                 f" trace library show {cell.name} lists them"
             )
         return trace_of(cell, int(batch))
-    return load_file(find(name))
+    return load_file(find(name), is_lazy=is_lazy)
 
 
 def is_cell_name(name: str) -> bool:

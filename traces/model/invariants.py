@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.model.trace import NONE, TABLES, Column, Trace
+from traces.model.trace import NONE, TABLES, Column, Table, Trace
 
 _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for column, of in kind.MEANINGS.items()}
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
@@ -23,6 +23,7 @@ KINDS = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(me
 _MOST = 1 << 62
 _MOST_OF_AMOUNTS = 1 << 56
 _AMOUNTS = ("duration_ns", "bytes")
+_START = "start_ns"  # in each table with `duration_ns`
 
 
 def fault(trace: Trace) -> str | None:
@@ -33,17 +34,42 @@ def fault(trace: Trace) -> str | None:
             values = getattr(table, column)
             if values.shape != (len(table),) or values.dtype != dtype:
                 return f"{name}.{column} is {values.dtype}{values.shape}, not {np.dtype(dtype)}({len(table)},)"
-    for where, (lowest, count) in limits(trace).items():
-        values = column_at(trace, where)
-        if len(values) and (values.min() < lowest or values.max() >= count):
+    within = limits(trace)
+    for name, kind in TABLES.items():
+        for column in kind.DTYPES:
+            if reason := fault_of_column(getattr(trace, name), name, column, within):
+                return reason
+    return fault_outside_tables(trace)
+
+
+def fault_of_column(table: Table, name: str, column: str, within: dict[str, tuple[int, int]]) -> str | None:
+    """Return a description of the first error in a column, or None.
+
+    Args:
+        within: the result of `limits`
+    """
+    values, where = getattr(table, column), f"{name}.{column}"
+    if not len(values):
+        return None
+    if where in within:
+        lowest, count = within[where]
+        if values.min() < lowest or values.max() >= count:
             outside = (values < lowest) | (values >= count)
             return f"{where} holds {values[outside.argmax()]}, outside {lowest}..{count - 1}"
-    if reason := _fault_of_sums(trace) or _fault_of_header(trace):
+    if column in _AMOUNTS and np.abs(values).sum(dtype=np.float64) >= _MOST:
+        return f"{where} adds up to 2**62 or more"
+    if column == "duration_ns" and np.abs(getattr(table, _START) + values).max() >= _MOST:
+        return f"{name}.start_ns and {name}.duration_ns end beyond 2**62"
+    if where == "host.parent" and _has_cycle(values):
+        return "host.parent contains a cycle"
+    return None
+
+
+def fault_outside_tables(trace: Trace) -> str | None:
+    if reason := _fault_of_header(trace):
         return reason
     if len(set(trace.strings.texts)) != len(trace.strings.texts):
         return "a text occurs twice in the string table"
-    if _has_cycle(trace.host.parent):
-        return "host.parent contains a cycle"
     return None
 
 
@@ -60,17 +86,6 @@ def limits(trace: Trace) -> dict[str, tuple[int, int]]:
     for where, target in REFERENCES.items():
         found[where] = (lowest(where), len(getattr(trace, target)))
     return found
-
-
-def _fault_of_sums(trace: Trace) -> str | None:
-    for name in TABLES:
-        columns = getattr(trace, name).columns()
-        for column in columns.keys() & set(_AMOUNTS):
-            if np.abs(columns[column]).sum(dtype=np.float64) >= _MOST:
-                return f"{name}.{column} adds up to 2**62 or more"
-        if "duration_ns" in columns and np.abs(columns["start_ns"] + columns["duration_ns"]).max(initial=0) >= _MOST:
-            return f"{name}.start_ns and {name}.duration_ns end beyond 2**62"
-    return None
 
 
 def _fault_of_header(trace: Trace) -> str | None:
@@ -120,7 +135,7 @@ def clear_dangling_references(trace: Trace) -> None:
 def _has_cycle(parent: Column) -> bool:
     """Return True if an event is its own ancestor. The loop finds the ancestors 2, 4, 8, ... levels above each event, so
     log2(n) iterations suffice."""
-    if (parent < np.arange(len(parent))).all():
+    if (parent < np.arange(len(parent), dtype=parent.dtype)).all():
         return False
     above = np.append(parent, NONE)
     for _ in range(len(parent).bit_length()):

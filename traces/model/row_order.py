@@ -109,9 +109,13 @@ def grouped(*columns: Column) -> list[Column]:
     """Group the rows that have the same values in all given columns."""
     if not len(columns[0]):
         return []
-    if len(columns) == 1 and (columns[0][1:] >= columns[0][:-1]).all():  # such as the devices of a sorted trace
-        bounds = np.flatnonzero(columns[0][1:] != columns[0][:-1]) + 1
-        return np.split(np.arange(len(columns[0])), bounds)
+    changes = np.zeros(len(columns[0]) - 1, dtype=bool)  # from a row to the next
+    is_sorted = True  # such as the devices and streams of a sorted trace
+    for column in columns:
+        is_sorted = is_sorted and bool((changes | (column[1:] >= column[:-1])).all())
+        changes |= column[1:] != column[:-1]
+    if is_sorted:
+        return np.split(np.arange(len(columns[0])), np.flatnonzero(changes) + 1)
     order = np.lexsort([_narrow(column) for column in columns[::-1]])
     changes = np.zeros(len(order) - 1, dtype=bool)
     for column in columns:

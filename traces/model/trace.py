@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from inspect import get_annotations
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +87,7 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """Names the kind of a device span. A GPU counts as busy only during kernels, copies and memsets."""
+    """Names the kind of a device span. A GPU counts as busy only during kernels, copies and memsets, the first three kinds."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -184,8 +184,35 @@ class Table:
     def empty(cls) -> Self:
         return cls.of()
 
+    @classmethod
+    def deferred(cls, rows: int, decode: Callable[[str], dict[str, Column]]) -> Self:
+        """Create a table whose columns are computed when they are first read.
+
+        Args:
+            decode: takes the name of a column, and returns this column and perhaps others
+        """
+        table = object.__new__(cls)
+        table.__dict__.update(_rows=rows, _decode=decode)
+        return table
+
+    if not TYPE_CHECKING:  # otherwise, mypy would accept the name of any column
+
+        def __getattr__(self, name: str) -> Column:
+            decode = self.__dict__.get("_decode")
+            if name in type(self).DTYPES and decode is not None:
+                for column, values in decode(name).items():
+                    self.__dict__.setdefault(column, values)
+                if self.DTYPES.keys() <= self.__dict__.keys():
+                    self.__dict__.pop("_decode", None)
+            try:
+                column_values = self.__dict__[name]  # perhaps another thread has decoded it
+            except KeyError:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}", name=name, obj=self) from None
+            return column_values
+
     def __len__(self) -> int:
-        return len(getattr(self, fields(self)[0].name))
+        rows = self.__dict__.get("_rows")
+        return len(getattr(self, fields(self)[0].name)) if rows is None else rows
 
     def columns(self) -> dict[str, Column]:
         return {name: getattr(self, name) for name in self.DTYPES}
@@ -198,6 +225,10 @@ class Table:
         """Join several tables. A single table is returned without copying."""
         if len(tables) == 1:
             return tables[0]
+        if tables and all("_decode" in table.__dict__ for table in tables):
+            return cls.deferred(
+                sum(map(len, tables)), lambda name: {name: np.concatenate([getattr(table, name) for table in tables])}
+            )
         return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
 
 
@@ -317,7 +348,7 @@ class DeviceSpans(_Spans):
 
     @property
     def is_work(self) -> Column:
-        return np.isin(self.kind, (DeviceKind.KERNEL, DeviceKind.MEMCPY, DeviceKind.MEMSET))
+        return np.asarray(self.kind <= DeviceKind.MEMSET)
 
 
 @dataclass

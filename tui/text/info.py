@@ -15,6 +15,7 @@ from traces.comparison.thresholds import MUCH_SPREAD, SLOW_STEP
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
 from traces.figures.summary import Summary
+from traces.model.run import Run
 from traces.model.typed_json import to_json
 from tui.formatting import (
     ABSENT,
@@ -70,7 +71,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     limit = bottleneck_text(summary)
     lines = [heading(line) for line in wrap(limit, width)] if limit else []
     lines += ["", fit(name, width)] if limit else [heading(fit(name, width))]
-    lines += [fit(f"  {what}{several}", width), *estimate_line(summary, "  "), ""]
+    lines += [fit(f"  {what}{several}", width), *estimate_line(summary.run, "  "), ""]
     if not details:
         lines += [*_figures(summary, width), *_notes(summary, width), ""]
         more = f"      trace info {shlex.quote(name)} --details"
@@ -164,7 +165,7 @@ def _late_ranks(summary: Summary) -> str:
 
 def _notes(summary: Summary, width: int) -> list[str]:
     lines = []
-    for text in note_sentences(summary)[len(estimate_line(summary)) :]:
+    for text in note_sentences(summary)[len(estimate_line(summary.run)) :]:
         lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
     return ["", *lines] if lines else []
 
@@ -184,7 +185,7 @@ def note_sentences(summary: Summary) -> list[str]:
         notes.insert(0, lag.rstrip("."))
     if summary.estimate_error is not None:
         notes.insert(0, f"ESTIMATE: at least some times are estimated. {summary.estimate_error.sentence().rstrip('.')}")
-    notes = [*estimate_line(summary), *notes]
+    notes = [*estimate_line(summary.run), *notes]
     return [*notes, f"missing: {', '.join(summary.lacks)}"] if summary.lacks else notes
 
 
@@ -202,10 +203,10 @@ def _slow_steps(summary: Summary) -> list[str]:
     ]
 
 
-def estimate_line(summary: Summary, indent: str = "") -> list[str]:
-    if not summary.run.predicted:
+def estimate_line(run: Run, indent: str = "") -> list[str]:
+    if not run.predicted:
         return []
-    error = "" if summary.run.expected_error is None else f"; expected error {rough_text(summary.run.expected_error)}"
+    error = "" if run.expected_error is None else f"; expected error {rough_text(run.expected_error)}"
     return [f"{indent}ESTIMATE by trace predict, not a recording{error}"]
 
 

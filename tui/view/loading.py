@@ -23,19 +23,23 @@ class Stage(NamedTuple):
     doing: str
 
 
-def stages(names: Sequence[str]) -> Iterator[Stage]:
-    """Start to read the first trace in a thread. Return an iterator over the progress of loading all traces."""
+def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
+    """Start to read the first trace in a thread. Return an iterator over the progress of loading all traces.
+
+    Args:
+        is_lazy: columns are decoded when they are first read
+    """
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
-    first = pool.submit(load, names[0])
+    first = pool.submit(load, names[0], is_lazy=is_lazy)
     pool.shutdown(wait=False)
-    return _stages(names, first)
+    return _stages(names, first, is_lazy)
 
 
-def _stages(names: Sequence[str], first: Future[Trace]) -> Iterator[Stage]:
+def _stages(names: Sequence[str], first: Future[Trace], is_lazy: bool) -> Iterator[Stage]:
     named: list[tuple[str, Trace]] = []
     for number, name in enumerate(names):
         yield Stage(None, 0.4 * number, f"reading {name}")
-        named.append((name, load(name) if number else first.result()))
+        named.append((name, load(name, is_lazy=is_lazy) if number else first.result()))
         scene = Scene.of(*named)
         if number + 1 < len(names):
             yield Stage(scene, 0.4 * (number + 1), f"reading {names[number + 1]}")

@@ -17,7 +17,7 @@ from tui.view.loading import stages
 
 
 def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
-    *_, last = stages(names)  # the earlier stages are not drawn
+    *_, last = stages(names, is_lazy=True)  # the earlier stages are not drawn
     app = ViewApp(iter([last]))
     pictures: list[str] = []
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.traces.handmade import START_NS, US, data_parallel, phase_grained, training
 from traces.figures.phase_medians import PhaseMedians
-from traces.figures.summary import summarize
+from traces.figures.summary import outline, summarize
 from traces.kineto import read_kineto
 from traces.model.trace import Device, Ending, StepKind, Trace
 from tui.text.info import info_text
@@ -31,6 +31,15 @@ def test_the_json_has_the_documented_keys() -> None:
     assert [step["kind"] for step in summary["steps"]] == ["warmup", "steady"]
     assert summary["problems"] == {"kernel-without-launch": 3} and summary["lacks"] == ["call stacks"]
     assert (summary["run"]["source"], summary["run"]["clock"], summary["provenance"]) == ("hand", "unix", {})
+
+
+@pytest.mark.parametrize("trace", [training(steps=2), data_parallel(), phase_grained()], ids=["kernels", "two GPUs", "phases"])
+def test_an_outline_has_the_figures_of_the_summary(trace: Trace) -> None:
+    short, whole = outline(trace), summarize(trace)
+
+    assert (short.ranks, short.devices, short.counts, short.run) == (whole.ranks, whole.devices, whole.counts, whole.run)
+    assert (short.step_median_ns, short.busy_shares) == (whole.step_median_ns, whole.busy_shares)
+    assert (short.memory, short.problems) == (whole.memory, whole.problems)
 
 
 def test_the_summary_of_a_training_recording_has_the_expected_figures() -> None:

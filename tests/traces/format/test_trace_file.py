@@ -326,6 +326,40 @@ def test_a_table_has_at_most_as_many_rows_as_bytes() -> None:
         unpack_table(Steps, {"rows": 2, "columns": {"number": 7}})
 
 
+def test_columns_of_more_rows_than_are_decoded_at_a_time() -> None:
+    rows = np.arange(40_000, dtype=np.int64)
+    start_ns = rows * rows % 7_919 - 5 * rows  # falls and rises
+    spans = Steps.of(start_ns=start_ns, number=2**62 - rows, rank=rows % 3)
+
+    back = unpack_table(Steps, pack_table(spans))
+
+    assert (back.start_ns == start_ns).all() and (back.number == 2**62 - rows).all() and (back.rank == rows % 3).all()
+
+
+@SAME_FOLDER
+@given(trace=traces())
+def test_a_lazy_trace_has_the_same_columns(tmp_path: Path, trace: Trace) -> None:
+    save(trace, tmp_path / "t.msgpack")
+
+    assert differences(load(tmp_path / "t.msgpack", is_lazy=True), trace) == []
+
+
+def test_a_column_of_a_lazy_trace_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = small_trace()
+    trace.steps.number = np.full(len(trace.steps), 1 << 62)  # one too large
+    monkeypatch.setattr("traces.format.trace_file.checks.fault", lambda trace: None)
+    save(trace, tmp_path / "t.msgpack")
+    monkeypatch.undo()
+    with pytest.raises(TraceFormatError, match=r"steps\.number holds"):
+        load(tmp_path / "t.msgpack")
+
+    lazy = load(tmp_path / "t.msgpack", is_lazy=True)
+
+    assert (lazy.steps.start_ns == trace.steps.start_ns).all()
+    with pytest.raises(TraceFormatError, match=r"steps\.number holds"):
+        _ = lazy.steps.number
+
+
 @pytest.mark.parametrize(("name", "bar"), [("v100_resnet50_workers0", 8), ("a100_nccl_args_rank0of2", 7), ("mi250_minitoy", 3)])
 def test_trace_files_are_much_smaller_than_compressed_json(tmp_path: Path, shared_traces: Path, name: str, bar: int) -> None:
     """A training recording takes at most an eighth of its .json.gz, a recording with NCCL a seventh, and a tiny one a third."""

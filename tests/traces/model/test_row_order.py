@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.traces.sound_traces import differences, traces
 from traces.model.invariants import REFERENCES, column_at, fault
-from traces.model.row_order import in_order, taken
+from traces.model.row_order import grouped, in_order, taken
 from traces.model.trace import NONE, TABLES, DeviceSpans, HostKind, HostSpans, MemoryEvents, Trace
 
 spans = st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20))
@@ -111,3 +111,10 @@ def test_an_op_without_duration_comes_after_a_runtime_call_at_the_same_time() ->
     """An export and its import give the same order, because the import cannot tell whether the call encloses the op."""
     host = HostSpans.of(name=range(2), kind=[HostKind.OP, HostKind.RUNTIME], start_ns=[5, 5], duration_ns=[0, 9])
     assert in_order(Trace(host=host)).host.name.tolist() == [1, 0]
+
+
+def test_rows_of_sorted_and_unsorted_columns_are_grouped() -> None:
+    device, stream = np.array([0, 0, 0, 1, 1]), np.array([7, 7, 9, 7, 8])
+    assert [rows.tolist() for rows in grouped(device, stream)] == [[0, 1], [2], [3], [4]]
+    assert [rows.tolist() for rows in grouped(device[::-1], stream[::-1])] == [[3, 4], [2], [1], [0]]
+    assert [rows.tolist() for rows in grouped(device, np.array([9, 7, 9, 7, 7]))] == [[1], [0, 2], [3, 4]]

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import numpy as np
+import pytest
 
 from tests.traces.handmade import replay_of, training
 from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
 from traces.model.run import Run
-from traces.model.trace import NONE, HostSpans, Trace
+from traces.model.trace import NONE, Column, HostSpans, Sizes, Trace
 
 
 def test_a_trace_is_shown_by_the_rows_of_its_tables() -> None:
@@ -95,3 +96,20 @@ def test_an_event_is_never_enclosed_by_itself_or_by_a_later_event() -> None:
     host = HostSpans.of(parent=[0, 0, 1, 4, NONE])
     assert host.earlier_parent.tolist() == [NONE, 0, 1, NONE, NONE]
     assert [list(host.outward(row)) for row in range(5)] == [[0], [1, 0], [2, 1, 0], [3], [4]]
+
+
+def test_a_deferred_column_is_computed_once_and_only_if_it_is_read() -> None:
+    read: list[str] = []
+
+    def decode(name: str) -> dict[str, Column]:
+        read.append(name)
+        return {name: np.array([7, 8], Sizes.DTYPES[name])}
+
+    one, other = (Sizes.deferred(2, decode) for _ in range(2))
+    both = Sizes.concatenated([one, other])
+
+    assert len(both) == 4 and read == []
+    assert both.size.tolist() == both.size.tolist() == [7, 8, 7, 8] and read == ["size", "size"]
+    assert both.take([0, 3]).step.tolist() == [7, 8]
+    with pytest.raises(AttributeError, match="Sizes has no attribute 'start_ns'"):
+        _ = both.start_ns  # type: ignore[attr-defined]

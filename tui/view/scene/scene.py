@@ -20,7 +20,7 @@ from traces.analyses.idle import IdleSpans, idle_spans
 from traces.analyses.stragglers import similar_ranks, stragglers
 from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
-from traces.figures.summary import Summary, summarize
+from traces.figures.summary import Outline, Summary, outline, summarize
 from traces.model.trace import NONE, Column, Trace
 from traces.rates.achieved_rates import OpRates, achieved
 from tui.view.scene import alignment
@@ -106,7 +106,7 @@ class Scene:
     traces: tuple[Trace, ...]
     rows: tuple[SceneRow, ...]
     comparison: Comparison | None = None
-    summary: Summary | None = None
+    outline: Outline | None = None
     counterparts: Counterparts | None = None
     differences: tuple[Difference, ...] = ()
     _axes: dict[Alignment, Axis] = field(default_factory=dict, compare=False)
@@ -153,12 +153,16 @@ class Scene:
 
     @property
     def has_figures(self) -> bool:
-        return self.comparison is not None or self.summary is not None
+        return self.comparison is not None or self.outline is not None
 
     def with_figures(self) -> Scene:
         if len(self.traces) == 2:
             return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
-        return replace(self, summary=summarize(self.traces[0], details=False))
+        return replace(self, outline=outline(self.traces[0]))
+
+    @cached_property
+    def summary(self) -> Summary:
+        return summarize(self.traces[0], details=False)
 
     @cached_property
     def analyses(self) -> tuple[Analyses, ...]:

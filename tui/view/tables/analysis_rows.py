@@ -58,7 +58,6 @@ def _communication(scene: Scene) -> list[Communication | None]:
     if scene.comparison is not None:
         both = scene.comparison.communication
         return [both.recorded, both.replayed] if both is not None else [None, None]
-    assert scene.summary is not None
     return [scene.summary.communication]
 
 

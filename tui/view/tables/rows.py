@@ -101,7 +101,6 @@ def _work(scene: Scene, of: Callable[..., dict[str, Totals]], what: str, table: 
 def _phases(scene: Scene) -> TabTable:
     words = (("host", ""), ("between events", "device_"), ("GPU busy", "busy_"))  # labels, and prefixes of figure names
     if scene.comparison is None:
-        assert scene.summary is not None
         heads = [Head("phase"), *(Head(word, Unit.TIME) for word, _ in words)]
         own = scene.summary.phases.items()
         rows = [TableRow((name, *(getattr(of, f"{key}median_ns") for _, key in words)), name, "phases") for name, of in own]

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeVar
 from traces.comparison.compare import Comparison
 from traces.figures.problems import Severity, problems_of
 from traces.figures.spread import Spread
-from traces.figures.summary import Summary
+from traces.figures.summary import Outline
 from tui.formatting import (
     ABSENT,
     count_text,
@@ -42,8 +42,8 @@ class Said(NamedTuple):
 def headline(scene: Scene, width: int) -> list[Said]:
     if scene.comparison is not None:
         lines = [_verdict(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
-    elif scene.summary is not None:
-        lines = [Said(_origin(scene.names[0], scene.summary), "plain"), *_packed(_figures(scene.summary), width)]
+    elif scene.outline is not None:
+        lines = [Said(_origin(scene.names[0], scene.outline), "plain"), *_packed(_figures(scene.outline), width)]
     else:
         names = " against ".join(scene.names)
         lines = [Said(names, "plain"), Said("computing the figures ...", "plain")]
@@ -91,14 +91,14 @@ def _times(words: str, spread: Spread) -> str:
     return f"{words} {times[0]} → {times[1]} ({error_text(spread.error)})"
 
 
-def _origin(name: str, of: Summary) -> str:
+def _origin(name: str, of: Outline) -> str:
     names = dict.fromkeys(printable(device.name, colour=False) or "an unnamed GPU" for device in of.devices)
     kinds = ", ".join(names) or "no GPU"
-    mark = "".join(f" · {line}" for line in estimate_line(of))
+    mark = "".join(f" · {line}" for line in estimate_line(of.run))
     return f"{name}: {f'{len(of.devices)} x ' if len(of.devices) > 1 else ''}{kinds}{mark}"
 
 
-def _figures(of: Summary) -> list[str]:
+def _figures(of: Outline) -> list[str]:
     counts = of.counts
     several = f" of {len(of.ranks)} ranks" if len(of.ranks) > 1 else ""
     figures = [f"{counted(counts.steps, 'step')}{several}"]
