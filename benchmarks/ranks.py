@@ -6,6 +6,11 @@ Runs `trace replay --nproc N --clock virtual` on the bundled P100 and samples it
 second or for at most a fifth of the time. PSS counts a page shared by n processes as 1/n in each, so the sum is the memory that
 the machine needs. RSS counts shared pages fully. Shown are the highest PSS while the script trains and after its last step, and
 the largest private memory of a process. "reports" is the number of ranks in the replay's timeline.
+
+    python benchmarks/ranks.py --pictures replay.msgpack --ranks 256
+
+Merges copies of the ranks of a replay into a trace of 256 ranks, and prints the processor time of `trace view --screenshot` and
+`trace report` for it.
 """
 
 from __future__ import annotations
@@ -26,7 +31,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from traces.format.trace_file import load  # noqa: E402
+from traces.combining.merge import merge_ranks, of_rank  # noqa: E402
+from traces.format.trace_file import load, save  # noqa: E402
 
 SCRIPT = [
     str(ROOT / "examples" / "train_ddp.py"),
@@ -172,13 +178,38 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
     )
 
 
+def print_picture_times(recording: Path, ranks: int) -> None:
+    """Print the processor time of a screenshot and of a report of many ranks."""
+    trace = load(recording)
+    parts = [of_rank(trace, rank) for rank in trace.ranks]
+    with tempfile.TemporaryDirectory() as folder:
+        merged, one = Path(folder) / "ranks.msgpack", Path(folder) / "one.msgpack"
+        save(merge_ranks([parts[number % len(parts)] for number in range(ranks)], [*range(ranks)]), merged)
+        save(parts[0], one)
+        for what in ("view --screenshot {0}.svg {0}", "report {0} -o {0}.html"):
+            times_s = []
+            for path in (one, merged):
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                command = [sys.executable, "-m", "tui.cli", *what.format(path).split()]
+                subprocess.run(command, cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                times_s.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+            one_s, all_s = times_s
+            print(f"trace {what.split()[0]:6}  1 rank {one_s:4.1f} s CPU, {ranks} ranks {all_s:4.1f} s CPU", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--json", type=Path, help="write the figures there too")
     parser.add_argument("--write", type=Path, help="write a page with the table there")
     parser.add_argument("script", nargs="*", default=SCRIPT, help="after --; prints `step ...` after all ranks' first step")
+    parser.add_argument("--pictures", type=Path, metavar="REPLAY", help="measure pictures of copies of this trace instead")
     args = parser.parse_args()
+    if args.pictures:
+        for ranks in args.ranks:
+            print_picture_times(args.pictures, ranks)
+        return
     print(_HEAD, flush=True)
     results, lines = [], [_HEAD]
     for ranks in args.ranks:

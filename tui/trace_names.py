@@ -44,11 +44,11 @@ def viewable(name: str) -> str:
     return name if path == find(name) else str(path)
 
 
-def load_trace(name: str) -> Trace:
+def load_trace(name: str, *, is_lazy: bool = False) -> Trace:
     if is_cell_name(name):
         return load_cell(name)
     path = _find(name)
-    return _imported(path) if is_profiler_recording(path) else load(path)
+    return _imported(path) if is_profiler_recording(path) else load(path, is_lazy=is_lazy)
 
 
 def _find(name: str) -> Path:

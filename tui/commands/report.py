@@ -20,7 +20,7 @@ def run(first: str, second: str | None, output: Path, tolerance: float) -> int:
     require_suffix(output, ".html", ".htm")
     require_writable(output)
     names = [first] if second is None else [first, second]
-    traces = [load_trace(name) for name in names]
+    traces = [load_trace(name, is_lazy=True) for name in names]
     with working(f"writing {output}"):
         page = report_html([NamedTrace(name, trace) for name, trace in zip(names, traces, strict=True)], tolerance)
         write_text(output, page)
