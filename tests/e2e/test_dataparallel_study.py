@@ -229,8 +229,8 @@ def test_requests_that_cannot_be_measured_are_rejected_in_one_line(
     monkeypatch.setattr(sys, "argv", ["dataparallel_study.py", *words.split()])
     with pytest.raises(SystemExit) as refused:
         main()
-    told = capsys.readouterr().err.splitlines()[-1:] if refused.value.code == 2 else [str(refused.value.code)]
-    assert said in told[0] and not list(tmp_path.iterdir())
+    found = capsys.readouterr().err.splitlines()[-1:] if refused.value.code == 2 else [str(refused.value.code)]
+    assert said in found[0] and not list(tmp_path.iterdir())
 
 
 # -- table and picture -----------------------------------------------------------------------------------------------------

@@ -49,10 +49,10 @@ def test_ranks_of_torchrun_are_merged_into_one_timeline(trace: Path, tmp_path: P
     replayed = load(output)
     assert replayed.ranks == [0, 1] and [(device.rank, device.index) for device in replayed.devices] == [(0, 0), (1, 1)]
     assert [(replayed.steps.rank == rank).sum() for rank in (0, 1)] == [6, 6]
-    told = json.loads(report.read_text())["communication"]["replayed"]
-    gradients = [row for row in told["operations"] if (row["name"], row["phase"]) == ("all_reduce", "backward")]
+    found = json.loads(report.read_text())["communication"]["replayed"]
+    gradients = [row for row in found["operations"] if (row["name"], row["phase"]) == ("all_reduce", "backward")]
     assert [row["bytes"] for row in gradients] == [2 * 6 * PARAMETERS_BYTES]
-    assert told["exposed_ns"] > 0 and "Communication between ranks" in done.stderr
+    assert found["exposed_ns"] > 0 and "Communication between ranks" in done.stderr
     # What is on a rank's own stream after an operation that the rank waited for starts after it.
     for device in (0, 1):
         rows = replayed.device.take(replayed.device.device == device)
@@ -80,7 +80,7 @@ def test_thirty_two_ranks_share_most_of_their_memory(trace: Path) -> None:
     everyone = re.escape(str(list(range(32))))
     ranks = re.findall(rf"rank (\d+) of 32: \[{32 * 33 // 2}, 256\], {everyone}, 32 GPUs", done.stdout)
     assert sorted(map(int, ranks)) == list(range(32))
-    memory = [ast.literal_eval(told) for told in re.findall(r"memory \d+: (.*)", done.stdout)]
+    memory = [ast.literal_eval(found) for found in re.findall(r"memory \d+: (.*)", done.stdout)]
     assert len(memory) == 32
     for of in memory:
         assert of["rss"] > 150  # MiB: torch is there

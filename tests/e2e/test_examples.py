@@ -48,8 +48,8 @@ def test_a_script_trains_on_the_cpu(tmp_path: Path, words: str, first: str, unit
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # what torchrun sets otherwise, and says so
     done = subprocess.run([sys.executable, "-W", "error", *run], cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
-    told, *steps = done.stdout.splitlines()
-    assert told == first
+    found, *steps = done.stdout.splitlines()
+    assert found == first
     assert [re.sub(r"[\d.]+ \w+/s", f"R {unit}/s", re.sub(r"loss [\d.]+", "loss L", step)) for step in steps] == [
         f"step    2  loss L  R {unit}/s",
         f"step    3  loss L  R {unit}/s",

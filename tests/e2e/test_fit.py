@@ -96,7 +96,7 @@ def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path,
     words = ["--gpus", "t4,a100-80gb", "--json", "train.py", "--batch-size"]
     small, large = (json.loads(run(tmp_path, *words, str(batch)).stdout) for batch in (48, 90))
     assert [gpu["largest_batch_from"] for gpu in small["gpus"]] == ["estimated"] * 2
-    batches, peaks = np.array([48, 90]), np.array([told["peak_allocated_bytes"] for told in (small, large)])
+    batches, peaks = np.array([48, 90]), np.array([found["peak_allocated_bytes"] for found in (small, large)])
     workload = at_batch_one(WorkloadSignature.from_json(small["workload"]), 48)
     gpu, at = Gpu("t4", "Tesla T4", 15_000 << 20), np.array([1, 48, 100])
     times = {"forward": at * 10**6, "backward": at * 10**6}

@@ -241,17 +241,17 @@ print(error_of("t4", "import torch\\n1 / 0"))
 print(error_of("stop"))
 """
     said = run(source, tmp_path).splitlines()
-    told = [line for line in said if line.partition(":")[0].endswith(("Error", "None"))]
-    assert told[0] == "ValueError: write %gpu start NAME, %gpu stop, or %%gpu NAME in the first line of a cell"
-    assert told[1] == "ValueError: %gpu stop: no virtual GPU is running"
-    assert told[2] == "ValueError: %gpu: the following arguments are required: what"
-    assert "no-such-gpu" in told[3]
-    assert told[4].startswith("ValueError: %gpu: argument --values: invalid choice: 'guessed'")
-    assert told[5] == "None"
-    assert told[6].startswith("RuntimeError: ") and "already" in told[6]
-    assert told[7] == "None"
-    assert told[-2] == "ZeroDivisionError: division by zero"
-    assert told[-1] == "ValueError: %gpu stop: no virtual GPU is running"
+    found = [line for line in said if line.partition(":")[0].endswith(("Error", "None"))]
+    assert found[0] == "ValueError: write %gpu start NAME, %gpu stop, or %%gpu NAME in the first line of a cell"
+    assert found[1] == "ValueError: %gpu stop: no virtual GPU is running"
+    assert found[2] == "ValueError: %gpu: the following arguments are required: what"
+    assert "no-such-gpu" in found[3]
+    assert found[4].startswith("ValueError: %gpu: argument --values: invalid choice: 'guessed'")
+    assert found[5] == "None"
+    assert found[6].startswith("RuntimeError: ") and "already" in found[6]
+    assert found[7] == "None"
+    assert found[-2] == "ZeroDivisionError: division by zero"
+    assert found[-1] == "ValueError: %gpu stop: no virtual GPU is running"
 
 
 def test_start_and_trace_replay_reject_four_gpus_without_recorded_kernels(recording: Path, tmp_path: Path) -> None:

@@ -106,12 +106,12 @@ def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace
             ],
         }[how]
         running = [machines[at].start(held[at], meet[at], trace, outputs[at], "--steps", "3") for at in (0, 1)]
-        told = [one.communicate(timeout=600) for one in running]
-    assert [one.returncode for one in running] == [0, 0], told
+        found = [one.communicate(timeout=600) for one in running]
+    assert [one.returncode for one in running] == [0, 0], found
 
     world = sum(held)
     places = list(range(world))
-    said = sorted(line for out, _ in told for line in out.splitlines())
+    said = sorted(line for out, _ in found for line in out.splitlines())
     gpus = [count for count in held for _ in range(count)]  # that a rank sees: its machine's
     total = [sum(rank + 1 for rank in places), 8 * world]  # all-reduced over both machines
     assert said == [f"rank {rank} of {world}: {total}, {places}, {gpus[rank]} GPUs" for rank in places]
@@ -132,6 +132,6 @@ def test_the_ranks_that_outlive_a_machine_end_at_the_timeout_of_their_group(tmp_
         at = [f"--master-addr={machines[0].address}", f"--master-port={port}"]
         words = ["--fail", "machine", "--timeout", "20"]
         running = [machines[n].start(1, [*at, f"--node-rank={n}"], trace, outputs[n], *words) for n in (0, 1)]
-        told = [one.communicate(timeout=600) for one in running]
-    assert [one.returncode for one in running] == [1, 137], told
-    assert "trace: rank 1 of the group did not call all_reduce within 20 s: it ended, hangs or is busy" in told[0][1]
+        found = [one.communicate(timeout=600) for one in running]
+    assert [one.returncode for one in running] == [1, 137], found
+    assert "trace: rank 1 of the group did not call all_reduce within 20 s: it ended, hangs or is busy" in found[0][1]

@@ -71,10 +71,10 @@ def test_recording_a_replay_reproduces_the_replayed_recording(tmp_path: Path) ->
     save(phase_recording({"forward": 8, "backward": 9, "optimizer": 2}), tmp_path / "a.msgpack")
     done = trace("record", "--on", "a.msgpack", "--grain", "phase", "-o", "b.msgpack", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    told = json.loads(trace("diff", "a.msgpack", "b.msgpack", "--json", cwd=tmp_path).stdout)
-    assert abs(told["steps"]["error"]) < 0.002  # looks of the recorder at its clock
+    found = json.loads(trace("diff", "a.msgpack", "b.msgpack", "--json", cwd=tmp_path).stdout)
+    assert abs(found["steps"]["error"]) < 0.002  # looks of the recorder at its clock
     for name in ("forward", "backward", "optimizer"):
-        assert abs(told["phases"][name]["device_error"]) < 0.002, name
+        assert abs(found["phases"][name]["device_error"]) < 0.002, name
 
 
 def test_work_between_the_optimizer_and_the_loader_is_never_counted_as_loading(tmp_path: Path) -> None:
@@ -96,5 +96,5 @@ def test_work_between_the_optimizer_and_the_loader_is_never_counted_as_loading(t
     warm = recorded.steps.number > 1
     averaging_ns, loader_ns = (phase_times(recorded)[name].host_ns[warm] for name in ("forward", "loader"))
     assert averaging_ns.min() > 6_000_000 and abs(loader_ns - 30_000_000).max() < 500_000
-    told = json.loads(trace("diff", "b.msgpack", "c.msgpack", "--json", cwd=tmp_path, script=AVERAGING).stdout)
-    assert abs(told["compute_side"]["error"]) < 0.01 and abs(told["steps"]["error"]) < 0.01
+    found = json.loads(trace("diff", "b.msgpack", "c.msgpack", "--json", cwd=tmp_path, script=AVERAGING).stdout)
+    assert abs(found["compute_side"]["error"]) < 0.01 and abs(found["steps"]["error"]) < 0.01

@@ -140,8 +140,8 @@ def test_stalls_print_one_error_line_without_a_loader_or_after_a_crash(tmp_path:
     [line] = done.stderr.splitlines()
     where, error = "in run 1 of 2, with a batch in memory", "IndexError: list index out of range"
     assert line == f"trace: nothing was compared: {where}, the script failed: {error} (-v shows where)"
-    told = stalls(tmp_path, "-v", "train.py").stderr
-    assert "Traceback (most recent call last)" in told and 'train.py", line' in told and told.endswith(f"{error}\n")
+    found = stalls(tmp_path, "-v", "train.py").stderr
+    assert "Traceback (most recent call last)" in found and 'train.py", line' in found and found.endswith(f"{error}\n")
 
 
 def test_an_empty_data_folder_is_reported_in_one_line(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def test_a_sweep_makes_a_cell_that_replays(tmp_path: Path) -> None:
     assert cell.source.torch == version("torch") and (cell.source.kind, cell.source.virtual_gpu) == ("recorded", "g")
     assert trace_of(cell, 4).machine_of(0).torch == version("torch")
     checked = trace("library", "check", "train.cells")
-    told = "recorded on a virtual GPU, the times are those of g, so it was not measured"
-    assert checked.returncode == 1 and checked.stdout.count("error") == 1 and told in checked.stdout
+    found = "recorded on a virtual GPU, the times are those of g, so it was not measured"
+    assert checked.returncode == 1 and checked.stdout.count("error") == 1 and found in checked.stdout
 
     again = trace("record", "--on", "g.msgpack", "--sweep", "--batch-size=8", "train.py")
     assert again.returncode == 2 and "train.cells already exists" in again.stderr

@@ -54,13 +54,13 @@ def test_files_that_unpack_to_gigabytes_are_rejected_at_once(amplified_files: li
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 
     # WHEN it reads them one after the other
-    told = subprocess.run(
+    found = subprocess.run(
         [sys.executable, "-c", READS], input="\n".join(map(str, amplified_files)), text=True, capture_output=True, cwd=ROOT,
         preexec_fn=limit, timeout=120,
     )  # fmt: skip
     # THEN each is refused in one line, in a few seconds of computing, and within half a gigabyte
-    lines = told.stdout.splitlines()
-    assert len(lines) == len(amplified_files), told.stderr[-500:]
+    lines = found.stdout.splitlines()
+    assert len(lines) == len(amplified_files), found.stderr[-500:]
     for path, line in zip(amplified_files, lines, strict=True):
         seconds, grown_mb, says = line.split(" ", 2)
         assert says.startswith(f"{path}: not a readable trace at byte"), line

@@ -166,8 +166,8 @@ def replay_of(recorded: Trace, stretch: float = 1.0, batch: int = 32, **notes: A
     trace.device.origin[:] = Origin.EXACT
     copies = trace.device.kind == DeviceKind.MEMCPY
     trace.device.origin[copies] = Origin.SCALED
-    told = replace(fitting(ReplayNotes, notes), config=fitting(ReplayConfig, notes), host=fitting(HostFigures, notes))
-    trace.runs = {0: Run(REPLAY, replay=told)}
+    found = replace(fitting(ReplayNotes, notes), config=fitting(ReplayConfig, notes), host=fitting(HostFigures, notes))
+    trace.runs = {0: Run(REPLAY, replay=found)}
     return trace
 
 

@@ -261,9 +261,9 @@ def test_a_result_that_cannot_be_written_gives_an_error_exit_code(
     child["code"] = code
     assert run("replay --report r.json train.py --trace t.msgpack".split()) == expected
     # THEN the measured figures are still printed, and the error follows
-    told, _, trouble = capfd.readouterr().err.rstrip("\n").rpartition("\n")
+    found, _, trouble = capfd.readouterr().err.rstrip("\n").rpartition("\n")
     assert trouble == "trace: r.json: No space left on device"
-    assert told.startswith("PASS: ") if code == 0 else not told
+    assert found.startswith("PASS: ") if code == 0 else not found
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ def test_doctor_prints_one_line_per_finding(quick: None, capfd: pytest.CaptureFi
     assert run(["doctor"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert all(line.split()[0] in ("ok", "warn") for line in lines)
-    told = " ".join(lines)
+    found = " ".join(lines)
     for words in ("torch", "a replay", "deadlines", "locked memory", "free", "processors", "trace plot"):
-        assert words in told
+        assert words in found
     assert run(["doctor", "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
     assert faults(facts, PAGE.OUTPUTS["trace doctor --json"]) == []

@@ -38,8 +38,8 @@ def test_escape_sequences_in_a_gpu_name_are_neutralized_in_text_and_svg(
     name = str(tmp_path / "t.msgpack")
     for words in (["info", name], ["predict", name, "--on-gpu", "v100"], ["explain", name, name], ["diff", name, name]):
         assert run(words) == 0, words
-    told = capsys.readouterr()
-    assert "\x1b" not in told.out + told.err and "\x07" not in told.out + told.err
+    found = capsys.readouterr()
+    assert "\x1b" not in found.out + found.err and "\x07" not in found.out + found.err
     drawn = picture([name], 120, 30)
     ElementTree.fromstring(drawn)
     assert "\x1b" not in drawn

@@ -49,8 +49,8 @@ def test_the_sources_of_replayed_steps_are_counted_by_batch_size() -> None:
 
 
 def test_more_than_four_batch_sizes_are_counted() -> None:
-    (told,) = sentences(played(*[(9 - batch, batch, "measured") for batch in range(1, 7)]))
-    assert told.count("of batch") == 4 and told.endswith("5 steps of batch 4 as measured, and 2 other batch sizes")
+    (found,) = sentences(played(*[(9 - batch, batch, "measured") for batch in range(1, 7)]))
+    assert found.count("of batch") == 4 and found.endswith("5 steps of batch 4 as measured, and 2 other batch sizes")
 
 
 @pytest.mark.parametrize(

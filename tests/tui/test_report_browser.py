@@ -67,9 +67,9 @@ def looked(browser: str, page: Path, folder: Path, width: int, dark: bool = Fals
     copy.write_text(page.read_text(encoding="utf-8").replace("</body>", f"{_LOOK}</body>"), encoding="utf-8")
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     dom = ran(browser, folder, f"--window-size={width},2000", scheme, "--dump-dom", copy.as_uri())
-    told = re.search(r'<pre id="told">(.*?)</pre>', dom, re.S)
-    assert told is not None, dom[-2000:]
-    found: dict[str, Any] = json.loads(unescape(told[1]))
+    result = re.search(r'<pre id="told">(.*?)</pre>', dom, re.S)
+    assert result is not None, dom[-2000:]
+    found: dict[str, Any] = json.loads(unescape(result[1]))
     return found
 
 

@@ -50,20 +50,20 @@ def test_a_recording_has_equal_figures_in_every_output(
     path = tmp_path / "a.msgpack"
     save(trace, path)
     summary = summarize(trace)
-    told = _printed(capsys, "info", str(path))
+    found = _printed(capsys, "info", str(path))
     facts = json.loads(_printed(capsys, "info", str(path), "--json"))
     page, shown = report_html([NamedTrace("a", trace)]), " ".join(line.text for line in headline(whole(("a", trace)), 400))
     # THEN the step, how busy each GPU is, and the memory are the same text everywhere, and the same numbers in JSON and library
     if summary.step_median_ns is not None:
-        assert all(time_text(summary.step_median_ns) in where for where in (told, page, shown))
+        assert all(time_text(summary.step_median_ns) in where for where in (found, page, shown))
         assert facts["step_median_ns"] == summary.step_median_ns == traces.summarize(traces.load(path)).step_median_ns
     for device, share in summary.busy_shares.items():
         idle = facts["analyses"]["idle"][device]
         assert share_text(idle["busy_ns"] / idle["window_ns"]) == share_text(share)
-        assert all(share_text(share) in where for where in (told, page, shown))
+        assert all(share_text(share) in where for where in (found, page, shown))
         assert sum(idle["by_reason"].values()) + idle["busy_ns"] == idle["window_ns"]
     for peak in summary.memory.values():
-        assert all(size_text(peak.peak_allocated_bytes) in where for where in (told, page, shown))
+        assert all(size_text(peak.peak_allocated_bytes) in where for where in (found, page, shown))
     modules = [(row.path, row.forward_ns) for row in summary.analyses.modules]
     assert modules == [(row["path"], row["forward_ns"]) for row in facts["analyses"]["modules"]]
 
@@ -78,13 +78,13 @@ def test_a_recording_and_its_replay_have_equal_figures_in_every_output(
     for trace, path in zip((recorded, other), paths, strict=True):
         save(trace, path)
     comparison = compare(recorded, other)
-    told = _printed(capsys, "diff", *paths, "--details")
+    found = _printed(capsys, "diff", *paths, "--details")
     facts = json.loads(_printed(capsys, "diff", *paths, "--json"))
     page = report_html([NamedTrace("a", recorded), NamedTrace("b", other)])
     shown = " ".join(line.text for line in headline(whole(("a", recorded), ("b", other)), 400))
     for name_of, spread in {"steps": comparison.steps, "gpu_busy": comparison.gpu_busy}.items():
         for median_ns in (spread.recorded_median_ns, spread.replayed_median_ns):
-            assert median_ns is not None and time_text(median_ns) in told and time_text(median_ns) in page
+            assert median_ns is not None and time_text(median_ns) in found and time_text(median_ns) in page
         assert facts[name_of]["recorded_median_ns"] == spread.recorded_median_ns
     assert time_text(comparison.steps.recorded_median_ns) in shown
 

@@ -88,10 +88,10 @@ def outcome(group: Group, values: str) -> str:
 def main() -> None:
     results, values, *names = Path(sys.argv[1]), sys.argv[2], *sys.argv[3:]
     warnings.simplefilter("ignore")
-    told = {json.loads(line)["group"] for line in results.read_text().splitlines()} if results.exists() else set()
+    found = {json.loads(line)["group"] for line in results.read_text().splitlines()} if results.exists() else set()
     with results.open("a") as out:
         for name, group in all_groups().items():
-            if name in told or values not in group.values or (names and not {name, name.partition(".")[0]} & set(names)):
+            if name in found or values not in group.values or (names and not {name, name.partition(".")[0]} & set(names)):
                 continue
             if group.needs and importlib.util.find_spec(group.needs) is None:
                 continue

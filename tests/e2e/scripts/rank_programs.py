@@ -306,8 +306,8 @@ def coalesced(at: Place) -> Any:
 def objects(at: Place) -> Any:
     gathered: list[Any] = [None] * at.size
     dist.all_gather_object(gathered, {"rank": at.rank, "text": "x" * at.rank})
-    told = [{"from": at.rank}, None]
-    dist.broadcast_object_list(told, src=1)
+    found = [{"from": at.rank}, None]
+    dist.broadcast_object_list(found, src=1)
     onto: list[Any] | None = [None] * at.size if at.rank == 0 else None
     dist.gather_object((at.rank, "é"), onto, dst=0)
     part: list[Any] = [None]
@@ -318,7 +318,7 @@ def objects(at: Place) -> Any:
     elif at.rank == 1:
         sent = [None, None]
         dist.recv_object_list(sent, 0)
-    return gathered, told, onto, part, sent
+    return gathered, found, onto, part, sent
 
 
 @program

@@ -46,9 +46,9 @@ def test_small_values_travel_in_every_operation() -> None:
             value = torch.tensor([float(rank)], device="cuda")
             dist.all_reduce(value, op=op)
             assert value.item() == result
-        told = ints(10 * rank + 3)
-        dist.broadcast(told, src=1)
-        assert told.item() == 13
+        found = ints(10 * rank + 3)
+        dist.broadcast(found, src=1)
+        assert found.item() == 13
         onto = ints(rank)
         dist.reduce(onto, dst=2)
         assert rank != 2 or onto.item() == 3
@@ -97,9 +97,9 @@ def test_small_values_travel_in_every_operation() -> None:
 
 def test_objects_of_any_size_subgroups_and_barriers() -> None:
     def body(rank: int) -> None:
-        told: list[object] = [None] * 3
-        dist.all_gather_object(told, {"rank": rank, "text": "x" * 10_000 * rank})
-        assert [len(one["text"]) for one in told if isinstance(one, dict)] == [0, 10_000, 20_000]
+        found: list[object] = [None] * 3
+        dist.all_gather_object(found, {"rank": rank, "text": "x" * 10_000 * rank})
+        assert [len(one["text"]) for one in found if isinstance(one, dict)] == [0, 10_000, 20_000]
         words = [f"from {rank}", None] if rank == 1 else [None, None]
         dist.broadcast_object_list(words, src=1)
         assert words == ["from 1", None]
@@ -253,8 +253,8 @@ def test_the_collective_of_the_early_rank_waits_on_its_device_not_its_host() -> 
 
 def test_an_error_names_both_operations_if_ranks_call_different_ones() -> None:
     def body(rank: int) -> None:
-        told = r"rank \d of the group called (broadcast|all_reduce) of .* where rank \d called"
-        with pytest.raises(RuntimeError, match=told):
+        found = r"rank \d of the group called (broadcast|all_reduce) of .* where rank \d called"
+        with pytest.raises(RuntimeError, match=found):
             dist.all_reduce(ints(1)) if rank else dist.broadcast(ints(1), src=0)
 
     run_ranks(2, body)
@@ -371,8 +371,8 @@ def test_no_sync_starts_no_all_reduce_and_bucket_views_share_memory() -> None:
 
 def test_ddp_detects_different_parameters_on_another_rank() -> None:
     def body(rank: int) -> None:
-        told = "appears not to match sizes of the same param in process 0" if rank else "rank 1 of the group ended"
-        with pytest.raises(RuntimeError, match=told):
+        found = "appears not to match sizes of the same param in process 0" if rank else "rank 1 of the group ended"
+        with pytest.raises(RuntimeError, match=found):
             DistributedDataParallel(nn.Linear(4 + rank, 4).cuda(rank), device_ids=[rank])
             torch.cuda.synchronize()
 
@@ -447,8 +447,8 @@ def test_an_mnist_epoch_transfers_the_published_number_of_bytes(batch: int, grad
     steps = -(-images // batch)
     assert sizes == {4 * parameters: steps, 4: steps}
     assert (4 * parameters * sizes[4 * parameters], 4 * sizes[4]) == (gradients, losses)
-    told = {row.phase: row.bytes or 0 for row in communication(trace).operations if row.name == "all_reduce"}
-    assert told["backward"] == gradients and sum(told.values()) == gradients + losses
+    found = {row.phase: row.bytes or 0 for row in communication(trace).operations if row.name == "all_reduce"}
+    assert found["backward"] == gradients and sum(found.values()) == gradients + losses
     copied = [
         int(size)
         for name, size in zip(trace.device.name.tolist(), trace.device.bytes.tolist(), strict=True)

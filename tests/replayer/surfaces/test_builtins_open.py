@@ -153,9 +153,9 @@ def test_loader_workers_report_their_reads() -> None:
         builtins_open.install(torch, client)
         assert len(list(DataLoader(Files(folder, Path.read_bytes), batch_size=1, num_workers=2))) == 6
         client.close()
-    told = Loading.sum(server.loadings)
-    assert (told.batches, told.workers, told.script_batches, told.read_bytes) == (6, 2, 5, 120_000)
-    assert told.cpu_ns > 0
+    found = Loading.sum(server.loadings)
+    assert (found.batches, found.workers, found.script_batches, found.read_bytes) == (6, 2, 5, 120_000)
+    assert found.cpu_ns > 0
 
 
 def test_training_and_evaluation_loaders_are_distinguished() -> None:

@@ -52,9 +52,9 @@ def test_memory_viewers_of_pytorch_read_snapshots_and_agree_with_memory_stats(ex
     assert "snapshot.pickle" in viz.trace_plot(snapshot)
     assert "Active Cached Memory Timeline" in viz.trace_plot(snapshot, plot_segments=True)
     assert "Allocator State History" in viz.segment_plot(snapshot)
-    told = viz.trace(snapshot)
-    assert "Device 0 ---" in told and "Device 1 ---" in told
-    assert "cudaMalloc" in told or expandable  # this viewer passes over what is mapped
+    found = viz.trace(snapshot)
+    assert "Device 0 ---" in found and "Device 1 ---" in found
+    assert "cudaMalloc" in found or expandable  # this viewer passes over what is mapped
     actions = {e["action"] for events in snapshot["device_traces"] for e in events}
     assert ("segment_map" in actions, "segment_alloc" in actions) == (expandable, not expandable)
     assert {s["is_expandable"] for s in snapshot["segments"]} == {expandable}
@@ -158,10 +158,10 @@ def test_observers_see_out_of_memory_first_and_the_history_records_it() -> None:
     """The observer can take a snapshot itself, as PyTorch's manual shows."""
     use()
     memory._record_memory_history(context=None)
-    told: list[tuple[Any, ...]] = []
+    found: list[tuple[Any, ...]] = []
 
     def observer(*figures: int) -> None:
-        told.append((*figures, len(memory._snapshot()["segments"])))
+        found.append((*figures, len(memory._snapshot()["segments"])))
 
     c: Any = torch._C
     c._cuda_attach_out_of_memory_observer(observer)
@@ -169,7 +169,7 @@ def test_observers_see_out_of_memory_first_and_the_history_records_it() -> None:
     with pytest.raises(torch.OutOfMemoryError):
         torch.empty(32 << 30, dtype=torch.uint8, device="cuda")
     capacity = torch.cuda.get_device_properties(0).total_memory
-    assert told == [(0, 32 << 30, capacity, torch.cuda.mem_get_info()[0], 1)]
+    assert found == [(0, 32 << 30, capacity, torch.cuda.mem_get_info()[0], 1)]
     entry = next(e for e in memory._snapshot()["device_traces"][0] if e["action"] == "oom")
     assert (entry["size"], entry["device_free"]) == (32 << 30, torch.cuda.mem_get_info()[0])
     assert "raise OutOfMemoryError # 32.0GiB requested" in viz.trace(memory._snapshot())

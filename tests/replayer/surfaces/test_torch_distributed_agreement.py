@@ -92,8 +92,8 @@ def test_mismatched_calls_of_two_ranks_are_named_before_the_timeout(call: str, f
 
     def body(rank: int) -> None:
         theirs, mine = (first, second) if rank else (second, first)
-        told = rf"rank {1 - rank} of the group called {theirs}.* where rank {rank} called {mine}.*: "
-        with pytest.raises(RuntimeError, match=told):
+        found = rf"rank {1 - rank} of the group called {theirs}.* where rank {rank} called {mine}.*: "
+        with pytest.raises(RuntimeError, match=found):
             globals()[call](rank)
 
     run_ranks(2, body)

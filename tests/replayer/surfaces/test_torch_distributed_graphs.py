@@ -69,8 +69,8 @@ def test_ranks_that_replay_different_graphs_are_named_in_the_error() -> None:
     def body(rank: int) -> None:
         graph = captured(rank, count=4)
         other = captured(rank, count=6)
-        told = rf"rank {1 - rank} of the group called all_reduce of {4 if rank else 6} float32 elements \(SUM\) where"
-        with pytest.raises(RuntimeError, match=told):
+        found = rf"rank {1 - rank} of the group called all_reduce of {4 if rank else 6} float32 elements \(SUM\) where"
+        with pytest.raises(RuntimeError, match=found):
             (other if rank else graph).replay()
 
     run_ranks(2, body)

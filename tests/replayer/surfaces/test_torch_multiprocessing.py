@@ -29,8 +29,8 @@ def test_another_process_gets_tensors_over_the_same_memory() -> None:
     gpu = use()
     x, count = torch.ones(4, 4, device="cuda"), torch.tensor([3, 5], device="cuda")
     before = gpu.devices[0].memory.usage.allocated_bytes
-    got, row, told = sent((x, x[1], count))
-    assert got.device == x.device and got.shape == (4, 4) and row.stride() == (1,) and told.tolist() == [3, 5]
+    got, row, found = sent((x, x[1], count))
+    assert got.device == x.device and got.shape == (4, 4) and row.stride() == (1,) and found.tolist() == [3, 5]
     assert got.data_ptr() == x.data_ptr() and row.data_ptr() == x[1].data_ptr()
     assert got.untyped_storage() == row.untyped_storage()
     del x, count

@@ -107,14 +107,14 @@ def test_a_profile_made_by_the_script_has_copies_waits_and_requested_shapes() ->
                 made.export_chrome_trace(str(path))
                 return read_kineto(path)
 
-        told = profiled(record_shapes=True)
-        texts = [told.strings[name] for name in told.host.name.tolist()]
+        found = profiled(record_shapes=True)
+        texts = [found.strings[name] for name in found.host.name.tolist()]
         assert texts.count("aten::copy_") == 4 and "cudaStreamSynchronize" in texts
-        of_relu = told.host.sequence[[text == "aten::relu" for text in texts]]
+        of_relu = found.host.sequence[[text == "aten::relu" for text in texts]]
         assert (of_relu != NONE).tolist() == [False, True]  # with gradient or without
-        copies = told.device.launch[told.device.kind == DeviceKind.MEMCPY]
-        ops = told.host.parent[copies]
-        assert [told.strings[shapes] for shapes in told.host.shapes[ops].tolist()] == ["64,3;64,3", "3,5;3,5"]
+        copies = found.device.launch[found.device.kind == DeviceKind.MEMCPY]
+        ops = found.host.parent[copies]
+        assert [found.strings[shapes] for shapes in found.host.shapes[ops].tolist()] == ["64,3;64,3", "3,5;3,5"]
         assert not (profiled(record_shapes=False).host.shapes >= 0).any()
 
     run_ranks(1, body)
@@ -142,17 +142,17 @@ def test_profiled_ops_are_nested_or_disjoint() -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "step.json"
             made.export_chrome_trace(str(path))
-            told = read_kineto(path)
-        host = told.host
-        reads = [row for row in range(len(host)) if told.strings[host.name[row]] == "aten::_local_scalar_dense"]
-        waits = [row for row in range(len(host)) if told.strings[host.name[row]] == "cudaStreamSynchronize"]
+            found = read_kineto(path)
+        host = found.host
+        reads = [row for row in range(len(host)) if found.strings[host.name[row]] == "aten::_local_scalar_dense"]
+        waits = [row for row in range(len(host)) if found.strings[host.name[row]] == "cudaStreamSynchronize"]
         assert len(reads) > len(waits) >= 2  # those of Adam's step counts wait for nothing
         assert {int(row) for row in host.parent[waits]} & set(reads)  # a read of the loss holds its wait
         for row in range(len(host)):
             if (outer := host.parent[row]) >= 0:
                 assert host.start_ns[outer] <= host.start_ns[row]
                 assert host.start_ns[row] + host.duration_ns[row] <= host.start_ns[outer] + host.duration_ns[outer]
-        assert "partial-overlap" not in told.problems
+        assert "partial-overlap" not in found.problems
 
     run_ranks(1, body)
 
@@ -197,13 +197,13 @@ def test_ops_of_zero_duration_keep_their_launches() -> None:
     window.strings.add("")
     window.host = HostSpans.of(start_ns=[10, 10, 10, 50], duration_ns=[0, 0, 0, 9])
     window.device = DeviceSpans.of(start_ns=[20, 30, 40], duration_ns=[1, 1, 1], launch=[0, 1, 1])
-    told = with_launches(window)
-    starts, ends = told.host.start_ns[:4], told.host.end_ns[:4]
+    found = with_launches(window)
+    starts, ends = found.host.start_ns[:4], found.host.end_ns[:4]
     assert (starts[1:] >= ends[:-1]).all() and (ends > starts).all() and starts[3] == 50 and ends[3] == 59
-    launched = told.device.launch
-    assert op_of(told).tolist() == [0, 1, 1]
-    assert (told.host.start_ns[launched] >= starts[[0, 1, 1]]).all() and (told.host.end_ns[launched] <= ends[[0, 1, 1]]).all()
-    assert np.all(told.host.duration_ns[launched] > 0)
+    launched = found.device.launch
+    assert op_of(found).tolist() == [0, 1, 1]
+    assert (found.host.start_ns[launched] >= starts[[0, 1, 1]]).all() and (found.host.end_ns[launched] <= ends[[0, 1, 1]]).all()
+    assert np.all(found.host.duration_ns[launched] > 0)
 
 
 def test_a_pageable_copy_takes_no_time_from_its_op() -> None:
@@ -214,8 +214,8 @@ def test_a_pageable_copy_takes_no_time_from_its_op() -> None:
     window.device = DeviceSpans.of(
         start_ns=[100_000, 150_000], duration_ns=[10, 10], launch=[0, 1], name=[pageable, pinned], kind=[DeviceKind.MEMCPY] * 2
     )
-    told = with_launches(window)
-    launched = told.device.launch
-    assert told.host.duration_ns[launched].tolist() == [1, 25_000]
-    assert told.host.end_ns[launched].tolist() == [50_000, 125_000]
-    assert op_of(told).tolist() == [0, 1]
+    found = with_launches(window)
+    launched = found.device.launch
+    assert found.host.duration_ns[launched].tolist() == [1, 25_000]
+    assert found.host.end_ns[launched].tolist() == [50_000, 125_000]
+    assert op_of(found).tolist() == [0, 1]

@@ -54,9 +54,9 @@ def kineto(of: Trace) -> dict[str, Any]:
 def test_a_merged_profile() -> None:
     of = window()
     waits = [LoaderWait(1_000_500, 1_002_500, START_NS + US, START_NS + 4 * US)]
-    told = merged(kineto(of), of, 0, [(990_000, START_NS), (1_400_000, START_NS + 400 * US)], waits)
-    lines = [json.dumps({name: value for name, value in told.items() if name != "traceEvents"})]
-    lines += sorted(map(json.dumps, told["traceEvents"]))
+    found = merged(kineto(of), of, 0, [(990_000, START_NS), (1_400_000, START_NS + 400 * US)], waits)
+    lines = [json.dumps({name: value for name, value in found.items() if name != "traceEvents"})]
+    lines += sorted(map(json.dumps, found["traceEvents"]))
     text = re.sub(rf"\b{os.getpid()}\b", "PID", "\n".join(lines)) + "\n"
     assert_golden(GOLDEN / "merged.txt", re.sub(rf"\b{os.getpid() + 1}\b", "PID + 1", text))
 

@@ -42,24 +42,24 @@ class Told:
 
 
 def test_module_calls_are_ranges_with_the_names_of_the_profiler() -> None:
-    told: Any = Told()
-    ranges, model, before = ModuleRanges(told), Outer(), nn.Module.__call__
+    found: Any = Told()
+    ranges, model, before = ModuleRanges(found), Outer(), nn.Module.__call__
     ranges.begin()
     try:
         model(torch.ones(1, 2))
     finally:
         ranges.end()
     names = ["Outer_0", "Linear_0", "end of Linear_0", "Linear_1", "end of Linear_1", "end of Outer_0"]
-    assert [name.replace("nn.Module: ", "") for name in told.seen] == names
+    assert [name.replace("nn.Module: ", "") for name in found.seen] == names
     assert nn.Module.__call__ is before
     model(torch.ones(1, 2))  # behind the profile: nothing is told
-    assert len(told.seen) == len(names)
+    assert len(found.seen) == len(names)
 
 
 def test_modules_are_not_wrapped_once_code_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     utils = pytest.importorskip("torch._dynamo.utils")
     monkeypatch.setitem(utils.counters, "frames", {"total": 1})
-    told: Any = Told()
+    found: Any = Told()
     before = nn.Module.__call__
-    ModuleRanges(told).begin()
+    ModuleRanges(found).begin()
     assert nn.Module.__call__ is before

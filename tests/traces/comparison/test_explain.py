@@ -23,10 +23,10 @@ def explained(one: Trace, other: Trace) -> Explanation:
 
 
 def test_the_slowdown_of_two_data_parallel_gpus_matches_the_study() -> None:
-    told = explained(load(find("p100-no-cudnn")), load(find("p100x2-no-cudnn")))
-    assert told.headline == "A step of B takes 16.3 ms longer than one of A: 759.7 ms -> 776.0 ms."
-    assert told.delta_ns == 16_300_000
-    texts = [(reason.phase, reason.text.partition(";")[0]) for reason in told.reasons]
+    found = explained(load(find("p100-no-cudnn")), load(find("p100x2-no-cudnn")))
+    assert found.headline == "A step of B takes 16.3 ms longer than one of A: 759.7 ms -> 776.0 ms."
+    assert found.delta_ns == 16_300_000
+    texts = [(reason.phase, reason.text.partition(";")[0]) for reason in found.reasons]
     assert texts == [
         ("", "forward takes 14.0 ms more: 254.7 ms -> 268.7 ms"),
         ("forward", "gather is new: 8.5 ms of a step"),
@@ -38,19 +38,19 @@ def test_the_slowdown_of_two_data_parallel_gpus_matches_the_study() -> None:
         ("backward", "gather_backward is new: 2.2 ms of a step"),
         ("", "optimizer takes 2.4 ms more: 3.1 ms -> 5.5 ms"),
     ]
-    phases = [reason for reason in told.reasons if not reason.phase]
-    assert abs(sum(reason.delta_ns for reason in phases) - told.delta_ns) <= 0.002 * 776_000_000 * 5
+    phases = [reason for reason in found.reasons if not reason.phase]
+    assert abs(sum(reason.delta_ns for reason in phases) - found.delta_ns) <= 0.002 * 776_000_000 * 5
 
 
 def test_slow_loading_is_explained_by_data_waits_and_idle_gpus() -> None:
-    told = explained(training(), training(loader_us=220))
-    assert told.reasons[0].text.startswith("waiting for data (loader) takes 200.0 µs more: 20.0 µs -> 220.0 µs")
-    assert any(reason.what.startswith("idle: ") and reason.delta_ns > 0 for reason in told.reasons)
+    found = explained(training(), training(loader_us=220))
+    assert found.reasons[0].text.startswith("waiting for data (loader) takes 200.0 µs more: 20.0 µs -> 220.0 µs")
+    assert any(reason.what.startswith("idle: ") and reason.delta_ns > 0 for reason in found.reasons)
 
 
 def test_slower_kernels_are_named_with_their_counts() -> None:
-    told = explained(training(), training(kernel_us=14))
-    kernels = [reason for reason in told.reasons if reason.text.startswith("kernel ")]
+    found = explained(training(), training(kernel_us=14))
+    kernels = [reason for reason in found.reasons if reason.text.startswith("kernel ")]
     assert kernels and all(reason.delta_ns == 4000 for reason in kernels)
     assert "1 -> 1 a step, on the GPU" in kernels[0].text
 
@@ -61,20 +61,20 @@ def test_slower_ops_are_explained_without_listing_renamed_kernels() -> None:
     other.device.duration_ns[1::5] = 30_000
     names = {"volta_sgemm_nn": "Cijk_Ailk_Bljk_S_B", "aten::cudnn_convolution": "aten::miopen_convolution"}
     other.strings.texts[:] = [names.get(text, text) for text in other.strings.texts]
-    told = explained(training(), other)
-    place = next(at for at, reason in enumerate(told.reasons) if reason.what == "op aten::cudnn_convolution")
-    op, kernel = told.reasons[place : place + 2]
+    found = explained(training(), other)
+    place = next(at for at, reason in enumerate(found.reasons) if reason.what == "op aten::cudnn_convolution")
+    op, kernel = found.reasons[place : place + 2]
     assert op.text == "op aten::cudnn_convolution takes 20.0 µs more: 10.0 µs -> 30.0 µs; 1 -> 1 a step, on the GPU"
     assert kernel.text.startswith("kernel volta_sgemm_nn (in B: Cijk_Ailk_Bljk_S_B) takes 20.0 µs more: 10.0 µs -> 30.0 µs")
     assert kernel.phase == op.what and kernel.names == ("volta_sgemm_nn", "Cijk_Ailk_Bljk_S_B")
-    assert not any(" is new" in reason.text or " is gone" in reason.text for reason in told.reasons)
+    assert not any(" is new" in reason.text or " is gone" in reason.text for reason in found.reasons)
 
 
 def test_other_programs_and_differences_within_the_noise_are_reported() -> None:
     other = training()
     other.strings.texts[:] = [text.replace("aten::", "aten::other_") for text in other.strings.texts]
-    told = explained(training(), other)
-    assert told.caution.startswith("These are not the same program (")
+    found = explained(training(), other)
+    assert found.caution.startswith("These are not the same program (")
     assert explained(training(), training(kernel_us=14)).caution == ""
 
 
@@ -83,18 +83,18 @@ def test_a_rank_on_another_device_and_kernels_with_other_parameters_are_compared
     other = training(kernel_us=14)
     other.devices[:] = [replace(device, index=1) for device in other.devices]
     other.strings.texts[:] = [f"{text}(New*)" if "kernel" in text else text for text in other.strings.texts]
-    told = explained(training(), other)
-    assert not any(" is new" in reason.text or " is gone" in reason.text for reason in told.reasons)
+    found = explained(training(), other)
+    assert not any(" is new" in reason.text or " is gone" in reason.text for reason in found.reasons)
 
 
 def test_equal_traces_have_no_reasons() -> None:
-    told = explained(training(), training())
-    assert told.delta_ns == 0 and told.reasons == [] and told.headline.startswith("Both steps take")
+    found = explained(training(), training())
+    assert found.delta_ns == 0 and found.reasons == [] and found.headline.startswith("Both steps take")
 
 
 def test_traces_without_steps_cannot_be_explained() -> None:
-    told = explained(Trace(), training())
-    assert told.delta_ns is None and "no steps" in told.headline
+    found = explained(Trace(), training())
+    assert found.delta_ns is None and "no steps" in found.headline
 
 
 def test_explain_marks_a_predicted_trace_as_an_estimate() -> None:
@@ -115,9 +115,9 @@ def running_ahead(kernel_us: int) -> Trace:
 
 
 def test_gpu_work_of_phases_is_the_reason_if_the_host_runs_ahead() -> None:
-    told = explained(running_ahead(200), running_ahead(400))
-    assert told.headline == "A step of B takes 1.0 ms longer than one of A: 1.0 ms -> 2.0 ms."
-    phases = {reason.what: reason.text for reason in told.reasons if reason.what in PHASES}
+    found = explained(running_ahead(200), running_ahead(400))
+    assert found.headline == "A step of B takes 1.0 ms longer than one of A: 1.0 ms -> 2.0 ms."
+    phases = {reason.what: reason.text for reason in found.reasons if reason.what in PHASES}
     assert phases == {
         name: f"GPU work of {name} takes 200.0 \N{MICRO SIGN}s more: 200.0 \N{MICRO SIGN}s -> 400.0 \N{MICRO SIGN}s"
         for name in ("h2d", "forward", "loss", "backward", "optimizer")
@@ -134,8 +134,8 @@ def waiting(kernel_ns: int) -> Trace:
 
 def test_gpu_work_of_phases_is_the_reason_if_the_device_limits_both_traces() -> None:
     """The GPU is busy for 95 % of A and for 99.5 % of B. Each phase has one kernel."""
-    told = explained(waiting(19_000), waiting(19_900))
-    assert {reason.text for reason in told.reasons if reason.what in PHASES} == {
+    found = explained(waiting(19_000), waiting(19_900))
+    assert {reason.text for reason in found.reasons if reason.what in PHASES} == {
         f"GPU work of {name} takes 0.9 \N{MICRO SIGN}s more: 19.0 \N{MICRO SIGN}s -> 19.9 \N{MICRO SIGN}s"
         for name in ("h2d", "forward", "loss", "backward", "optimizer")
     }

@@ -36,8 +36,8 @@ OF_DATA = StepPace(
 
 
 def idle(data_ms: float, host_ms: float, collective_ms: float = 0, **others_ms: float) -> dict[str, IdleTime]:
-    told = {"data": data_ms, "host": host_ms, "collective": collective_ms, **others_ms}
-    return {"cuda:0": IdleTime(100 * MS, 40 * MS, {reason: round(ms * MS) for reason, ms in told.items()}, 1)}
+    found = {"data": data_ms, "host": host_ms, "collective": collective_ms, **others_ms}
+    return {"cuda:0": IdleTime(100 * MS, 40 * MS, {reason: round(ms * MS) for reason, ms in found.items()}, 1)}
 
 
 def test_the_bottleneck_is_the_largest_cause_of_idle_time() -> None:

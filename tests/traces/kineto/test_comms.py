@@ -161,8 +161,8 @@ def test_data_parallel_ranges_become_parts_with_device_times() -> None:
 
 def test_an_nccl_range_without_kernels_has_no_known_duration() -> None:
     """95 MiB in 60 us would be 1.6 TB/s, so the duration of the operation is unknown. The range of gloo is the operation."""
-    told: dict[str, Any] = {"In msg nelems": 24_903_680, "dtype": "Float"}
-    trace = read(span("record_param_comms", 10, 70, **told), span("nccl:all_reduce", 12, 60), span("gloo:all_reduce", 100, 60))
+    found: dict[str, Any] = {"In msg nelems": 24_903_680, "dtype": "Float"}
+    trace = read(span("record_param_comms", 10, 70, **found), span("nccl:all_reduce", 12, 60), span("gloo:all_reduce", 100, 60))
     assert trace.collectives.ending.tolist() == [Ending.UNSEEN, Ending.SEEN]
     assert trace.problems == {"collective-without-kernel": 1}
     by_bytes = {of.bytes: of.duration_ns for of in communication(trace).operations}
@@ -172,8 +172,8 @@ def test_an_nccl_range_without_kernels_has_no_known_duration() -> None:
 @pytest.mark.parametrize(("size", "problems"), [(1, {}), (2, {"collective-without-kernel": 1})])
 def test_a_collective_of_one_rank_needs_no_kernel(size: int, problems: dict[str, int]) -> None:
     """NCCL launches nothing for an operation in place of a single rank (DDP with one process on an H200)."""
-    told: dict[str, Any] = {"In msg nelems": 1, "dtype": "Float", "Group size": size}
-    trace = read(span("record_param_comms", 10, 70, **told), span("nccl:all_reduce", 12, 60))
+    found: dict[str, Any] = {"In msg nelems": 1, "dtype": "Float", "Group size": size}
+    trace = read(span("record_param_comms", 10, 70, **found), span("nccl:all_reduce", 12, 60))
     assert trace.collectives.group_size.tolist() == [size] and trace.problems == problems
 
 

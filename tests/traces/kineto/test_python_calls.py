@@ -157,8 +157,8 @@ def test_folding_removes_only_functions_that_run_no_op(profile: Trace) -> None:
         assert (name not in left) == fleeting
     for row, place in enumerate(places):
         outer = [before[one] for one in around(profile, place) if before[one][0] in left]
-        told = [after[one] for one in around(lean, row)]
-        assert told == outer
+        found = [after[one] for one in around(lean, row)]
+        assert found == outer
     launched = [before[row] for row in profile.device.launch.tolist()]
     assert [after[row] for row in lean.device.launch.tolist()] == launched
     figures = {one.name: one for one in function_times(profile)}

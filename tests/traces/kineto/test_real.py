@@ -138,7 +138,7 @@ def test_kernels_belong_to_the_op_with_their_external_id(name: str) -> None:
         for event in events
         if event.get("cat") in ("cpu_op", "Operator") and event["args"].get("External id", 0) > 0
     }
-    told = Counter(
+    result = Counter(
         (event["name"], op_of[external])
         for event in events
         if event.get("cat") in GPU_CATEGORIES
@@ -155,8 +155,8 @@ def test_kernels_belong_to_the_op_with_their_external_id(name: str) -> None:
         if op != NONE:
             found[trace.strings[device.name[row]], trace.strings[host.name[op]]] += 1
 
-    assert sum(told.values()) > 900
-    assert not told - found
+    assert sum(result.values()) > 900
+    assert not result - found
 
 
 MAIN_CASE = {  # milliseconds for each step: whole, data-loading wait, optimizer on the host; from the index

@@ -43,8 +43,8 @@ def test_library_entries_are_found_by_name_and_files_by_path(tmp_path: Path, mon
     with pytest.raises(TraceLibraryError, match=r"k80: no such file; k80 is a GPU .*, such as k80/resnet50, .* --gpu k80$"):
         find("k80")
     for name in ("runs/p100", "../p100", ""):
-        told = r"no such file, and no such recording in the library, which has: p100-no-cudnn, p100x2-no-cudnn$"
-        with pytest.raises(TraceLibraryError, match=told):
+        found = r"no such file, and no such recording in the library, which has: p100-no-cudnn, p100x2-no-cudnn$"
+        with pytest.raises(TraceLibraryError, match=found):
             find(name)
 
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_each_field_survives_conversion_to_json() -> None:
     assert from_json(Run, to_json(RUN) | {"of_tomorrow": 1}) == RUN
-    told = {field: value for field, value in vars(RUN).items() if value == getattr(Run(), field)}
-    assert told == {}, "the example lacks a field"
+    found = {field: value for field, value in vars(RUN).items() if value == getattr(Run(), field)}
+    assert found == {}, "the example lacks a field"
 
 
 # Who may look into provenance: what prints or lists it, and what lays provenances together.

@@ -51,11 +51,11 @@ def test_a_replay_and_its_recording() -> None:
 
 
 def test_the_brief_diff_has_the_verdict_four_figures_and_the_main_caveats() -> None:
-    told = a_replay()
-    text = diff_text(told, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
+    found = a_replay()
+    text = diff_text(found, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
     assert_golden("diff_replay_brief", text)
     assert text.splitlines()[0].startswith("PASS: ") and text.endswith("trace diff a b --details")
-    assert len(text.splitlines()) <= 24 < len(_text(told).splitlines())  # the lines of a terminal
+    assert len(text.splitlines()) <= 24 < len(_text(found).splitlines())  # the lines of a terminal
 
 
 def test_diff_says_first_that_the_programs_differ() -> None:

@@ -114,8 +114,8 @@ def test_every_key_is_in_the_guide() -> None:
     for gesture, does in MOUSE:
         assert (gesture, does) in rows
     known = {f"`{key.shown}`" for key in KEYS}
-    told = {row[0] for row in rows if row[0].startswith("`") and len(row) == 2}
-    assert told == known
+    found = {row[0] for row in rows if row[0].startswith("`") and len(row) == 2}
+    assert found == known
 
 
 def test_the_pictures_of_the_guide_exist_and_its_script_makes_them() -> None:

@@ -213,9 +213,9 @@ def test_a_span_in_only_one_trace_has_no_counterpart() -> None:
 )  # fmt: skip
 def test_details_are_shown_for_every_kind_of_event(table: str, number: int, lines: list[str]) -> None:
     scene = whole(("t", side_tables()))
-    told = details(scene, span(scene, 0, table, number), Alignment.STEP, 0)
-    assert not [line for line in lines if line not in told], told
-    assert any(line.startswith("begins      ") and "in step 5" in line for line in told)
+    found = details(scene, span(scene, 0, table, number), Alignment.STEP, 0)
+    assert not [line for line in lines if line not in found], found
+    assert any(line.startswith("begins      ") and "in step 5" in line for line in found)
 
 
 @pytest.mark.parametrize("ending", list(Ending))
@@ -223,19 +223,19 @@ def test_details_say_whether_the_end_of_a_collective_was_seen(ending: Ending) ->
     trace = side_tables()
     trace.collectives.ending[:] = ending
     scene = whole(("t", trace))
-    told = [line for line in details(scene, span(scene, 0, "collectives", 0), Alignment.STEP, 0) if line.startswith("its end")]
-    assert len(told) == (ending != Ending.SEEN)
-    assert all(("only the wait" in line) == (ending == Ending.BY) for line in told)
+    found = [line for line in details(scene, span(scene, 0, "collectives", 0), Alignment.STEP, 0) if line.startswith("its end")]
+    assert len(found) == (ending != Ending.SEEN)
+    assert all(("only the wait" in line) == (ending == Ending.BY) for line in found)
 
 
 @pytest.mark.parametrize("origin", list(Origin))
 def test_details_say_whether_a_time_is_measured_or_estimated(origin: Origin) -> None:
     trace = one_event()
     trace.device.origin[:] = origin
-    told = details(whole(("t", trace)), Span(0, 0, 0, "device", 0), Alignment.STEP, 0)
-    (line,) = [line for line in told if line.startswith("origin")]
+    found = details(whole(("t", trace)), Span(0, 0, 0, "device", 0), Alignment.STEP, 0)
+    (line,) = [line for line in found if line.startswith("origin")]
     assert ("estimated" in line) == (origin in (Origin.SCALED, Origin.ROOFLINE, Origin.CURVE))
-    assert "launched by unknown: not recorded" in told and "begins      +0 ns from the beginning" in told
+    assert "launched by unknown: not recorded" in found and "begins      +0 ns from the beginning" in found
 
 
 def test_details_of_a_kernel_name_its_region_and_its_graph() -> None:
@@ -243,8 +243,8 @@ def test_details_of_a_kernel_name_its_region_and_its_graph() -> None:
     trace = recording(graphs=True)
     device = trace.device
     kernel = int(np.flatnonzero((device.graph == 6) & (device.graph_node == 1))[0])
-    told = details(whole(("t", trace)), Span(0, 0, 0, "device", kernel), Alignment.STEP, 0)
-    assert "region      0/0, backward" in told and "CUDA graph  6, node 1" in told
+    found = details(whole(("t", trace)), Span(0, 0, 0, "device", kernel), Alignment.STEP, 0)
+    assert "region      0/0, backward" in found and "CUDA graph  6, node 1" in found
 
 
 def test_the_span_under_the_cursor() -> None:
@@ -283,8 +283,8 @@ def test_equal_differences_are_merged_across_steps_and_sorted_by_size() -> None:
     second.device.duration_ns[[1, 6]] += 3 * US  # of two steps
     second.device.duration_ns[2] -= 2 * US
     found = [one for one in differences(pair_of(second)) if one.what in ("longer", "shorter")]
-    told = [(one.what, one.count, one.steps, one.total_ns) for one in found]
-    assert told == [("longer", 2, 2, 6 * US), ("shorter", 1, 1, -2 * US)]
+    result = [(one.what, one.count, one.steps, one.total_ns) for one in found]
+    assert result == [("longer", 2, 2, 6 * US), ("shorter", 1, 1, -2 * US)]
     assert found[0].sentence.startswith("+6.0 µs, 2 times in 2 steps: ")
 
 
@@ -358,8 +358,8 @@ def test_tables_have_the_figures_of_diff() -> None:
         changes = getattr(comparison.changes, tab)
         for change in (*changes.longer, *changes.shorter, *changes.added, *changes.gone):
             values = of_name[change.name].values
-            told = [round(float(values[at] or 0)) for at in (2, 3)]
-            assert told == pytest.approx([change.recorded_ns, change.replayed_ns], abs=1), change
+            found = [round(float(values[at] or 0)) for at in (2, 3)]
+            assert found == pytest.approx([change.recorded_ns, change.replayed_ns], abs=1), change
             counts = [float(values[at] or 0) for at in (5, 6)]
             assert counts == pytest.approx([change.recorded_count, change.replayed_count], abs=0.001)
     assert [row.values[0] for row in table_of(scene, "phases").rows] == list(comparison.phases)
@@ -478,17 +478,17 @@ def test_a_long_name_does_not_hide_the_other_details() -> None:
     trace = one_event()
     long = f"kernel_{'x' * 3000}"
     trace.device.name[:] = trace.strings.add(long)
-    told = details(whole(("t", trace)), Span(0, 0, 0, "device", 0), Alignment.STEP, 0)
-    assert len(told[0]) <= 280 and told[2].startswith("begins") and told[-1] == long
+    found = details(whole(("t", trace)), Span(0, 0, 0, "device", 0), Alignment.STEP, 0)
+    assert len(found[0]) <= 280 and found[2].startswith("begins") and found[-1] == long
 
 
 def test_op_details_show_the_achieved_rate_for_any_order_of_shapes() -> None:
     trace = training()
     scene = whole(("t", trace))
     rows = {row.op for row in summarize(trace).analyses.op_shapes if row.gbps}
-    told = set()
+    found = set()
     for number in np.flatnonzero(trace.host.shapes != NONE).tolist():
         op = canonical_op(trace.strings[int(trace.host.name[number])])
         if any("GB/s" in line for line in details(scene, Span(0, 0, 0, "host", number), Alignment.STEP, 0)):
-            told.add(op)
-    assert "log_softmax" in rows and rows <= told
+            found.add(op)
+    assert "log_softmax" in rows and rows <= found

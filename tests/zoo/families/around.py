@@ -199,11 +199,11 @@ def modes_of_a_script(device: str) -> Any:
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    told: list[Any] = []
+    found: list[Any] = []
 
     def note(values: Any) -> None:
-        told.extend(str(value) for value in values if isinstance(value, torch.device))
-        told.extend(value.device.type for value in values if isinstance(value, torch.Tensor))
+        found.extend(str(value) for value in values if isinstance(value, torch.device))
+        found.extend(value.device.type for value in values if isinstance(value, torch.Tensor))
 
     class Calls(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -227,8 +227,8 @@ def modes_of_a_script(device: str) -> Any:
             x.cpu(),
             nn.Linear(3, 2).to(device)(x).shape,
         ]
-    assert set(told) <= {"cpu", "cuda", "cuda:0"}, told
-    return [*made, sorted({name.replace("cuda:0", "cuda").replace("cuda", "cpu") for name in told})]
+    assert set(found) <= {"cpu", "cuda", "cuda:0"}, found
+    return [*made, sorted({name.replace("cuda:0", "cuda").replace("cuda", "cpu") for name in found})]
 
 
 @family.group

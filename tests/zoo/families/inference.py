@@ -127,10 +127,10 @@ def a_network(device: str) -> Any:
     with torch.inference_mode():
         out = model(x.to(device))
         top, where = out.softmax(1).topk(2)
-        told = [out.argmax(1).cpu().shape, top.cpu().shape, where.tolist().__len__(), out.cpu()]
+        found = [out.argmax(1).cpu().shape, top.cpu().shape, where.tolist().__len__(), out.cpu()]
     with torch.no_grad():
         out = model(x.to(device, non_blocking=True))
-    return [told[:3], out, [p.requires_grad for p in model.parameters()]]
+    return [found[:3], out, [p.requires_grad for p in model.parameters()]]
 
 
 @family.special(close=1e-4)

@@ -217,7 +217,7 @@ def adversarial(device: str) -> Any:
     g, d = nn.Linear(2, 4).to(device), nn.Linear(4, 1).to(device)
     og, od = torch.optim.Adam(g.parameters(), betas=(0.5, 0.999)), torch.optim.Adam(d.parameters())
     bce = nn.BCEWithLogitsLoss()
-    told = []
+    found = []
     for _ in range(2):
         fake = g(torch.randn(3, 2).to(device))
         od.zero_grad()
@@ -231,5 +231,5 @@ def adversarial(device: str) -> Any:
         loss = bce(d(fake), torch.ones(3, 1, device=device))
         loss.backward()
         og.step()
-        told.append(f"{loss.item():.1f} {d(fake).mean().item():.1f}" != "")
-    return [told, g.weight.shape]
+        found.append(f"{loss.item():.1f} {d(fake).mean().item():.1f}" != "")
+    return [found, g.weight.shape]

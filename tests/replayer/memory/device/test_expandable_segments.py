@@ -212,9 +212,9 @@ def test_the_history_shows_what_was_mapped_and_unmapped() -> None:
     second = take(memory, 10 * MIB)
     memory.free(second)
     memory.empty_cache()
-    told = [(e["action"], e["addr"] - first.address, e["size"]) for e in memory.history.entries if "segment" in e["action"]]
+    found = [(e["action"], e["addr"] - first.address, e["size"]) for e in memory.history.entries if "segment" in e["action"]]
     page = 20 * MIB
-    assert told == [("segment_map", 0, page), ("segment_map", page, page), ("segment_unmap", page, page)]
+    assert found == [("segment_map", 0, page), ("segment_map", page, page), ("segment_unmap", page, page)]
 
 
 def test_a_steady_program_becomes_a_cycle() -> None:
