@@ -6,9 +6,9 @@
 Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
 "sweep" records one script at several batch sizes for the library; "allocator" is allocator_check.py; "programs" is
 gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest; "after_profile" is after_profile.py, and "cost" is
-gpu_cost.py. Each stage runs in separate processes, so a
-failure or hang affects only that stage. Stages are skipped when time runs out. `summary.json` has the results. The recordings
-are packed into tar files with limits on number and size. Both are written again after each stage, and after SIGTERM.
+recording_cost.py. Each stage runs in separate processes, so a failure or hang affects only that stage. Stages are skipped when
+time runs out. `summary.json` has the results. The recordings are packed into tar files with limits on number and size. Both are
+written again after each stage, and after SIGTERM.
 """
 
 from __future__ import annotations
@@ -222,20 +222,20 @@ def after_profile(run: Run) -> dict[str, Any]:
     """Measure calls and steps before and after torch.profiler has run."""
     if run.dry:
         return {"status": "skipped", "why": "the virtual GPU does not use CUPTI, so a profile does not make later steps slower"}
-    return measured(run, "after_profile.py", "")
+    facts = run.work / "after_profile.json"
+    seconds = max(min(COST_SECONDS, run.seconds_left - 10), 0.0)  # without the imports
+    call(run, [sys.executable, str(HERE / "after_profile.py"), "--seconds", f"{seconds:.0f}", "--json", str(facts)])
+    found: dict[str, Any] = json.loads(facts.read_text())
+    return found
 
 
 def cost(run: Run) -> dict[str, Any]:
     """Measure what recording at phase grain adds to a step."""
-    return measured(run, "gpu_cost.py", "--batch-size 2 --image-size 32" if run.dry else "")
-
-
-def measured(run: Run, script: str, size: str) -> dict[str, Any]:
-    """The JSON of a benchmark that takes --seconds."""
-    facts = run.work / f"{script}.json"
-    seconds = 3.0 if run.dry else max(min(COST_SECONDS, run.seconds_left - 10), 0.0)  # without the imports
-    words = [str(HERE / script), "--seconds", f"{seconds:.0f}", "--json", str(facts), *size.split()]
-    call(run, python_command(run, words))
+    facts = run.work / "recording_cost.json"
+    seconds = 3.0 if run.dry else max(min(COST_SECONDS, run.seconds_left - 10), 0.0)
+    dry = ["--only", "one linear layer", "--only", "ResNet-50", "--batch-size", "2", "--image-size", "32", "--on", run.on]
+    words = [str(HERE / "recording_cost.py"), "--seconds", f"{seconds:.0f}", "--json", str(facts)]
+    call(run, [sys.executable, *words, *(dry if run.dry else [])])
     found: dict[str, Any] = json.loads(facts.read_text())
     return found
 

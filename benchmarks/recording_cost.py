@@ -1,181 +1,168 @@
-"""Measures recording overhead per step at phase grain: wall time, processor time, and the recorder's own report.
+"""Measures what recording at phase grain adds to a step, and what the recorder itself reports.
 
-    python benchmarks/recording_cost.py [--rounds 5] [--json FILE]      # on a GPU, simulated or real; else on the CPU
+    python benchmarks/recording_cost.py [--seconds 40] [--only '60 modules'] [--json FILE]     # on a GPU, simulated or real
+    python benchmarks/recording_cost.py --on p100-no-cudnn      # on the virtual GPU of a recording; without a GPU, on the CPU
 
-Runs without and with the recorder alternate, each in a new process. In one process with removable patches the overhead would
-look half as large, because the interpreter does not optimize calls of functions that keep changing. Printed is the difference
-of the median steps: median over rounds, and quartiles. Other host work in a step ("5 ms") is measured and excluded.
+Two processes take turns: one runs without the recorder, the other under `trace record` (paired_processes.py). A step of the
+first four programs trains a model. In the other programs, a step also loads a batch, copies it to the GPU, and reads the loss.
+Steps of 1, 5, 30 and 100 ms contain other work of the host, which is not measured.
 
-Bounds, in microseconds per step: 50, and 0.5 for each module call. The recorder's report must be within a third of wall time,
-or within 0.2 % of the step. On a busy machine, use processor time: it is that of the script's thread.
+`added` is the added time by the clock, followed by its quartiles. `processor` is the added processor time of the script's
+thread, which depends less on other programs. Both verdicts use the processor time. `bound` is 50 µs per step and 0.5 µs for
+each module call. `reported` is the recorder's own figure. It is `near` if it differs from the processor time by at most a third
+or by 0.2 % of the step.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from statistics import median, quantiles
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "examples")]
 
-from traces.format.trace_file import load  # noqa: E402
-from tui.commands.record import run  # noqa: E402
-from tui.options import RecordOptions  # noqa: E402
+from benchmarks.paired_processes import MeasurementError, Paired, Step, measure, serve  # noqa: E402
+from resnet import resnet50  # noqa: E402
 
 BASE_US, MODULE_US = 50.0, 0.5  # the bound
-CLOSE_SHARE, CLOSE_OF_STEP = 1 / 3, 0.002  # how near the report must be to the clock
-SETTLING = 50  # steps that are left out
+CLOSE_SHARE, CLOSE_OF_STEP = 1 / 3, 0.002  # how near the report must be to the processor time
 FILLED_MS = (1, 5, 30, 100)
 
 
 @dataclass(frozen=True)
-class Program:
-    """A training loop: a number of modules, and a time of other host work per step."""
-
-    name: str
-    modules: int
-    steps: int
-    filled_ms: float = 0.0
-
-
-PROGRAMS = (
-    Program("1 linear layer", 1, 600),
-    Program("60 modules", 60, 300),
-    Program("240 modules", 240, 150),
-    *(Program(f"1 linear layer, {ms} ms", 1, max(40, 300 // ms), ms) for ms in FILLED_MS),
-)
-
-
-@dataclass(frozen=True)
 class Cost:
-    """A program's figures, in microseconds per step."""
+    """A program's figures."""
 
     name: str
-    module_calls: int
-    step_us: float
-    clock_us: float
-    clock_quartiles_us: tuple[float, float]
-    processor_us: float
-    reported_us: float
     bound_us: float
+    paired: Paired
 
     @property
     def is_cheap(self) -> bool:
-        return self.clock_us <= self.bound_us
+        return self.paired.added.processor_us <= self.bound_us
 
     @property
-    def is_honest(self) -> bool:
-        """Whether the recorder's report is close enough to wall time."""
-        apart_us = abs(self.reported_us - self.clock_us)
-        return apart_us <= max(CLOSE_SHARE * self.clock_us, CLOSE_OF_STEP * self.step_us)
+    def is_near(self) -> bool:
+        added_us = self.paired.added.processor_us
+        return abs(self.paired.reported_us - added_us) <= max(CLOSE_SHARE * added_us, CLOSE_OF_STEP * self.paired.whole_us)
 
 
-def step_of(program: Program) -> Callable[[], int]:
-    """The program's training step; returns the time of the other work (ns)."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    layers: list[nn.Module] = [nn.Linear(16, 16) if i % 2 == 0 else nn.Identity() for i in range(max(program.modules - 1, 1))]
-    model = (nn.Sequential(*layers) if program.modules > 1 else layers[0]).to(device)
+def device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def computing(modules: int) -> Step:
+    """A step that trains a model of linear layers on a batch that is already on the GPU."""
+    layers: list[nn.Module] = [nn.Linear(16, 16) if i % 2 == 0 else nn.Identity() for i in range(max(modules - 1, 1))]
+    model = (nn.Sequential(*layers) if modules > 1 else layers[0]).to(device())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    inputs = torch.randn(8, 16, device=device)
-    labels = torch.zeros(8, dtype=torch.long, device=device)
+    inputs, labels = torch.randn(8, 16, device=device()), torch.zeros(8, dtype=torch.long, device=device())
 
-    def step() -> int:
+    def step() -> tuple[int, int]:
         optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(inputs), labels)
-        loss.backward()  # type: ignore[no-untyped-call]
-        began_ns = time.perf_counter_ns()
-        until_ns = began_ns + round(program.filled_ms * 1e6)
-        while time.perf_counter_ns() < until_ns:
-            pass
-        filled_ns = time.perf_counter_ns() - began_ns
+        F.cross_entropy(model(inputs), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        return filled_ns
+        return 0, 0
 
     return step
 
 
-def train(program: Program, out: Path) -> None:
-    """Run the program and write its median step, without the other work: by the clock, and by this thread's processor time."""
-    step = step_of(program)
-    for _ in range(SETTLING):
-        step()
-    times, processor, whole = [], [], []
-    for _ in range(program.steps):
-        start_ns, start_processor_ns = time.perf_counter_ns(), time.thread_time_ns()
-        filled_ns = step()
-        processor.append(time.thread_time_ns() - start_processor_ns)
-        whole.append(time.perf_counter_ns() - start_ns)
-        times.append(whole[-1] - filled_ns)
-    out.write_text(json.dumps([median(times) / 1e3, median(processor) / 1e3, median(whole) / 1e3]))
+def training(model: nn.Module, inputs: torch.Tensor, filled_ms: float = 0.0) -> Step:
+    """A step that loads a batch from pageable memory, copies it, trains the model, and reads the loss."""
+    model.to(device())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
+    data = [(inputs, torch.zeros(len(inputs), dtype=torch.long))] * 10_000_000  # more than the steps of a run
+    batches = iter(torch.utils.data.DataLoader(data, batch_size=None))  # type: ignore[arg-type]
+
+    def step() -> tuple[int, int]:
+        inputs, labels = (tensor.to(device(), non_blocking=True) for tensor in next(batches))
+        loss = F.cross_entropy(model(inputs), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        began_ns, began_processor_ns = time.perf_counter_ns(), time.thread_time_ns()
+        while time.perf_counter_ns() < began_ns + filled_ms * 1e6:
+            pass
+        filled = time.perf_counter_ns() - began_ns, time.thread_time_ns() - began_processor_ns
+        optimizer.step()
+        loss.item()
+        return filled
+
+    return step
 
 
-def measured(number: int, rounds: int, folder: Path) -> Cost:
-    """The program's overhead. Raises RuntimeError if it fails."""
-    program, out, recording = PROGRAMS[number], folder / "times.json", folder / "run.msgpack"
-    words = [__file__, "--train", str(number), "--out", str(out)]
-    clock, processor, reported, steps = [], [], [], []
-    for _ in range(rounds):
-        subprocess.run([sys.executable, *words], check=True)
-        bare = json.loads(out.read_text())
-        if run(RecordOptions(words, recording, "phase", 3, 10, 5), is_brief=True):
-            raise RuntimeError(f"{program.name}: the recorded run failed")
-        recorded = json.loads(out.read_text())
-        notes = load(recording).run_of(0).recorder
-        if notes is None:
-            raise RuntimeError("the recorder noted nothing of its cost")
-        clock.append(recorded[0] - bare[0])
-        processor.append(recorded[1] - bare[1])
-        reported.append(notes.overhead_ns_per_step / 1e3)
-        steps.append(bare[2])
-    low, middle, high = quantiles(clock, n=4) if rounds > 1 else clock * 3
-    bound_us = BASE_US + MODULE_US * program.modules
-    costs = median(processor), median(reported), bound_us
-    return Cost(program.name, program.modules, median(steps), middle, (low, high), *costs)
+def programs(batch_size: int, image_size: int) -> dict[str, tuple[int, Callable[[], Step]]]:
+    """Return the number of module calls, and the function that makes the step, of each program."""
+    images = (batch_size, 3, image_size, image_size)
+
+    def filled(filled_ms: float) -> Step:
+        return training(nn.Linear(64, 10), torch.randn(32, 64), filled_ms)
+
+    return {
+        "one linear layer": (1, partial(computing, 1)),
+        "60 modules": (60, partial(computing, 60)),
+        "240 modules": (240, partial(computing, 240)),
+        "with a loader": (1, partial(filled, 0)),
+        **{f"{filled_ms} ms": (1, partial(filled, filled_ms)) for filled_ms in FILLED_MS},
+        "ResNet-50": (151, lambda: training(resnet50(classes=1000), torch.randn(images))),
+    }
 
 
-def line_of(cost: Cost) -> str:
-    low, high = cost.clock_quartiles_us
-    cheap = "met" if cost.is_cheap else "NOT MET"
-    honest = "near" if cost.is_honest else "NOT NEAR"
-    return (
-        f"{cost.name:24} {cost.step_us:10.0f} {cost.clock_us:8.1f} [{low:7.1f} {high:7.1f}] {cost.processor_us:10.1f}"
-        f" {cost.bound_us:7.1f} {cheap:8} {cost.reported_us:9.1f} {honest}"
-    )
+def table(costs: list[Cost]) -> list[str]:
+    """The table, as lines of text."""
+    head = f"{'µs per step':17} {'turns':>5} {'step':>10} {'added':>8} {'quartiles':>18} {'processor':>10} {'bound':>7}"
+    lines = [f"{head} {'':8} {'reported':>9}"]
+    for cost in costs:
+        paired, added = cost.paired, cost.paired.added
+        lower, upper = added.clock_quartiles_us
+        figures = f"{paired.turns:5} {paired.whole_us:10.1f} {added.clock_us:8.1f} {f'{lower:.1f} to {upper:.1f}':>18}"
+        cheap, near = ("met" if cost.is_cheap else "NOT MET"), ("near" if cost.is_near else "NOT NEAR")
+        verdict = f"{added.processor_us:10.1f} {cost.bound_us:7.1f} {cheap:8} {paired.reported_us:9.1f} {near}"
+        lines.append(f"{cost.name:17} {figures} {verdict}")
+    return lines
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="bare and recorded runs of each program")
-    parser.add_argument("--train", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=40, help="duration of all measurements, without the programs' starts")
+    parser.add_argument("--batch-size", type=int, default=32, help="of ResNet-50")
+    parser.add_argument("--image-size", type=int, default=224, help="of ResNet-50")
+    parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program, such as '1 ms'")
+    parser.add_argument("--on", default="", metavar="TRACE", help="measure on the virtual GPU of this recording")
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--serve", nargs=2, metavar=("NAME", "SOCKET"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    if args.train is not None:
-        train(PROGRAMS[args.train], args.out)
-        return
-    print(
-        f"{'us per step':24} {'step':>10} {'clock':>8} {'quartiles':>17} {'processor':>10} {'bound':>7} {'':8} {'reported':>9}"
-    )
-    costs = []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in range(len(PROGRAMS)):
-            costs.append(measured(number, args.rounds, Path(folder)))
-            print(line_of(costs[-1]), flush=True)
+    known = programs(args.batch_size, args.image_size)
+    if args.serve:
+        name, address = args.serve
+        serve(known[name][1](), address)
+        return 0
+    chosen, costs = args.only or list(known), []
+    for name in chosen:
+        sizes = ["--batch-size", str(args.batch_size), "--image-size", str(args.image_size)]
+        words = [str(Path(__file__).resolve()), *sizes, "--serve", name]
+        try:
+            paired = measure(words, args.seconds / len(chosen), args.on)
+        except MeasurementError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            return 1
+        costs.append(Cost(name, BASE_US + MODULE_US * known[name][0], paired))
+        print("\n".join(table(costs)[0 if len(costs) == 1 else -1 :]), flush=True)
     if args.json:
-        args.json.write_text(json.dumps([asdict(cost) | {"cheap": cost.is_cheap, "honest": cost.is_honest} for cost in costs]))
+        steps = {cost.name: asdict(cost) | {"is_cheap": cost.is_cheap, "is_near": cost.is_near} for cost in costs}
+        args.json.write_text(json.dumps({"torch": torch.__version__, "steps": steps, "lines": table(costs)}, indent=1))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

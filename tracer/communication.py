@@ -111,6 +111,6 @@ class CommunicationRecorder:
         self._flight.spent_ns += self.cost.clock.perf_ns() - began_ns
 
     def _write_done(self) -> None:
-        if not self._writer.pending:
+        if not self._writer.has_steps:
             self._events.forget_read()
         self._writer.collectives.write_done()

@@ -79,16 +79,15 @@ class Recorder:
         self.workload = self.steps.script.workload
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
 
-        # These attributes are the methods of `CallListener`. Calling a `functools.partial` object is faster than calling a
-        # Python method.
-        report = self.steps.report
-        self.enter_phase = partial(report, ENTER)  # loader, h2d, zero_grad, backward, optimizer or other
-        self.leave_phase = partial(report, LEAVE)
-        self.loader_exhausted = partial(report, EXHAUSTED)  # the last entered loader had no batch left
-        self.loss_called = partial(report, OP, LOSS)
-        self.aside_called = partial(report, OP, ASIDE)  # clipping, unscaling or reading a value
-        self.autograd_recorded = partial(report, RECORDED)  # an op after a backward pass
-        self.optimizer_stepped = partial(report, STEPPED)  # an optimizer's `step` has returned
+        # These attributes are the methods of `CallListener`, which are called several times per step.
+        reports = self.steps.reports
+        self.enter_phase = reports[ENTER]  # loader, h2d, zero_grad, backward, optimizer or other
+        self.leave_phase = reports[LEAVE]
+        self.loader_exhausted = reports[EXHAUSTED]  # the last entered loader had no batch left
+        self.loss_called = partial(reports[OP], LOSS)
+        self.aside_called = partial(reports[OP], ASIDE)  # clipping, unscaling or reading a value
+        self.autograd_recorded = reports[RECORDED]  # an op after a backward pass
+        self.optimizer_stepped = reports[STEPPED]  # an optimizer's `step` has returned
 
     @property
     def phase(self) -> str:
@@ -108,7 +107,7 @@ class Recorder:
         """Do nothing. Only replays use this hook."""
 
     def module_called(self, module: object, grad_enabled: bool) -> None:
-        self.steps.report(MODULE, (id(module), grad_enabled))
+        self.steps.reports[MODULE]((id(module), grad_enabled))
 
     def module_returned(self) -> None:
         if (error := sys.exception()) is not None:
@@ -120,20 +119,22 @@ class Recorder:
     def capture_begins(self, graph: object) -> None:
         """Start to store the calls that the current thread makes during the capture of a CUDA graph."""
         # see Note [Replays of a CUDA graph]
-        self.steps.capture = self._captured[graph] = CapturedReports()
-        self.steps.has_captured = True
+        with self.cost.lock:
+            self.steps.catch_up()
+            self.steps.capture = self._captured[graph] = CapturedReports()
+            self.steps.has_captured = True
 
     def capture_ends(self) -> None:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
         """Report the first captured call, just before the CUDA graph is launched."""
-        for report in self._reports_of(graph)[:1]:
-            self.steps.report(*report)
+        for kind, argument in self._reports_of(graph)[:1]:
+            self.steps.reports[kind](argument)
 
     def replay_ends(self, graph: object) -> None:
-        for report in self._reports_of(graph)[1:]:
-            self.steps.report(*report)
+        for kind, argument in self._reports_of(graph)[1:]:
+            self.steps.reports[kind](argument)
         self.steps.has_returned = True
 
     def _reports_of(self, graph: object) -> list[tuple[int, Any]]:

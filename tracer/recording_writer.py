@@ -15,15 +15,19 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
+import numpy as np
+
+from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, EventStream
 from tracer.device.device_access import PATIENCE_NS, DeviceAccess
 from tracer.own_cost import OwnCost
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
+from tracer.repeated_steps import StepPlan
 from tracer.writing.collectives import CollectiveWriter
+from tracer.writing.ended_steps import EndedStep, Found, Read, RepeatedRun
 from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
-from tracer.writing.step_writer import EndedStep, Found, Read, StepWriter
+from tracer.writing.step_writer import StepWriter
 from tracer.writing.thread_rows import ThreadRows
 from traces.model.trace import NONE, StepKind, Trace
 from traces.model.workload import WorkloadSignature
@@ -33,8 +37,8 @@ from traces.script.deferred_signals import deferred_signals
 _PENDING_STEPS = 1024
 # The recording overhead is stored as a share of the median duration of the last 1024 steps.
 _USUAL_OF = 1024
-# The recorder writes 16 steps at once, because writing steps one by one is slower (cold CPU caches).
-_TOGETHER = 16
+# The recorder reads and writes 64 steps at once, because reading steps one by one is slower (cold CPU caches).
+TOGETHER = 64
 # Numbers in the file's header, such as the recording overhead, are updated at most once in ten seconds.
 FIGURES_NS = 10_000_000_000
 
@@ -55,6 +59,7 @@ class RecordingWriter:
     ) -> None:  # fmt: skip
         self.rank = rank
         self.pending: deque[EndedStep] = deque()
+        self.run: RepeatedRun | None = None  # the steps after `pending`
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # number of the next step
         # the durations of the last clean steps, and of the last other steps
@@ -75,10 +80,31 @@ class RecordingWriter:
         (self._clean_ns if step.kind is StepKind.STEADY else self._other_ns).append(step.end_ns - step.start_ns)
         self.pending.append(step)
 
+    def begin_run(self, plan: StepPlan, stream: EventStream | None, start: BoundaryEvent | None, start_ns: int) -> RepeatedRun:
+        self.run = RepeatedRun(plan, stream, start, start_ns, self.number)
+        return self.run
+
+    def end_run(self) -> None:
+        if self.run is not None:
+            self._unpack(self.run)
+            self.run = None
+
+    def _unpack(self, run: RepeatedRun) -> None:
+        for step in run.unpack():
+            self._clean_ns.append(step.end_ns - step.start_ns)
+            self.pending.append(step)
+
+    @property
+    def has_steps(self) -> bool:
+        """Return True if some steps are not written yet."""
+        return bool(self.pending or (self.run is not None and self.run.steps))
+
     def write_done(self) -> None:
-        access, events = self._access, self._events
+        access, events, run = self._access, self._events, self.run
         if access.is_capturing:
             return
+        if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
+            self._unpack(run)
         done, pending = 0, self.pending
         # Read all CUDA events before writing steps, because each CUDA event improves the estimate of the GPU clock's offset.
         if (
@@ -94,12 +120,31 @@ class RecordingWriter:
                 done += 1
         for _ in range(max(done, len(self.pending) - _PENDING_STEPS)):
             self._step_writer.write(self.pending.popleft(), self.rank)
+        if run is not None and run.steps and not self.pending:
+            self._write_run(run)
         self.collectives.write_done()
+
+    def _write_run(self, run: RepeatedRun) -> None:
+        """Write the steps that the GPU has finished."""
+        steps, stream = run.steps, run.stream
+        times_ns = np.array([step.times_ns for step in steps])
+        done, ticks_ns, end = len(steps), times_ns[:, :0], None
+        if stream is not None:
+            at = times_ns[:, run.plan.report_of_event]
+            ticks_ns, run.asked_ns = self._events.read_in_order(stream, [step.events for step in steps], at, run.asked_ns)
+            done, end = len(ticks_ns), stream.clock.last
+        if done:
+            starts_ns = np.concatenate(([run.start_ns], times_ns[: done - 1, -1]))
+            times_ns = np.column_stack((starts_ns, times_ns[:done]))
+            self._clean_ns.extend((times_ns[:, -1] - starts_ns).tolist())
+            self._step_writer.write_run(run, times_ns, ticks_ns, self.rank)
+            run.forget(done, end)
 
     def flush_if_due(self) -> None:
         cost = self._from.cost
         due = cost.perf_ns() >= self._output.due_ns
-        if due or len(self.pending) >= _TOGETHER:
+        waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))
+        if due or waiting >= TOGETHER:
             with deferred_signals():
                 self.write_done()
                 if self.number > self._counted:
@@ -112,14 +157,20 @@ class RecordingWriter:
                     cost.appended(cost.clock.perf_ns() - began_ns)
 
     @property
+    def due_ns(self) -> int:
+        """The host time at which collected rows should be written."""
+        return self._output.due_ns + self._from.cost.clock.offset_ns
+
+    @property
     def due_in_ns(self) -> int:
-        if not self.number or not (self.pending or self._output.has_rows or self._step_writer.has_steps):
+        if not self.number or not (self.has_steps or self._output.has_rows or self._step_writer.has_steps):
             return FLUSH_NS
         return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
 
     def read_last_events(self) -> None:
         """Wait for the CUDA events of all ended steps, but give up if a GPU makes no progress."""
         access = self._access
+        self.end_run()
         for step in self.pending:
             if not self._events.read_finished_within(step.taken, PATIENCE_NS):
                 if access.closed is None:
@@ -127,6 +178,7 @@ class RecordingWriter:
                 return
 
     def close(self, taken: list[BoundaryEvent], reads: list[Read], found: list[Found]) -> None:
+        self.end_run()
         for step in self.pending:
             self._step_writer.write(step, self.rank)
         self.pending.clear()

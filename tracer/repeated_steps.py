@@ -16,14 +16,18 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from tracer.device.boundary_events import BoundaryEvents, EventStream
+from tracer.own_cost import OwnCost
 from traces.model.trace import NONE
 from traces.script.phase_rule import Segment, new_segment
 from traces.script.script_splitter import CutStep
 
 # Kinds of reports
-ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(7)
+KINDS = 7
+ENTER, LEAVE, MODULE, OP, STEPPED, EXHAUSTED, RECORDED = range(KINDS)
 # What a report did: nothing, begin a segment now, begin a segment at an earlier boundary, end a phase, end the step
 NOTHING, BEGINS, CONTINUES, LEAVES, ENDS = range(5)
+OTHER = NONE  # the report is not the one that was expected
 
 
 class Meaning(NamedTuple):
@@ -40,7 +44,7 @@ class StepPlan:
     Segment k lasts from `times_ns[begins[k]]` to `times_ns[ends[k]]`.
     """
 
-    __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names")
+    __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
         """Find the CUDA events at which each phase begins and ends.
@@ -56,6 +60,7 @@ class StepPlan:
         # If no optimizer call ends the step, one more CUDA event marks the end of the step.
         at += [len(reports) + 1] if left == NONE else []
         self.events = len(at)
+        self.report_of_event = [time - 1 for time in at[1:]]
         event_of = {time: event for event, time in enumerate(at)}
         if left != NONE:
             event_of[len(reports) + 1] = event_of[self.left]
@@ -73,8 +78,27 @@ class StepPlan:
 class RepeatedSteps:
     """Compares the calls of the current training step with an earlier step, and stores the time of each call."""
 
-    def __init__(self) -> None:
+    # With slots, all that a report needs is in a few cache lines.
+    __slots__ = (
+        "_learning", "captures", "current_device", "current_handle", "device", "events", "expected", "is_plain", "known",
+        "lock", "offset_ns", "perf_ns", "plan", "profiles", "stream", "thread", "times_ns", "weight",
+    )  # fmt: skip
+
+    def __init__(self, cost: OwnCost, boundaries: BoundaryEvents) -> None:
+        cuda, access = boundaries.cuda, boundaries.access
+        self.perf_ns, self.offset_ns, self.lock = cost.perf_ns, cost.clock.offset_ns, cost.lock
+        self.current_device, self.current_handle = cuda.current_device, cuda.current_handle
+        self.captures, self.profiles = access.captures, access.profiles
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
+        # the first four fields of each of `known`, because Python reads a plain tuple faster than a named tuple
+        self.expected: list[tuple[int, Any, int, int]] = []
+        self.thread: int | None = None  # that makes the reports
+        # see Note [Steps on one stream] in step_recorder.py
+        self.is_plain = False
+        self.stream: EventStream | None = None  # None without a GPU, and if `is_plain` is False
+        self.events: list[Any] = []  # torch's CUDA events of the current step
+        self.device = NONE  # of `stream`
+        self.weight = 1  # how many steps the time of a report counts for, see Note [What a step costs] in own_cost.py
         self.times_ns: list[int] = []  # of the current step's reports
         self._learning: list[Meaning] | None = []  # None if the current step cannot be learned
         self.plan: StepPlan | None = None  # of `known`
@@ -96,12 +120,12 @@ class RepeatedSteps:
         """Stop comparing the current step with the earlier step, because their calls differ. Return the calls of the current
         step so far, with their times."""
         so_far = self.known[: len(self.times_ns)]
-        self.known, self._learning = [], list(so_far)
+        self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
 
     def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
         learned, times_ns, self._learning = self._learning, [*self.times_ns, step.end_ns], []
-        self.known, self.times_ns = [], []
+        self.known, self.expected, self.times_ns = [], [], []
         if learned is None or not is_closed or step.is_evaluation or not step.segments:
             return
         begins = [i if of.action == BEGINS else of.boundary for i, of in enumerate(learned) if of.action in (BEGINS, CONTINUES)]
@@ -120,7 +144,9 @@ class RepeatedSteps:
         plan = StepPlan(learned, names, ends, left)
         if plan.cut([step.segments[0].start_ns, *times_ns]) == step:
             self.known, self.plan = [*learned, end], plan
+            self.expected = [tuple(of[:4]) for of in self.known]
 
-    def ended(self, now_ns: int, start_ns: int) -> list[int]:
+    def ended(self) -> list[int]:
+        """Begin the next step, and return the times of the last step's reports."""
         times_ns, self.times_ns = self.times_ns, []
-        return [start_ns, *times_ns, now_ns]
+        return times_ns

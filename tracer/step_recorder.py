@@ -1,12 +1,17 @@
 """Divides the running script into steps and phases, and records a CUDA event at each boundary.
 
     steps = StepRecorder(...)
-    steps.report(ENTER, "backward")     # `ScriptSplitter` calls `steps` back at each boundary
+    steps.reports[ENTER]("backward")    # `ScriptSplitter` calls `steps` back at each boundary
 
 Note [Segments on several streams]
     A segment (a phase of a step) begins and ends with CUDA events on the same stream. Usually, one event ends a segment and
     begins the next segment. If the script changes the current stream between two segments, the second segment begins with a
     separate event.
+
+Note [Steps on one stream]
+    If steps repeat on the default stream of one GPU, no BoundaryEvent is created. A RepeatedRun collects the CUDA events, and
+    reads and writes them 16 steps at a time. If anything differs, the events of the current step become instances of
+    BoundaryEvent, and the rest of the step is recorded as usual.
 """
 
 from __future__ import annotations
@@ -18,19 +23,22 @@ from typing import Any
 
 from tracer.communication import CommunicationRecorder
 from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, EventStream
-from tracer.own_cost import OwnCost, costed
+from tracer.device.device_access import DEFAULT_STREAM
+from tracer.own_cost import SAMPLED, OwnCost, costed
 from tracer.profile import Profiler
-from tracer.recording_writer import RecordingWriter
+from tracer.recording_writer import TOGETHER, RecordingWriter
 from tracer.repeated_steps import (
     BEGINS,
     CONTINUES,
     ENDS,
     ENTER,
+    KINDS,
     LEAVE,
     LEAVES,
     MODULE,
     NOTHING,
     OP,
+    OTHER,
     RECORDED,
     STEPPED,
     Meaning,
@@ -38,7 +46,7 @@ from tracer.repeated_steps import (
     StepPlan,
 )
 from tracer.schedule import Schedule
-from tracer.writing.step_writer import DataParallelStage, EndedStep, Found, Read
+from tracer.writing.ended_steps import DataParallelStage, EndedStep, Found, Read, RepeatedStep
 from tracer.writing.thread_rows import ThreadRows
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import NONE, StepKind, Untimed
@@ -90,7 +98,7 @@ class StepRecorder:
         self._writer, self._communication, self._threads = writer, communication, threads
         self._clock, self._failed = cost.clock, failed
         self._offset_ns = cost.clock.offset_ns
-        self._repeated = RepeatedSteps()
+        self._repeated = RepeatedSteps(cost, events)
         self._state: tuple[object, ...] = ()  # of `script` when the current step began
         self._action = NOTHING  # what the current report has done
         self._boundary = NONE  # the number of the report at which the current phase was left
@@ -103,41 +111,54 @@ class StepRecorder:
         self._stages: list[DataParallelStage] = []
         self.has_run_replicas = False  # see Note [The first replicas] in surfaces/torch_nn_parallel.py
         self._clean_steps = 0  # before the first profile
+        self.reports = [self.reporter(kind) for kind in range(KINDS)]  # by kind
         self._is_unusual = True  # False if a repeated step is a clean step, after which nothing but the file needs attention
 
     # --- reports
 
-    def report(self, kind: int, argument: Any = None) -> None:
-        # see Note [Steps repeat] in repeated_steps.py
-        cost = self.cost
-        began_ns = cost.perf_ns()
-        if kind == LEAVE and (error := exception()) is not None:
-            self._failed(error)
-        if self.capture is not None and self.capture.notes(kind, argument):
-            return
-        with cost.lock:
-            now_ns, repeated = began_ns + self._offset_ns, self._repeated
-            times_ns, known = repeated.times_ns, repeated.known
-            meaning = known[len(times_ns)] if known else None
-            if meaning is None or meaning[0] != kind or meaning[1] != argument or get_ident() != self.script.thread:
-                self._report_other(kind, argument, get_ident(), now_ns)
-            elif (action := meaning[2]) == ENDS:
-                self._repeats(repeated.ended(now_ns, self._start_ns), repeated.plan)
-            else:
-                times_ns.append(now_ns)
-                if action == LEAVES:
-                    opened = self._open
-                    self._events.record(now_ns, None if opened is None else opened.of)
-                elif action == BEGINS:
-                    self._begin(now_ns)
-                elif action == CONTINUES:
-                    boundary = meaning[3]
-                    self._continue_from(self._start_ns if boundary == NONE else times_ns[boundary])
-                if kind == MODULE:
-                    self.has_returned = False
-            cost.calls += 1
-            cost.spent_ns += cost.perf_ns() - began_ns - cost.excluded_ns
-            cost.excluded_ns = 0
+    def reporter(self, kind: int) -> Callable[..., None]:
+        """Return the function that handles reports of one kind. It is a closure, because other callables are slower."""
+        # see Note [Steps repeat] in repeated_steps.py and Note [Steps on one stream]
+        cost, repeated, leaves, modules = self.cost, self._repeated, kind == LEAVE, kind == MODULE
+
+        def report(argument: Any = None) -> None:
+            began_ns = repeated.perf_ns()
+            if leaves and (error := exception()) is not None:
+                self._failed(error)
+            with repeated.lock:
+                now_ns, times_ns, action = began_ns + repeated.offset_ns, repeated.times_ns, OTHER
+                if expected := repeated.expected:
+                    of_kind, of_argument, of_action, boundary = expected[len(times_ns)]
+                    if of_kind == kind and of_argument == argument and get_ident() == repeated.thread:
+                        times_ns.append(now_ns)
+                        action = of_action
+                        if modules:
+                            self.has_returned = False
+                if action == OTHER:
+                    self._report_other(kind, argument, now_ns)
+                elif action == ENDS:
+                    self._repeats(now_ns)
+                elif action and repeated.stream is None:
+                    if not repeated.is_plain:
+                        self._act(action, now_ns, boundary)
+                elif action:
+                    if (
+                        action != LEAVES
+                        and (
+                            repeated.current_device() != repeated.device
+                            or repeated.current_handle(repeated.device) != DEFAULT_STREAM
+                        )
+                    ) or repeated.captures or repeated.profiles:
+                        self._leave_stream()
+                        self._act(action, now_ns, boundary)
+                    elif action != CONTINUES:
+                        self._record()
+                if weight := repeated.weight:
+                    cost.calls += 1
+                    cost.spent_ns += (repeated.perf_ns() - began_ns - cost.excluded_ns) * weight
+                    cost.excluded_ns = 0
+
+        return report
 
     @property
     def entered(self) -> str:
@@ -150,6 +171,7 @@ class StepRecorder:
         """Process the calls of the current step that were stored but not processed yet."""
         repeated = self._repeated
         if repeated.known:
+            self._leave_stream()
             thread = self.script.thread or get_ident()
             self._is_catching_up = True
             try:
@@ -162,8 +184,10 @@ class StepRecorder:
         self.catch_up()
         self.script.stop(self._threads.script_thread, self._clock.now_ns())
 
-    def _report_other(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
-        script, repeated = self.script, self._repeated
+    def _report_other(self, kind: int, argument: Any, now_ns: int) -> None:
+        if self.capture is not None and self.capture.notes(kind, argument):
+            return None
+        script, repeated, thread = self.script, self._repeated, get_ident()
         is_beside = script.thread is not None and script.thread != thread
         if is_beside and not (kind == STEPPED and argument):
             if kind == MODULE:
@@ -180,11 +204,12 @@ class StepRecorder:
         meaning = Meaning(kind, argument, self._action, self._boundary, script.entered)
         if self._ended is None:
             repeated.add_call(meaning, now_ns)
-            return
+            return None
         before, self._state = self._state, script.state
         if self._action != ENDS or kind != STEPPED:
             repeated.give_up()
         repeated.learn(meaning, self._ended, before == self._state and not script.workload.is_open)
+        return self._follow()
 
     def _tell(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
         script = self.script
@@ -204,6 +229,62 @@ class StepRecorder:
         else:
             script.loader_exhausted(thread)
 
+    def _act(self, action: int, now_ns: int, boundary: int) -> None:
+        """Do what the same report did in an earlier step."""
+        if action == LEAVES:
+            self._events.record(now_ns, self._stream_of(self._open))
+        elif action == BEGINS:
+            self._begin(now_ns)
+        elif action == CONTINUES:
+            self._continue_from(self._start_ns if boundary == NONE else self._repeated.times_ns[boundary])
+
+    def _record(self) -> None:
+        """Record a CUDA event on the default stream."""
+        access, repeated, stream = self._events.access, self._repeated, self._repeated.stream
+        assert stream is not None
+        free = stream.clock.free
+        access.is_calling = True
+        try:
+            event = free.pop() if free else self._events.cuda.event()
+            event.record(stream.stream)
+        except RuntimeError as error:
+            self._leave_stream()
+            self._events.untimed = access.failed(error)
+        else:
+            repeated.events.append(event)
+        finally:
+            access.is_calling = False
+
+    def _follow(self) -> None:
+        """Collect the next steps in a RepeatedRun, if they may be like the last one."""
+        # see Note [Steps on one stream]
+        repeated, access, start = self._repeated, self._events.access, self._start
+        plan, stream = repeated.plan, self._stream_of(start)
+        repeated.thread = self.script.thread
+        repeated.is_plain = (
+            bool(repeated.expected)
+            and not self._is_unusual
+            and not access.profiles.has_attached
+            and (not access.is_used if stream is None else stream.is_default)
+        )
+        if repeated.is_plain and plan is not None:
+            repeated.stream, repeated.weight = stream, 0
+            repeated.device = NONE if stream is None else stream.device
+            self._writer.begin_run(plan, stream, start, self._start_ns)
+
+    def _leave_stream(self) -> None:
+        """Make a BoundaryEvent of each CUDA event of the current step."""
+        repeated, run = self._repeated, self._writer.run
+        if not repeated.is_plain or run is None:
+            return
+        self._writer.end_run()
+        self._start = self._open = run.start
+        if repeated.stream is not None:
+            own = run.boundaries(repeated.events, repeated.times_ns)
+            self._events.taken = sorted([*own, *self._events.taken], key=lambda event: event.host_ns)
+        repeated.is_plain, repeated.stream, repeated.events, repeated.weight = False, None, [], 1
+        self.script.phases.begin_ns = self._start_ns
+
     def _did(self, action: int) -> None:
         if self._action != NOTHING:
             self._repeated.give_up()
@@ -214,7 +295,7 @@ class StepRecorder:
     def begin_stage(self, stream: Any = None, takes_event: bool = True) -> tuple[int, BoundaryEvent | None]:
         """Begin a stage of nn.DataParallel, and return its start time and its first CUDA event."""
         now_ns = self._clock.now_ns()
-        self.report(OP, PLAIN)
+        self.reports[OP](PLAIN)
         return now_ns, self._take_on(stream) if takes_event else None
 
     @costed
@@ -301,34 +382,52 @@ class StepRecorder:
     def _stream_of(event: BoundaryEvent | None) -> EventStream | None:
         return None if event is None else event.of
 
-    def _repeats(self, times_ns: list[int], plan: StepPlan | None) -> None:
+    def _repeats(self, now_ns: int) -> None:
+        repeated, events, writer = self._repeated, self._events, self._writer
+        plan, run, stream = repeated.plan, writer.run, repeated.stream
         assert plan is not None
-        events, writer, left = self._events, self._writer, plan.left
-        taken = events.taken
+        if plan.left == NONE and stream is not None:
+            self._record()
         if (
-            self._is_unusual
+            not repeated.is_plain
+            or run is None
+            or events.taken
             or events.untimed
-            or self._begins
             or self._stages
             or self.has_captured
-            or events.access.profiles.has_attached
-            or len(taken) != plan.events - (2 if left == NONE else 1)
+            or events.access.captures
+            or (stream is None and events.access.is_used)
         ):
-            return self._finish(CutStep(False, [], None if left == NONE else times_ns[left], times_ns[-1]), plan, times_ns)
-        # The following lines do the same as `_finish` for an ordinary step, but ten times as fast.
-        now_ns = times_ns[-1]
-        end = events.record(now_ns, self._stream_of(self._open)) if left == NONE else taken[plan.event_of_end[-1] - 1]
-        ended = EndedStep(
-            writer.number, StepKind.STEADY, times_ns[0], now_ns, (), self._start, end, {}, taken, [], self.reads, self.found,
-            Untimed.NO, plan, times_ns,
-        )  # fmt: skip
-        events.taken, self.reads, self.found = [], [], []
+            self._leave_stream()
+            times_ns = [self._start_ns, *repeated.ended()]
+            left_ns = None if plan.left == NONE else times_ns[plan.left]
+            self._finish(CutStep(False, [], left_ns, now_ns), plan, times_ns)
+            return self._follow()
+        run.steps.append(RepeatedStep(repeated.times_ns, repeated.events, self.reads, self.found))
+        if not repeated.weight:
+            self.cost.calls += len(repeated.times_ns)
+        repeated.times_ns, repeated.events = [], []
+        if self.reads:
+            self.reads = []
+        if self.found:
+            self.found = []
+        repeated.weight = SAMPLED if len(run.steps) % SAMPLED == SAMPLED // 2 else 0
         self._clean_steps += 1
-        self._start_ns, self._start = now_ns, end
-        self.script.phases.begin_ns = now_ns
-        writer.add(ended)
-        writer.flush_if_due()
+        self._start_ns = now_ns
+        writer.number += 1
+        if len(run.steps) >= TOGETHER or now_ns >= writer.due_ns:
+            self._flush_after_repeated_step()
         return None
+
+    def _flush_after_repeated_step(self) -> None:
+        cost, access = self.cost, self._events.access
+        began_ns = cost.perf_ns()
+        self._writer.flush_if_due()
+        took_ns = cost.perf_ns() - began_ns
+        cost.spent_ns += took_ns - cost.excluded_ns
+        cost.excluded_ns = took_ns if self._repeated.weight else 0  # the report has its own weight
+        if access.device_lost:
+            self._leave_stream()
 
     def _finish(self, step: CutStep, plan: StepPlan | None = None, times_ns: Sequence[int] = ()) -> None:
         is_evaluation, segments, left_ns, now_ns = step

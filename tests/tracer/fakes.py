@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +105,9 @@ class FakeCuda:
             raise CudaError("CUDA error: operation not permitted when stream is capturing")
         if self.error:
             raise CudaError(self.error)
+
+    def elapsed_ms(self, events: list[FakeEvent]) -> list[float]:
+        return [start.elapsed_time(end) for start, end in pairwise(events)]
 
     def event(self) -> FakeEvent:
         self.made += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -227,6 +228,31 @@ def test_a_completed_event_completes_earlier_events_of_its_stream(monkeypatch: p
     assert here.events.read_finished(taken)
     assert queries == [taken[8].event, taken[9].event]
     assert [event.time_ns - taken[0].time_ns for event in taken] == list(range(0, 100, 10))
+
+
+def test_the_events_of_finished_steps_are_read_together() -> None:
+    """GIVEN three steps with two events each, 10 ns apart, and GPU work of 1000 ns before the last event WHEN the events are
+    read THEN two steps are done. WHEN they are read 2000 ns later THEN the GPU has passed the last event at 50 + 1000."""
+    here = Events()
+    first = here.take()
+    assert here.events.read_finished([first])
+    began_ns, events, host_ns = here.clock.ns, [], []
+    for number in range(6):
+        if number == 5:
+            here.cuda.launch(1000)
+        here.clock.ns += 10
+        event = here.cuda.event()
+        event.record(first.of.stream)
+        events.append(event)
+        host_ns.append(here.clock.ns)
+    steps, at = [events[:2], events[2:4], events[4:]], np.array(host_ns).reshape(3, 2)
+    ticks_ns, asked_ns = here.events.read_in_order(first.of, steps, at, NONE)
+    assert (ticks_ns.tolist(), asked_ns) == ([[10, 20], [30, 40]], here.clock.ns)
+    here.clock.ns += 2000
+    ticks_ns, unfinished_ns = here.events.read_in_order(first.of, steps[2:], at[2:], asked_ns)
+    assert (ticks_ns.tolist(), unfinished_ns) == ([[50, 1050]], NONE)
+    last = first.of.clock.last
+    assert last is not None and last.time_ns == began_ns + 1050 and len(first.of.clock.free) == 6
 
 
 class AcceleratorError(RuntimeError):

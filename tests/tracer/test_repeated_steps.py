@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -17,10 +19,10 @@ from traces.script.phase_rule import Segment
 from traces.script.script_splitter import CutStep
 
 
-def test_a_repeated_step_is_cut_at_its_new_times() -> None:
+def test_a_repeated_step_is_cut_at_its_new_times(tmp_path: Path) -> None:
     """GIVEN a step of forward (0 to 5) and optimizer (5 to 8, left at 8), ended at 9 WHEN the reports come at 10, 14, 17 and 18
     in a step that began at 9 THEN forward is 9 to 14 and the optimizer 14 to 18, left at 17."""
-    steps = RepeatedSteps()
+    steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     steps.add_call(Meaning(ENTER, "optimizer", BEGINS, NONE, "optimizer"), 5)
     steps.add_call(Meaning(LEAVE, "optimizer", LEAVES, NONE, ""), 8)
@@ -29,27 +31,28 @@ def test_a_repeated_step_is_cut_at_its_new_times() -> None:
     assert len(steps.known) == 4
     steps.times_ns.extend([10, 14, 17])
     assert steps.plan is not None and (steps.plan.event_of_begin, steps.plan.event_of_end) == ([0, 1], [1, 2])
-    times_ns = steps.ended(18, 9)
+    times_ns = [9, *steps.ended(), 18]
     assert steps.plan.cut(times_ns) == CutStep(False, [Segment("forward", 9, 14), Segment("optimizer", 14, 18)], 17, 18)
     steps.times_ns.append(20)
     assert steps.differs() == [(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 20)] and steps.known == []
 
 
-def test_a_step_with_time_before_its_first_phase() -> None:
+def test_a_step_with_time_before_its_first_phase(tmp_path: Path) -> None:
     """GIVEN a step that began at 0 with "other" (to 4) and forward (to 9) WHEN the next module call comes at 15, 6 after the
     step began THEN "other" is 9 to 15."""
-    steps = RepeatedSteps()
+    steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), BEGINS, NONE, ""), 4)
     step = CutStep(False, [Segment("other", 0, 4), Segment("forward", 4, 9)], None, 9)
     steps.learn(Meaning(STEPPED, True, ENDS, NONE, ""), step, is_closed=True)
     steps.times_ns.append(15)
     assert steps.plan is not None and (steps.plan.event_of_begin, steps.plan.event_of_end) == ([0, 1], [1, 2])
-    assert steps.plan.cut(steps.ended(18, 9)) == CutStep(False, [Segment("other", 9, 15), Segment("forward", 15, 18)], None, 18)
+    cut = CutStep(False, [Segment("other", 9, 15), Segment("forward", 15, 18)], None, 18)
+    assert steps.plan.cut([9, *steps.ended(), 18]) == cut
 
 
 @pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])
-def test_steps_that_cannot_be_learned(why: str) -> None:
-    steps = RepeatedSteps()
+def test_steps_that_cannot_be_learned(tmp_path: Path, why: str) -> None:
+    steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     if why == "given up":
         steps.give_up()
@@ -59,6 +62,7 @@ def test_steps_that_cannot_be_learned(why: str) -> None:
     assert steps.known == []
 
 
+LEARN = RepeatedSteps.learn
 KINDS = "train", "train", "accumulate", "evaluate", "second optimizer", "aside", "capture", "other stream", "no loader"
 
 
@@ -103,9 +107,8 @@ def _run(bench: Bench, kinds: list[str]) -> None:
     recorder.close()
 
 
-class NeverLearning(RepeatedSteps):
-    def learn(self, end: Meaning, step: CutStep, is_closed: bool) -> None:
-        super().learn(end, step, is_closed=False)
+def _never_learn(steps: RepeatedSteps, end: Meaning, step: CutStep, is_closed: bool) -> None:
+    LEARN(steps, end, step, is_closed=False)
 
 
 def _rows(trace: Trace) -> list[list[list[object]]]:
@@ -114,17 +117,17 @@ def _rows(trace: Trace) -> list[list[list[object]]]:
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
 def test_learned_and_unlearned_steps_give_the_same_recording(kinds: list[str]) -> None:
-    """Steps of every kind follow one another, within and outside the repetition."""
+    """Steps of every kind follow one another, within and outside the repetition. They are read three at a time."""
     traces = []
-    with tempfile.TemporaryDirectory() as folder:
+    three = [patch.multiple(f"tracer.{name}", TOGETHER=3) for name in ("step_recorder", "recording_writer")]
+    with three[0], three[1], tempfile.TemporaryDirectory() as folder:
         for learns in (True, False):
             here = Path(folder) / str(learns)
             here.mkdir()
             bench = Bench(here)
             bench.recorder.workload.is_open = False
-            if not learns:
-                bench.recorder.steps._repeated = NeverLearning()
-            _run(bench, kinds)
+            with nullcontext() if learns else patch.object(RepeatedSteps, "learn", _never_learn):
+                _run(bench, kinds)
             traces.append(load(bench.path))
     learned, cut = traces
     assert _rows(learned) == _rows(cut)

@@ -26,10 +26,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import DEFAULT_STREAM, DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import NONE, Untimed
+
+Times = NDArray[np.int64]
 
 # At the end of the script, the recorder asks every 0.5 ms whether the last CUDA events have completed.
 _LOOK_AGAIN_NS = 500_000
@@ -52,16 +57,17 @@ class DeviceClock:
 
 
 class EventStream:
-    __slots__ = ("clock", "device", "is_default", "stream")
+    __slots__ = ("clock", "device", "handle", "is_default", "stream")
 
     def __init__(self, stream: Any, clock: DeviceClock) -> None:
         self.stream, self.clock = stream, clock
         self.device = int(stream.device_index)
-        self.is_default = stream.cuda_stream == DEFAULT_STREAM
+        self.handle = stream.cuda_stream
+        self.is_default = self.handle == DEFAULT_STREAM
 
 
 class BoundaryEvent:
-    """Holds a CUDA event and its times. The class has no `__init__`, because setting the attributes directly is faster."""
+    """Holds a CUDA event and its times."""
 
     __slots__ = ("event", "host_ns", "not_before_ns", "of", "ticks_ns")
     event: Any  # torch's CUDA event
@@ -69,6 +75,14 @@ class BoundaryEvent:
     host_ns: int  # host time just before the event was recorded
     not_before_ns: int  # host time at which the event was last found unfinished
     ticks_ns: int  # time since the device's first event, NONE until read
+
+    @classmethod
+    def at(cls, event: Any, of: EventStream, host_ns: int) -> BoundaryEvent:
+        boundary = cls()
+        boundary.event, boundary.of = event, of
+        boundary.host_ns = boundary.not_before_ns = host_ns
+        boundary.ticks_ns = NONE
+        return boundary
 
     @property
     def device(self) -> int:
@@ -86,7 +100,7 @@ class BoundaryEvents:
     def __init__(self, cuda: TorchCuda, clock: EpochClock, access: DeviceAccess) -> None:
         self.taken: list[BoundaryEvent] = []  # since the last step ended
         self.untimed = Untimed.NO  # why some of these events could not be recorded
-        self._cuda, self._clock, self.access = cuda, clock, access
+        self.cuda, self._clock, self.access = cuda, clock, access
         self._streams: dict[tuple[int, int], EventStream] = {}  # keyed by device and handle
         self._clocks: dict[int, DeviceClock] = {}  # by device
         self._in_use: set[int] = set()  # devices known to have a context
@@ -98,7 +112,7 @@ class BoundaryEvents:
     def _current(self) -> EventStream | None:
         """Return the calling thread's current stream."""
         # see Note [Devices without a context]
-        cuda = self._cuda
+        cuda = self.cuda
         device = cuda.current_device()
         if device not in self._in_use:
             device = self._with_context(device)
@@ -123,7 +137,7 @@ class BoundaryEvents:
                 return None
         access.is_calling = True
         try:
-            cuda = self._cuda
+            cuda = self.cuda
             if of is None:
                 device = cuda.current_device()
                 of = self._streams.get((device, cuda.current_handle(device))) or self._current()
@@ -141,18 +155,15 @@ class BoundaryEvents:
             return None
         finally:
             access.is_calling = False
-        boundary = BoundaryEvent()
-        boundary.event, boundary.of = event, of
-        boundary.host_ns = boundary.not_before_ns = now_ns
-        boundary.ticks_ns = NONE
+        boundary = BoundaryEvent.at(event, of, now_ns)
         self.taken.append(boundary)
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
         """Return True if `stream` is the calling thread's current CUDA stream, or if the current stream is unknown."""
         try:
-            device = self._cuda.current_device()
-            return self._streams.get((device, self._cuda.current_handle(device))) is stream
+            device = self.cuda.current_device()
+            return self._streams.get((device, self.cuda.current_handle(device))) is stream
         except RuntimeError as error:
             self.access.failed(error)
             return True
@@ -184,6 +195,58 @@ class BoundaryEvents:
             return False
         finally:
             access.is_calling = False
+
+    def read_in_order(self, of: EventStream, steps: list[list[Any]], host_ns: Times, asked_ns: int) -> tuple[Times, int]:
+        """Read the CUDA events of consecutive steps. All events were recorded on one stream.
+
+        Args:
+            host_ns: shape (steps, events of a step), host times just before the events were recorded
+            asked_ns: when the first step's last event was found unfinished, or NONE
+
+        Returns:
+            the times since the device's first event, of the steps that the GPU has finished; and when the last event of the
+            first other step was found unfinished, or NONE
+        """
+        nothing = host_ns[:0], asked_ns
+        access, clock = self.access, of.clock
+        last = clock.last
+        if last is None or access.closed is not None:
+            return nothing
+        access.is_calling = True
+        try:
+            done, unfinished_ns = self._done(steps)
+            found_ns = self._clock.now_ns()
+            events = [event for step in steps[:done] for event in step]
+            if not events:
+                return host_ns[:0], unfinished_ns
+            chain = [last.event, *events]
+            passed_ms = np.array(self.cuda.elapsed_ms(chain), dtype=np.float64)
+        except RuntimeError as error:
+            access.failed(error)
+            return nothing
+        finally:
+            access.is_calling = False
+        ticks_ns = last.ticks_ns + np.cumsum(np.rint(passed_ms * 1e6).astype(np.int64)).reshape(done, -1)
+        not_before_ns = host_ns[:done].copy()
+        not_before_ns[0, -1] = max(not_before_ns[0, -1], asked_ns)
+        clock.narrow(0, int((not_before_ns - ticks_ns).max()), found_ns - int(ticks_ns.max()))
+        clock.free += chain[:-1]
+        clock.last = BoundaryEvent.at(events[-1], of, int(host_ns[done - 1, -1]))
+        clock.last.ticks_ns = int(ticks_ns[-1, -1])
+        return ticks_ns, unfinished_ns
+
+    def _done(self, steps: list[list[Any]]) -> tuple[int, int]:
+        """Return the number of finished steps, and when the next step was found unfinished."""
+        low, high, unfinished_ns = 0, len(steps), NONE
+        middle = high - 1  # usually all steps are done
+        while low < high:
+            asked_ns = self._clock.now_ns()
+            if steps[middle][-1].query():
+                low = middle + 1
+            else:
+                high, unfinished_ns = middle, asked_ns
+            middle = (low + high) // 2
+        return low, unfinished_ns
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
         """Wait until the CUDA events have completed, but give up if no event completes for `patience_ns` nanoseconds."""
@@ -239,9 +302,9 @@ class BoundaryEvents:
     def _with_context(self, current: int) -> int:
         """Return the current device if it has a CUDA context. If the current device has no CUDA context, return the only device
         with a CUDA context, or NONE."""
-        has_context = self._cuda.has_context
+        has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)
             return current
-        used = [device for device in range(self._cuda.device_count()) if has_context(device)]
+        used = [device for device in range(self.cuda.device_count()) if has_context(device)]
         return used[0] if len(used) == 1 else NONE

@@ -5,12 +5,17 @@ CPU builds of PyTorch do not contain the C functions for streams and events (`to
 Note [Events are never destroyed]
     PyTorch destroys a CUDA event together with its Python object. After a sticky CUDA error, PyTorch prints a warning for each
     destroyed event (`~CUDAEvent` in c10/cuda/CUDAEvent.h). The recorder therefore never destroys events, and reuses old events.
+
+Note [Times between events]
+    PyTorch's `elapsed_time` queries both events again (`CUDAEvent::elapsed_time`). The recorder has already queried the last
+    event, so it calls `cudaEventElapsedTime` directly. PyTorch loads CUDA's runtime library for all libraries of the process
+    (`_load_global_deps` in torch/__init__.py). If the function is not found there, as with ROCm, the recorder calls PyTorch.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,6 +32,10 @@ class TorchCuda:
         self.is_initialized: Callable[[], bool] = torch.cuda.is_initialized
         self.synchronize: Callable[[int], None] = torch.cuda.synchronize
         self.is_current_stream_capturing: Callable[[], bool] = getattr(bindings, "_cuda_isCurrentStreamCapturing", _missing)
+        self._runtime = ctypes.PyDLL(None)
+        self._has_runtime = hasattr(self._runtime, "cudaEventElapsedTime") and hasattr(self._runtime, "cudaGetLastError")
+        if self._has_runtime:
+            self._runtime.cudaEventElapsedTime.argtypes = [ctypes.c_void_p] * 3
         self._new_event: Callable[[], Any] = partial(getattr(bindings, "_CudaEventBase", _missing), enable_timing=True)
 
     def event(self) -> Any:
@@ -34,6 +43,30 @@ class TorchCuda:
         event = self._new_event()
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
         return event
+
+    def elapsed_ms(self, events: Sequence[Any]) -> Sequence[float]:
+        """Return the times between consecutive events, which must have completed. Raise RuntimeError if a call fails."""
+        # see Note [Times between events]
+        count = len(events) - 1
+        if not self._has_runtime:
+            return list(map(type(events[0]).elapsed_time, events[:-1], events[1:]))
+        handles = [event.cuda_event for event in events]
+        found = (ctypes.c_float * count)()
+        address, size = ctypes.addressof(found), ctypes.sizeof(ctypes.c_float)
+        places = range(address, address + count * size, size)
+        code = max(map(self._runtime.cudaEventElapsedTime, places, handles[:-1], handles[1:]))
+        if code:
+            self._runtime.cudaGetLastError()  # so that no later check of the script reports this error
+            raise CudaCallError(code)
+        return list(found)
+
+
+class CudaCallError(RuntimeError):
+    """A function of CUDA's runtime library failed."""
+
+    def __init__(self, error_code: int) -> None:
+        super().__init__(f"CUDA error: {error_code}")
+        self.error_code = error_code
 
 
 def _missing(*_: object, **__: object) -> Any:

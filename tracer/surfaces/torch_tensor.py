@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from tracer.state import recorder, started
 from traces.model.trace import READ_LIMIT
-from traces.script.patching import PhaseScope, around, patch, patch_around
+from traces.script.patching import PhaseScope, around, patch, patch_around, stands_for
 
 Call = Callable[..., Any]
 
@@ -69,47 +69,58 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 
         On a machine without a GPU, values that an optimizer reads are not recorded, because they are only step counts.
         """
-        to = None if _DEPTH.quiet or is_compiling() else started()
-        return to is not None and (tensor.is_cuda or (without_gpu() and to.phase != "optimizer"))
+        if _DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
+            return False
+        to = started()
+        return to is not None and (tensor.is_cuda or to.phase != "optimizer")
 
     return counts
 
 
 def install(torch: ModuleType) -> None:
     calls = _ReadsAndMoves(counting(torch))
-    wrappers: dict[str, Callable[..., Any]] = {
+    wrappers: dict[str, Callable[[Call], Call]] = {
         **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
-        **dict.fromkeys(("tolist", "cpu"), calls.copy_read),
+        **dict.fromkeys(("tolist", "cpu"), lambda call: around(call, calls.copy_read)),
         "to": calls.move,
         "cuda": calls.upload,
-        "copy_": calls.copy_into,
-        "__repr__": calls.shown,
+        "copy_": lambda call: around(call, calls.copy_into),
+        "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
         # Methods such as `item` belong to a C base class, and attributes of the C class cannot be replaced. The wrappers
         # therefore become attributes of torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
-        patch(cls, **{name: around(own[name], by) for name, by in wrappers.items() if name in own})
+        patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)
 
 
 class _ReadsAndMoves:
-    """Replaces methods of torch.Tensor. Each new method gets the original method as its first argument."""
+    """Replaces methods of torch.Tensor."""
 
     def __init__(self, reads: Callable[[Any], bool]) -> None:
         self._reads = reads
         self._scope = PhaseScope("h2d", recorder)
 
-    def scalar_read(self, read: Call, tensor: Any, *args: Any) -> Any:
-        to = recorder() if self._reads(tensor) else None
-        if to is None:
-            return read(tensor, *args)
-        to.aside_called()
-        with Quiet():
-            value = read(tensor, *args)
-        if not isinstance(value, complex):
-            to.read("aten::_local_scalar_dense", str(tensor.dtype).removeprefix("torch."), [float(value)])
-        return value
+    def scalar_read(self, call: Call) -> Call:
+        reads, depth = self._reads, _DEPTH
+
+        @stands_for(call)
+        def read(tensor: Any, *args: Any) -> Any:
+            to = recorder() if reads(tensor) else None
+            if to is None:
+                return call(tensor, *args)
+            to.aside_called()
+            depth.quiet += 1
+            try:
+                value = call(tensor, *args)
+            finally:
+                depth.quiet -= 1
+            if not isinstance(value, complex):
+                to.read("aten::_local_scalar_dense", _name_of(tensor.dtype), [float(value)])
+            return value
+
+        return read
 
     def copy_read(self, read: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._reads(tensor):
@@ -119,19 +130,26 @@ class _ReadsAndMoves:
         _note(tensor, copied)
         return copied
 
-    def move(self, move: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        target = _device_type(args, kwargs)
-        if target == "cpu" and tensor.is_cuda:
-            return self.copy_read(move, tensor, *args, **kwargs)
-        if target == "cuda":
-            return self.upload(move, tensor, *args, **kwargs)
-        return move(tensor, *args, **kwargs)
+    def move(self, call: Call) -> Call:
+        upload = self.upload(call)
 
-    def upload(self, upload: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if tensor.is_cuda:
-            return upload(tensor, *args, **kwargs)
-        with self._scope:
-            return upload(tensor, *args, **kwargs)
+        @stands_for(call)
+        def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            target = _device_type(args, kwargs)
+            if target == "cpu" and tensor.is_cuda:
+                return self.copy_read(call, tensor, *args, **kwargs)
+            return upload(tensor, *args, **kwargs) if target == "cuda" else call(tensor, *args, **kwargs)
+
+        return move
+
+    def upload(self, call: Call) -> Call:
+        in_phase = self._scope.wrap(call)
+
+        @stands_for(call)
+        def upload(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            return call(tensor, *args, **kwargs) if tensor.is_cuda else in_phase(tensor, *args, **kwargs)
+
+        return upload
 
     def copy_into(self, copy: Call, tensor: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(source, "is_cuda") or tensor.is_cuda is source.is_cuda:
@@ -164,6 +182,11 @@ class _ReadsAndMoves:
         return answer
 
 
+@cache
+def _name_of(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _note(tensor: Any, host: Any) -> None:
     if tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
         return
@@ -171,7 +194,7 @@ def _note(tensor: Any, host: Any) -> None:
         nested = host.tolist() if hasattr(host, "tolist") else host
     if (to := recorder()) is not None:
         to.aside_called()
-        to.read("aten::copy_", str(tensor.dtype).removeprefix("torch."), [float(value) for value in tree_leaves(nested)])
+        to.read("aten::copy_", _name_of(tensor.dtype), [float(value) for value in tree_leaves(nested)])
 
 
 def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:

@@ -19,30 +19,36 @@ from tracer.state import optimizers, recorder
 from tracer.surfaces.torch_tensor import Quiet, quietly
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
-from traces.script.patching import around, patch_around
+from traces.script.patching import around, patch, patch_around, stands_for
 from traces.script.script_hooks import ScriptHooks, tensors_in
 
 
 def install(torch_module: ModuleType) -> None:
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
-    load = ScriptHooks(torch_module, recorder, optimizers()).loading(quietly(iterator.__next__))
+    fetch = iterator.__next__
+    load = ScriptHooks(torch_module, recorder, optimizers()).loading(quietly(fetch))
 
-    def fetch_as_phase(fetch: Any, self: Any) -> Any:
+    @stands_for(fetch)
+    def fetch_as_phase(self: Any) -> Any:
         to = recorder()
         if to is None:
             return fetch(self)
         start_ns = to.clock.now_ns()
         batch = load(self)
-        loader = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))
-        to.batch(BatchKind.WAIT, loader, start_ns, to.clock.now_ns(), _size_of(batch))
+        known, number = self._recorded_number
+        if known is not to:
+            number = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))
+            self._recorded_number = to, number
+        to.batch(BatchKind.WAIT, number, start_ns, to.clock.now_ns(), _size_of(batch))
         return batch
 
     def make_quietly(make: Any, self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-        self._recorded_loader = loader
+        self._recorded_loader, self._recorded_number = loader, (None, 0)
         with Quiet():
             make(self, loader, *args, **kwargs)
 
-    patch_around(iterator, __next__=fetch_as_phase, __init__=make_quietly)
+    patch(iterator, __next__=fetch_as_phase)
+    patch_around(iterator, __init__=make_quietly)
     pinning = torch.utils.data._utils.pin_memory
     patch_around(pinning, _pin_memory_loop=_recorded_loop(pinning))
 
@@ -90,5 +96,10 @@ def _whole(count: Any) -> int | None:
 
 
 def _size_of(batch: object) -> int:
-    sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]
-    return sum(sizes) if sizes else NONE
+    size = 0
+    for part in batch if isinstance(batch, list | tuple) else [batch]:
+        if type(part) is not torch.Tensor or part.layout is not torch.strided:  # not the usual case
+            sizes = [int(tensor.nbytes) for tensor in tensors_in(torch, batch)]
+            return sum(sizes) if sizes else NONE
+        size += part.nbytes
+    return size

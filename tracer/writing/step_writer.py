@@ -12,17 +12,16 @@ Note [Steps with one plan]
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from tracer.device.boundary_events import BoundaryEvent, EventStream
+from tracer.device.boundary_events import BoundaryEvent, EventStream, Times
 from tracer.provenance import ProcessFacts
 from tracer.repeated_steps import StepPlan
+from tracer.writing.ended_steps import EndedStep, Found, Read, RepeatedRun
 from tracer.writing.output import RecordingFile
 from traces.model.trace import NONE, StepKind, Untimed
-from traces.script.phase_rule import Segment
 
 _ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
 _NOT_KNOWN = (NONE, NONE, NONE)
@@ -31,44 +30,12 @@ _STEP = ("rank", "number", "start_ns", "duration_ns", "kind", "untimed")
 _VALUE = ("rank", "step", "read", "op", "dtype", "value")
 _PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
 
-Read = tuple[str, str, Sequence[float]]  # the op's name, the dtype, and the values
-Found = tuple[int, int, int]  # indices of the op's name and the searched shape in the string table, then the size of the result
-
-
-@dataclass
-class DataParallelStage:
-    name: str
-    thread: int
-    start_ns: int
-    end_ns: int
-    begin: BoundaryEvent | None
-    end: BoundaryEvent | None
-
-
-@dataclass(slots=True)
-class EndedStep:
-    number: int
-    kind: StepKind
-    start_ns: int
-    end_ns: int
-    segments: Sequence[Segment]
-    start: BoundaryEvent | None  # the event at the start, which may belong to the previous step
-    end: BoundaryEvent | None  # the event at the end; if the optimizer ended the step, it was recorded earlier
-    begins: dict[int, BoundaryEvent]  # events that only begin a segment, by the host time of their boundary
-    taken: list[BoundaryEvent]  # all events in order, including events of stages
-    stages: list[DataParallelStage]
-    reads: list[Read]
-    found: list[Found] = field(default_factory=list)
-    untimed: Untimed = Untimed.NO
-    plan: StepPlan | None = None  # of a repeated step, whose `segments` are empty
-    times_ns: Sequence[int] = ()  # of a repeated step, see `StepPlan`
-
 
 class _StepsOfOnePlan(NamedTuple):
     # see Note [Steps with one plan]
 
     plan: StepPlan
-    stream: EventStream
+    stream: EventStream | None  # without a GPU, None
     steps: list[tuple[int, StepKind]]  # number and kind
     times_ns: list[Sequence[int]]  # see `StepPlan`
     passed_ns: list[list[int]]  # when the GPU reached the step's start and events, in ns since the device's first event
@@ -109,10 +76,7 @@ class StepWriter:
             self.add_rows(rank)
             self._write_rows(step, rank)
             return
-        alike = self._alike
-        if alike is None or alike.plan is not plan or alike.stream is not begin.of:
-            self.add_rows(rank)
-            alike = self._alike = _StepsOfOnePlan(plan, begin.of, [], [], [], [])
+        alike = self._alike_with(plan, begin.of, rank)
         if step.reads or step.found:
             row = self._output.count("steps") + len(alike.steps)
             self.write_reads(step.reads, row, rank)
@@ -122,13 +86,50 @@ class StepWriter:
         alike.passed_ns.append([begin.ticks_ns, *passed_ns])
         alike.offsets_ns.append(begin.of.clock.offset_ns)
 
+    def _alike_with(self, plan: StepPlan, stream: EventStream | None, rank: int) -> _StepsOfOnePlan:
+        alike = self._alike
+        if alike is None or alike.plan is not plan or alike.stream is not stream:
+            self.add_rows(rank)
+            alike = self._alike = _StepsOfOnePlan(plan, stream, [], [], [], [])
+        return alike
+
+    def write_run(self, run: RepeatedRun, times_ns: Times, ticks_ns: Times, rank: int) -> None:
+        """Write the first steps of a run.
+
+        Args:
+            times_ns: shape (steps, times), see `StepPlan`
+            ticks_ns: shape (steps, events), when the GPU passed the events; without a GPU, shape (steps, 0)
+        """
+        count, stream = len(times_ns), run.stream
+        alike = self._alike_with(run.plan, stream, rank)
+        row = self._output.count("steps") + len(alike.steps)
+        for step in run.steps[:count]:
+            if step.reads:
+                self.write_reads(step.reads, row, rank)
+            if step.found:
+                self.write_found(step.found, row, rank)
+            row += 1
+        alike.steps.extend((number, StepKind.STEADY) for number in range(run.number, run.number + count))
+        alike.times_ns.extend(times_ns.tolist())
+        if stream is not None and run.start is not None:
+            begins_ns = np.concatenate(([run.start.ticks_ns], ticks_ns[:-1, -1]))
+            alike.passed_ns.extend(np.column_stack((begins_ns, ticks_ns)).tolist())
+            alike.offsets_ns.extend([stream.clock.offset_ns] * count)
+
     def add_rows(self, rank: int) -> None:
         alike, self._alike = self._alike, None
         if alike is None:
             return
         output, plan, count = self._output, alike.plan, len(alike.steps)
         times_ns = np.array(alike.times_ns)
-        passed_ns = np.array(alike.passed_ns) + np.array(alike.offsets_ns)[:, None]
+        on_device: dict[str, Times] = {}
+        if alike.stream is not None:
+            passed_ns = np.array(alike.passed_ns) + np.array(alike.offsets_ns)[:, None]
+            on_device = {
+                "device": np.full(count * len(plan.names), self._device_row(alike.stream.device)),
+                "device_start_ns": passed_ns[:, plan.event_of_begin].ravel(),
+                "device_end_ns": passed_ns[:, plan.event_of_end].ravel(),
+            }
         numbers, kinds = zip(*alike.steps, strict=True)
         row = output.add_columns(
             "steps",
@@ -145,9 +146,7 @@ class StepWriter:
             name=np.tile([output.text(name) for name in plan.names], count),
             start_ns=begins_ns.ravel(),
             duration_ns=(times_ns[:, plan.ends] - begins_ns).ravel(),
-            device=np.full(count * phases, self._device_row(alike.stream.device)),
-            device_start_ns=passed_ns[:, plan.event_of_begin].ravel(),
-            device_end_ns=passed_ns[:, plan.event_of_end].ravel(),
+            **on_device,
         )
 
     def _write_rows(self, step: EndedStep, rank: int) -> None:

@@ -113,7 +113,7 @@ from tracer import state
 from tracer.surfaces import torch_sizes
 
 found = []
-recorder = SimpleNamespace(phase="forward", found=lambda *facts: found.append(facts))
+recorder = SimpleNamespace(phase="forward", add_result_size=lambda *facts: found.append(facts))
 state.start(lambda: recorder)
 state.recorder()
 torch_sizes.install(torch)

@@ -1,0 +1,173 @@
+"""Compares the steps of two processes that take turns: one runs without the recorder, the other under `trace record`.
+
+    paired = measure(["benchmarks/recording_cost.py", "--serve", "60 modules"], seconds=10)
+    paired.added.processor_us      # what the recorder adds to a step
+
+Only one of the two processes runs at a time, for a turn of 128 steps or half a second. The recorder reads its events after
+every 64 steps and twice a second, so each turn contains such reads. Each recorded turn is compared with the bare turns before
+and after it, which cancels drift. The result is the median of these differences. Processor time is that of the script's thread.
+Other programs on the machine change it less than the time by the clock.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
+from statistics import median, quantiles
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SETTLING, SETTLING_S = 128, 1.0  # steps before the first turn; fewer if they take longer than this
+IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # steps, and how long a turn should at least last
+LEAST_TURNS = 6
+LIMIT_S = 300.0  # for the start of a process, and for a turn
+
+Step = Callable[[], tuple[int, int]]  # a training step; returns the time of other work, and its processor time, in ns
+
+
+class Turn(NamedTuple):
+    """Mean times of a turn's steps in microseconds."""
+
+    clock_us: float  # without the other work
+    processor_us: float  # without the other work
+    whole_us: float
+
+
+@dataclass(frozen=True)
+class Added:
+    """What the recorder adds to a step, in microseconds: medians, and the quartiles of the clock's differences."""
+
+    clock_us: float
+    clock_quartiles_us: tuple[float, float]
+    processor_us: float
+
+
+@dataclass(frozen=True)
+class Paired:
+    turns: int  # of recorded steps
+    bare_us: float
+    whole_us: float  # a bare step with its other work
+    added: Added
+    reported_us: float  # by the recorder
+
+
+class MeasurementError(Exception):
+    """A process ended early, or wrote no recording."""
+
+
+def serve(step: Step, address: str) -> None:
+    """Run turns of `step` as the measuring process asks, until it closes the connection."""
+    began_s = time.monotonic()
+    for number in range(SETTLING):
+        step()
+        if number >= LEAST_IN_TURN and time.monotonic() > began_s + SETTLING_S:
+            break
+    with Client(address, family="AF_UNIX") as measuring:
+        while steps := measuring.recv():
+            measuring.send(_turn(step, steps))
+
+
+def _turn(step: Step, steps: int) -> Turn:
+    step()  # its caches are cold
+    filled_ns = filled_processor_ns = 0
+    start_ns, start_processor_ns = time.perf_counter_ns(), time.thread_time_ns()
+    for _ in range(steps):
+        clock_ns, processor_ns = step()
+        filled_ns += clock_ns
+        filled_processor_ns += processor_ns
+    processor_ns, whole_ns = time.thread_time_ns() - start_processor_ns, time.perf_counter_ns() - start_ns
+    found_ns = whole_ns - filled_ns, processor_ns - filled_processor_ns, whole_ns
+    return Turn(*(of / steps / 1e3 for of in found_ns))
+
+
+def measure(words: list[str], seconds: float, on: str = "") -> Paired:
+    """Compare the script with and without the recorder for `seconds`. The script gets the socket's address as its last word.
+
+    Args:
+        on: a recording, whose virtual GPU the script uses; "" for the machine's GPU
+
+    Raises MeasurementError.
+    """
+    from traces.format.trace_file import load
+
+    with tempfile.TemporaryDirectory() as folder:
+        recording = Path(folder) / "run.msgpack"
+        record = ["-m", "tui.cli", "record", "-q", "--grain", "phase", "-o", str(recording)] + (["--on", on] if on else [])
+        replay = ["-m", "tui.cli", "replay", "-q", "--trace", on, "-o", f"{folder}/replay.msgpack"] if on else []
+        with _Process(replay, words, folder, "bare") as bare, _Process(record, words, folder, "recorded") as recorded:
+            added, turns = _alternate(bare.turn, recorded.turn, seconds)
+        notes = load(recording).run_of(0).recorder
+    if notes is None:
+        raise MeasurementError("the recorder noted nothing of its cost")
+    return Paired(
+        len(added),
+        median(turn.clock_us for turn in turns),
+        median(turn.whole_us for turn in turns),
+        _summary(added),
+        notes.overhead_ns_per_step / 1e3,
+    )
+
+
+def _alternate(
+    bare: Callable[[int], Turn], recorded: Callable[[int], Turn], seconds: float
+) -> tuple[list[tuple[float, float]], list[Turn]]:
+    """Return the added times by the clock and of the processor, and the bare turns."""
+    added: list[tuple[float, float]] = []
+    in_turn = min(max(round(IN_TURN_US / bare(LEAST_IN_TURN).whole_us), LEAST_IN_TURN), IN_TURN)
+    recorded(in_turn)
+    turns = [bare(in_turn)]
+    until = time.monotonic() + seconds
+    while time.monotonic() < until or len(added) < LEAST_TURNS:
+        with_recorder = recorded(in_turn)
+        turns.append(bare(in_turn))
+        before, after = turns[-2:]
+        clock_us = with_recorder.clock_us - (before.clock_us + after.clock_us) / 2
+        added.append((clock_us, with_recorder.processor_us - (before.processor_us + after.processor_us) / 2))
+    return added, turns
+
+
+def _summary(added: list[tuple[float, float]]) -> Added:
+    lower, middle, upper = quantiles([clock_us for clock_us, _ in added], n=4)
+    return Added(middle, (lower, upper), median(processor_us for _, processor_us in added))
+
+
+class _Process:
+    """Runs the script in a process that waits between its turns."""
+
+    def __init__(self, before: list[str], words: list[str], folder: str, name: str) -> None:
+        address = f"{folder}/{name}.socket"
+        self._listener = Listener(address, family="AF_UNIX")
+        self._process = subprocess.Popen([sys.executable, *before, *words, address], cwd=ROOT)
+        self._connection: Connection | None = None
+
+    def __enter__(self) -> _Process:
+        # accept() has no time limit, so a failed start is noticed here
+        listening = self._listener._listener._socket  # type: ignore[attr-defined]
+        listening.settimeout(LIMIT_S)
+        self._connection = self._listener.accept()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._connection is not None:
+            self._connection.send(0)
+        if self._process.wait(LIMIT_S):
+            raise MeasurementError(f"a process ended with exit code {self._process.returncode}")
+        self._listener.close()
+
+    def turn(self, steps: int) -> Turn:
+        assert self._connection is not None
+        self._connection.send(steps)
+        if not self._connection.poll(LIMIT_S):
+            raise MeasurementError("a process does not answer")
+        try:
+            found: Turn = self._connection.recv()
+        except EOFError:
+            raise MeasurementError("a process ended early") from None
+        return found
