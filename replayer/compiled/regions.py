@@ -150,10 +150,12 @@ def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shap
     traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
     known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}
     for node in graph.graph.nodes:
-        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not node.target.is_view:
             arguments = [one for one in tree_leaves((node.args, node.kwargs)) if isinstance(one, torch.fx.Node)]
             values = [one.meta.get("val") for one in arguments]
             tensors = [value for value in values if isinstance(value, torch.Tensor) and value.dim()]
+            if isinstance(original := node.meta.get("original_aten"), torch._ops.OpOverload):
+                yield original._schema.name, ()  # Inductor names kernels after the ops before decomposition
             yield node.target._schema.name, tuple(tuple(_size(size, known) for size in tensor.shape) for tensor in tensors)
 
 
@@ -161,5 +163,5 @@ def _size(size: TorchAny, known: dict[TorchAny, int]) -> int:
     """Return a size. If a symbol in the size is unknown, the size from the tracing is returned."""
     if isinstance(size, int):
         return size
-    exact = size.node.expr.xreplace(known)
-    return int(exact) if exact.is_number else int(size.node.hint or 0)
+    exact = size.node.expr.xreplace(known)  # a number, or an expression with unknown symbols
+    return int(size.node.hint or 0) if getattr(exact, "free_symbols", None) else int(exact)

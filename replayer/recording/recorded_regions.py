@@ -9,7 +9,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
+from operator import itemgetter
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from replayer.memory.region_memory import BlockRequest
 from replayer.op_signature import KeptBySignature, OpSignature
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import MatchKeys
+from traces.comparison.changed_ops import named_ops, ops_in_name
 from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
 from traces.model.layouts import Shape
 from traces.model.trace import Trace, parse_shapes
@@ -25,6 +28,8 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
 GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical name
+# the least likeness of a recorded function with inputs of other shapes; views, which have no kernel, keep it below 1
+_ALIKE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,9 @@ class _RecordedRegion:
 class RecordedRegions:
     def __init__(self) -> None:
         self._regions: dict[str, _RecordedRegion] = {}
-        self._taken: dict[tuple[str, Shapes], str] = {}
+        # by a function's number and the shapes of its inputs: the recorded function and its inputs
+        self._taken: dict[tuple[str, Shapes], tuple[str, Shapes] | None] = {}
+        self._resized_calls: dict[tuple[int, Shapes], RecordedCall] = {}
         self.has_memory = False
 
     @classmethod
@@ -88,20 +95,48 @@ class RecordedRegions:
     ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None if no recorded call matches.
 
-        A compiled function is found by torch.compile's number, such as "0/1", or by the shapes of its inputs.
+        A compiled function is found by torch.compile's number, such as "0/1", and by the shapes of its inputs. If this pair was
+        not recorded, the recorded function with the most similar ops is taken. If its inputs had other shapes, its ops get the
+        shapes that they have with these inputs.
 
         Args:
             number: counts the function's calls in a training step
         """
-        region = self._regions.get(self._taken.get((name, inputs), name))
-        found = self._calls(region, inputs, graph_ops, is_backward)
-        if not found and inputs:
-            taken = set(self._taken.values())
-            others = (other for other, one in self._regions.items() if other not in taken and inputs in one.forward)
-            if (other := next(others, None)) is not None:
-                self._taken[name, inputs] = other
-                found = self._calls(self._regions[other], inputs, graph_ops, is_backward)
-        return found[min(number, len(found) - 1)] if found else None
+        region = self._regions.get(name)
+        if not inputs or (region is not None and inputs in region.forward):
+            found = self._calls(region, inputs, graph_ops, is_backward)
+            return found[min(number, len(found) - 1)] if found else None
+        if (name, inputs) not in self._taken and not is_backward:
+            self._taken[name, inputs] = self._most_similar(name, inputs, graph_ops())
+        other, recorded_inputs = self._taken.get((name, inputs)) or (name, inputs)
+        found = self._calls(self._regions.get(other), recorded_inputs, graph_ops, is_backward)
+        if not found:
+            return None
+        call = found[min(number, len(found) - 1)]
+        return call if recorded_inputs == inputs else self._resized(call, recorded_inputs, inputs)
+
+    def _most_similar(self, name: str, inputs: Shapes, graph_ops: GraphOps) -> tuple[str, Shapes] | None:
+        taken = {other for other, recorded_inputs in filter(None, self._taken.values()) if recorded_inputs == inputs}
+        ranked = []
+        for other, region in self._regions.items():
+            for recorded_inputs, variants in region.forward.items():
+                is_same = recorded_inputs == inputs
+                resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
+                likeness = _likeness(variants[-1][0].ops, graph_ops)
+                if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
+                    ranked.append(((likeness, is_same, other == name), (other, recorded_inputs)))
+        return max(ranked, key=itemgetter(0))[1] if ranked else None
+
+    def _resized(self, call: RecordedCall, recorded_inputs: Shapes, inputs: Shapes) -> RecordedCall:
+        key = id(call), inputs
+        if key not in self._resized_calls:
+            sizes = _changed_sizes(recorded_inputs, inputs)
+            ops = [
+                replace(one, shapes=tuple(tuple(sizes.get(size, size) for size in shape) for shape in one.shapes))
+                for one in call.ops
+            ]
+            self._resized_calls[key] = RecordedCall(tuple(ops), None)
+        return self._resized_calls[key]
 
     @staticmethod
     def _calls(
@@ -118,6 +153,30 @@ class RecordedRegions:
         return unknown[best] if share else []
 
 
+def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
+    """Return the new size by the recorded size, or nothing if the inputs correspond in no clear way."""
+    if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
+        return {}
+    pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}
+    # Compiled code merges leading dimensions, for example the batch and the length of a sequence.
+    pairs |= {(prod(old[:2]), prod(new[:2])) for old, new in zip(recorded, inputs, strict=True) if len(old) > 1}
+    sizes = dict(pairs)
+    return {old: new for old, new in sizes.items() if old != new} if len(sizes) == len(pairs) else {}
+
+
+def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
+    """Return how well the names of recorded ops fit a graph, from 0 to 1."""
+    known, found = set(graph_ops), set[str]()
+    words = explained = 0
+    for one in recorded:
+        fused = ops_in_name(one.op)
+        names = list(named_ops(one.op, known)) if fused else [_kind(one.op)]
+        found.update(names)
+        words += fused.count("_") + 1
+        explained += sum(name.count("_") + 1 for name in names if name in known)
+    return explained / words * len(found & known) / len(known) if words and known else 0.0
+
+
 def _similarity(recorded: Ops, graph_ops: GraphOps) -> float:
     """Return the share of recorded ops whose shapes occur in the graph, or 1.0 if no op can be compared."""
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
@@ -129,7 +188,9 @@ def _similarity(recorded: Ops, graph_ops: GraphOps) -> float:
 def graph_ops_of(ops: Iterable[tuple[str, Shapes]]) -> GraphOps:
     found: GraphOps = {}
     for op, shapes in ops:
-        found.setdefault(_kind(op), set()).add(canonical_shapes(shapes))
+        of_op = found.setdefault(_kind(op), set())
+        if shapes:
+            of_op.add(canonical_shapes(shapes))
     return found
 
 

@@ -27,7 +27,7 @@ from traces.analyses.stragglers import without_waits
 from traces.comparison.changed_ops import TOP, Changes, changes, missing_in
 from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.same_program import Evidence, Verdict, same_program
-from traces.comparison.thresholds import DEFAULT_TOLERANCE
+from traces.comparison.thresholds import DEFAULT_TOLERANCE, MATCHED_STEP
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
 from traces.figures.bottleneck import PaceLimit, bottleneck, caught_up, why_idle_is_unknown
 from traces.figures.measure import (
@@ -36,11 +36,13 @@ from traces.figures.measure import (
     clean_steps,
     device_time_by_origin,
     evaluation_steps,
+    launch_steps,
     memory_peaks,
     passes_of_steps,
     profiled_steps,
     ran_under_profiler,
     steady_steps,
+    work_rows,
 )
 from traces.figures.pace import (
     HOST,
@@ -62,7 +64,7 @@ from traces.figures.step_memory import step_rises
 from traces.model.each_once import each_once
 from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
 from traces.model.run import KINETO, RECORDER, HostFigures, MissingOp, ReplayNotes
-from traces.model.trace import NONE, PHASES, Column, StepKind, Trace
+from traces.model.trace import NONE, PHASES, Column, Origin, StepKind, Trace
 from traces.model.workload import Sameness
 from traces.rates.estimate_errors import EstimateError, expected_error
 
@@ -291,10 +293,11 @@ def compare(
         top: the maximum number of entries in each list of `Comparison.changes`
         analyses: the results of `analyse` for both traces, if they are already known; computing them takes seconds
     """
-    ours, theirs = _steps_to_compare(recorded, other)
-    timed = _clean(recorded, ours)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
-    timed_other = _clean(other, theirs)
-    verdict = same_program(recorded, other, *_same_numbers(recorded, ours, other, theirs))
+    repeated, repeating = _steps_to_compare(recorded, other)
+    timed = _clean(recorded, repeated)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
+    timed_other = _clean(other, repeating)
+    ours, theirs = _with_recorded_work(repeated, other, repeating)
+    verdict = same_program(recorded, other, *_same_numbers(recorded, repeated, other, repeating))
     notes = other.run_of(other.ranks[0]).replay
     config = notes.config if notes is not None else None
     times = Both(step_times(recorded), step_times(other))
@@ -344,7 +347,7 @@ def compare(
         events_never_recorded=notes.events_never_recorded if notes is not None else None,
         memory=_memory(recorded, other, notes),
         missing=list(notes.missing) if notes is not None else [],
-        missing_in_steps=missing_in(other, theirs, notes.missing) if notes is not None else [],
+        missing_in_steps=missing_in(other, repeating, notes.missing) if notes is not None else [],
         changes=changes(recorded, other, ours, theirs, tolerance, top),
         clock=config.clock if config is not None else None,
         speed=config.speed if config is not None else None,
@@ -460,6 +463,19 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
+
+
+def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tuple[Column, Column]:
+    """Leave out the steps of a replay whose kinds were not recorded, because their GPU times are estimates."""
+    if not np.array_equal(other.steps.recorded_step[repeating], repeated):
+        return repeated, repeating
+    rows = work_rows(other)
+    rows = rows[launch_steps(other)[rows] != NONE]
+    steps, duration_ns = launch_steps(other)[rows], other.device.duration_ns[rows]
+    is_recorded = np.isin(other.device.origin[rows], (Origin.EXACT, Origin.EQUIVALENT, Origin.PHASE))
+    whole_ns, recorded_ns = (np.bincount(steps, ns, len(other.steps)) for ns in (duration_ns, duration_ns * is_recorded))
+    matched = (recorded_ns >= MATCHED_STEP * whole_ns)[repeating]
+    return (repeated[matched], repeating[matched]) if matched.any() else (repeated, repeating)
 
 
 def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:

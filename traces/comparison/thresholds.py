@@ -67,6 +67,11 @@ MOST_OPS_OF_A_BATCH = _declare(
     "parts of an inference are batches if the longest part has at most this many times the ops of the shortest",
     "batches of one model differ in their data-dependent ops only",
 )
+MATCHED_STEP = _declare(
+    "MATCHED_STEP", 0.9, "share of the step's GPU time", CHOSEN,
+    "the GPU time of a replay is compared in the steps with at least this share of recorded times, or in all steps if none has",
+    "steps of the recorded kinds are usually matched to more than 95 %",
+)
 MUCH_IN_ONE_CALL = _declare(
     "MUCH_IN_ONE_CALL", 0.25, "share of idle time", CHOSEN,
     "a runtime function of the host is named as a cause of idle time if its calls cover at least this share",

@@ -22,7 +22,7 @@ from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rul
 from replayer.tensor.planning.call_arguments import CallArguments
 from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like
 from replayer.tensor.planning.mixed_devices import mixed_call, on_host
-from replayer.tensor.planning.shape_rules import RULES
+from replayer.tensor.planning.shape_rules import RULES, whole_loss
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, on_one_device
 from replayer.torch_types import TorchAny
 
@@ -42,7 +42,7 @@ def infer(
     results, kept = _run(func, meta_args, meta_kwargs), True
     if results is _ASKS_FOR_SIZES:
         results, kept = run_shape_rule(func, meta_args, meta_kwargs), False
-    outcome = _outcome(metas, results, arguments, device)
+    outcome = _outcome(metas, whole_loss(func, results, meta_args), arguments, device)
     reshaped = tuple(_reshaped(metas, arguments))
     writes = tuple(writes_of(func, args, kwargs))
     outputs = tuple(_new_shapes(outcome))

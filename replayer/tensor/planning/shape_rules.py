@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch._prims_common import suggest_memory_format
 
@@ -157,6 +158,21 @@ def _baddbmm(data: torch.Tensor, one: torch.Tensor, other: torch.Tensor, dtype: 
 
 def _like_data(grad: torch.Tensor, data: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(data)
+
+
+_REDUCED_IN_PLACE = frozenset({
+    aten.mse_loss.default, aten.smooth_l1_loss.default, aten.soft_margin_loss.default, aten.binary_cross_entropy.default,
+})  # fmt: skip
+
+
+def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchAny, ...]) -> TorchAny:
+    """Return a mean or sum of losses as a tensor that owns the memory of all losses.
+
+    The CUDA kernels (aten/src/ATen/native/Loss.cpp) compute one loss per element, and write the mean into the same block.
+    """
+    if func not in _REDUCED_IN_PLACE or result.dim():
+        return result
+    return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())
 
 
 RULES: dict[TorchAny, Callable[..., TorchAny]] = {

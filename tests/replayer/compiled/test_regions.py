@@ -83,9 +83,30 @@ with torch.no_grad():
     assert "aten::bmm" not in names
 
 
-def test_a_region_with_other_inputs_does_not_take_recorded_kernels(tmp_path: Path) -> None:
-    """GIVEN a recorded loop with batches of 16 WHEN the script's batch is 32 THEN its region runs op by op."""
+def test_a_region_with_other_inputs_takes_the_recorded_ops_at_the_new_sizes(tmp_path: Path) -> None:
+    """GIVEN a recorded loop with batches of 16 WHEN the script's batch is 32 THEN its region has the recorded ops with 32 rows,
+    and their times are scaled."""
     made = replay(recording(), tmp_path, batch=32)
+    strings, host = made.strings, made.host
+    ops = [[(strings[host.name[row]], strings[host.shapes[row]]) for row in call.launching] for call in region_calls(made)]
+    forward = [("aten::addmm", "4;32,8;8,4"), ("triton_poi_fused_relu_0", "32,4;32,4")]
+    assert ops == [forward, [("triton_poi_fused_1", "32,4;32,4"), ("aten::mm", "4,32;32,8")]] * 4
+    rows = [row for call in region_calls(made) for row in call.work]
+    assert set(made.device.origin[rows].tolist()) == {Origin.SCALED}
+
+
+def test_a_region_of_other_ops_does_not_take_recorded_kernels(tmp_path: Path) -> None:
+    """GIVEN a recorded region of a product and a ReLU WHEN the script's region is a softmax of another shape THEN its ops run
+    one by one."""
+    script = """
+import torch
+
+x = torch.ones({batch}, 8, device="cuda", requires_grad=True)
+compiled = torch.compile(lambda x: x.softmax(1))
+for _ in range(4):
+    compiled(x).mean().backward()
+"""
+    made = replay_script(script.format(batch=32), recording(), tmp_path)
     for _, is_backward, names in kernels_of(made):
         assert not set(names) & {"triton_poi_fused_relu_0", "triton_poi_fused_1"}, is_backward
     assert len(kernels_of(made)) == 8

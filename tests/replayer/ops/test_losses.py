@@ -63,3 +63,28 @@ def test_a_loss_without_gradients_starts_the_loss_phase(name: str) -> None:
         with torch.no_grad():
             LOSSES[name](x, target, target)
     assert calls == [1, 1]
+
+
+# The losses of 4 x 300 numbers need 4 800 bytes, which are 10 of the allocator's blocks of 512 bytes.
+KEPT_BYTES: dict[str, tuple[Callable[[Any, Any], Any], int, int]] = {
+    "mse_loss": (F.mse_loss, 4800, 5120),
+    "mse_loss of a broadcast target": (lambda x, y: torch.ops.aten.mse_loss(x, y[:1]), 4800, 5120),
+    "smooth_l1_loss": (F.smooth_l1_loss, 4800, 5120),
+    "soft_margin_loss": (F.soft_margin_loss, 4800, 5120),
+    "binary_cross_entropy": (lambda x, y: F.binary_cross_entropy(x.sigmoid(), y), 4800, 5120),
+    "l1_loss": (F.l1_loss, 4, 512),
+    "huber_loss": (F.huber_loss, 4, 512),
+}
+
+
+@pytest.mark.parametrize("name", KEPT_BYTES)
+def test_some_losses_keep_the_memory_of_the_losses_before_the_mean(name: str) -> None:
+    loss, storage_bytes, block_bytes = KEPT_BYTES[name]
+    trace = phase_recording({"forward": 2, "loss": 1, "backward": 3, "optimizer": 1})
+    gpu = VirtualGpu(trace, 0, FakeClock(), Log())  # type: ignore[arg-type]
+    state.start(lambda: gpu)
+    x, target = torch.ones(4, 300, device="cuda"), torch.ones(4, 300, device="cuda")
+    before_bytes = torch.cuda.memory_allocated()
+    mean = loss(x, target)
+    assert torch.cuda.memory_allocated() - before_bytes == block_bytes
+    assert mean.shape == () and mean.untyped_storage().nbytes() == storage_bytes

@@ -126,6 +126,22 @@ def test_times_come_from_clean_steps_and_kernels_from_profiled_steps() -> None:
     assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
 
 
+def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
+    """GIVEN a replay of 6 steps, of which 4 have kernels that are half as long as recorded WHEN these kernels are estimates
+    THEN the GPU time of the other 2 steps is compared, and that of all steps if no step has recorded times."""
+    recorded, replay = training(steps=2), training(steps=6)
+    replay.steps.recorded_step[:] = [0, 1] * 3
+    late = replay.device.start_ns >= replay.steps.start_ns[2]
+    replay.device.duration_ns[late] //= 2
+    replay.device.origin[:] = Origin.EXACT
+    assert compare(recorded, replay).gpu_busy.error == -0.5
+    replay.device.origin[late] = Origin.SCALED
+    assert compare(recorded, replay).gpu_busy.error == 0.0
+    assert compare(recorded, replay).steps_compared == Both(6, 6)
+    replay.device.origin[:] = Origin.SCALED
+    assert compare(recorded, replay).gpu_busy.error == -0.5
+
+
 def test_replayed_steps_with_the_numbers_of_profiled_steps_decide_sameness() -> None:
     # GIVEN a recording whose profile holds its steps 4 and 5, and a replay in which all steps but those have other ops
     recorded, replay = training(steps=6), training(steps=8)

@@ -337,6 +337,13 @@ def test_intervals_are_those_of_the_side_that_limits_the_pace() -> None:
     assert ms(pace_intervals(a_trace([(0, 2), (2, 5)]))) == [2, 3]
 
 
+def test_a_device_that_finishes_before_the_host_is_not_falling_behind() -> None:
+    """The kernel of each step ends 60, 40, 20 and 10 ms before the host ends the step."""
+    steps = [(0, 100), (100, 200), (200, 300), (300, 400)]
+    of = pace(a_trace(steps, [Work(1, 2, 40), Work(101, 102, 160), Work(201, 202, 280), Work(301, 302, 390)]))
+    assert of is not None and of.falls_behind_ns == 0
+
+
 def test_a_trace_without_steps_has_no_pace() -> None:
     assert pace(a_trace([])) is None
     assert device_windows(a_trace([], [Work(1, 2, 3), Work(1, 8, 9)]))[0].total_ns == 7 * MS

@@ -400,6 +400,19 @@ def test_annotations_of_libraries_are_used_as_phases() -> None:
     assert phases_of(*within) == [("other", 1), ("forward", 60), ("optimizer", 100)]
 
 
+def test_a_backward_pass_compiled_by_compiled_autograd_is_the_backward_phase() -> None:
+    events = [
+        op("Torch-Compiled Region: 0/0", 10, 20),
+        op("CompiledFunction", 11, 18, Sequence_number=1),
+        op("aten::addmm", 12, 5),
+        op("aten::ones_like", 32, 2),
+        op("Torch-Compiled Region: !0/1/0", 40, 20),
+        op("aten::mm", 45, 5),
+        range_("Optimizer.step#SGD.step", 75, 20),
+    ]
+    assert phases_of(*events) == [("other", 11), ("forward", 32), ("backward", 50), ("optimizer", 100)]
+
+
 @pytest.mark.parametrize("text", ["## forward:over_arch ##", "forward_hook", "## backward ##", "nccl:all_reduce", "", "[pl]"])
 def test_unknown_annotations_are_not_phases(text: str) -> None:
     assert phase_of_annotation(text) == ""

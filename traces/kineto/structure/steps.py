@@ -74,6 +74,7 @@ _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
 _MODULE = re.compile(r"nn\.Module: ")
 _REGION = re.compile(re.escape(REGION))
+_COMPILED_AUTOGRAD = re.compile(re.escape(REGION) + "!")  # the backward pass, compiled by `torch._dynamo.compiled_autograd`
 _BEFORE_ALL_NS = -(1 << 62)
 _TRAINING_KERNEL = re.compile(
     r".*(?:backward|_bwd|dgrad|wgrad|multi_tensor_apply|fused_?adam|fused_?sgd|(?:nccl|rccl).*(?:all_?reduce|reduce_?scatter))",
@@ -390,6 +391,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible &= ~see_through
     tops = np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.earlier_parent] == NONE))
     on_engine = ~on_main[tops] | strings.matching(host.name[tops], BACKWARD_NODE.match)
+    on_engine |= enclosing(host, strings.matching(host.name, _COMPILED_AUTOGRAD.match))[tops] != NONE
     copies = _copying_tops(tables, tops, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     on_cpu = _making_batches(host, tops[~on_engine], copies, _above(np.unique(tables.device.launch), host))
