@@ -60,6 +60,14 @@ def test_a_call_of_a_region_takes_the_kernels_of_the_recorded_call(tmp_path: Pat
     assert made.memory.bytes[within].tolist() == ([] if graphs else [512])
 
 
+def test_the_backend_cudagraphs_launches_the_recorded_graphs(tmp_path: Path) -> None:
+    script = SCRIPT.format(mode="default", batch=16).replace('mode="default"', 'backend="cudagraphs"')
+    made = replay_script(script, recording(graphs=True), tmp_path)
+    assert kernels_of(made) == [("0/0", False, FORWARD), ("0/0", True, BACKWARD)] * 4
+    launching = {made.strings[made.host.name[row]] for call in region_calls(made) for row in call.launching}
+    assert launching == {"cudaGraphLaunch"}
+
+
 def test_compiled_attention_has_the_kernel_that_cuda_chooses(tmp_path: Path) -> None:
     """GIVEN attention in half precision on an A100 WHEN a script compiles it THEN it is one flash attention, as in eager
     code."""
