@@ -313,6 +313,11 @@ def test_a_conversion_that_returns_its_input_starts_no_phase() -> None:
     assert phases_of(to, *cast, zero_grad, *forward) == [("other", 2), ("forward", 20), *expected[1:]]
 
 
+def test_marking_a_batch_for_the_allocator_starts_no_forward_pass() -> None:
+    load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
+    assert phases_of(op("aten::record_stream", 10, 2), load, op("aten::mm", 40, 5)) == [("loader", 30), ("forward", 100)]
+
+
 @pytest.mark.parametrize("category", ["user_annotation", "python_function"])
 def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
     """A GPT's forward pass begins with `torch.arange`, which outside of modules is no forward pass."""

@@ -82,6 +82,7 @@ _TRAINING_KERNEL = re.compile(
 )
 _TRAINING_CALL = re.compile(r"(?:nccl:|gloo:|c10d::)_?(?:all_?reduce|reduce_?scatter)", re.I)
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
+_ALLOCATOR_OPS = re.compile(r"aten::record_stream$")  # launch no GPU work, so replays do not contain them
 _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
@@ -383,7 +384,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
     # The launch of a CUDA graph counts as one op, because replaying a CUDA graph calls no ops.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
-    visible &= ~_returning_their_input(host, strings)
+    visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     # Ops inside torch.compile regions are examined, because a compiled optimizer step starts the phase "optimizer".
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
