@@ -44,6 +44,8 @@ def install(torch_module: ModuleType) -> None:
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
     when_imported("torch._dynamo.backends.cudagraphs", _replace_cudagraphs)
     when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=compile_graph))
+    aot_compile = refusal("torch._inductor.aot_compile", "use torch.compile, or compile for the CPU")
+    when_imported("torch._inductor", lambda module: patch(module, aot_compile=aot_compile))
     for name in _IMPORTED:
         if not hasattr(torch_module._C, name):
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})

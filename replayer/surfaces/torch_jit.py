@@ -16,7 +16,7 @@ import torch
 
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
-from replayer.tensor.tensor_meta import BACKEND
+from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -42,6 +42,8 @@ def install(torch_module: ModuleType) -> None:
         VirtualTensor.__torch_dispatch__ = staticmethod(noted)
         try:
             return trace(*args, **kwargs)
+        except RuntimeError as error:
+            raise in_words_of_cuda(error) from None
         finally:
             VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 

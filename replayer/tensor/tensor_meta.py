@@ -19,6 +19,7 @@ from traces.model.layouts import Shape
 
 BACKEND = "lazy"  # in C++; scripts see "cuda" (tensor.py)
 OURS = ("cuda", BACKEND)  # device types of a virtual GPU
+_PRINTED_TYPE = re.compile(rf"\b{BACKEND.capitalize()}(\w+Type\{{)")  # in a tensor that C++ prints
 _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(\w+)Type\b")
 # Errors for a device's missing kernel. PyTorch raises other NotImplementedErrors on every device.
 LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors)|Meta tensors|meta kernel", re.IGNORECASE)
@@ -30,7 +31,8 @@ LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 def words_of_cuda(text: str) -> str:
     """Replace the names of "lazy" devices and tensors in PyTorch's error message by CUDA's names."""
-    text = _DEVICE_NAME.sub("cuda", _TYPE_NAME.sub(r"torch.cuda.\1Tensor", text))
+    text = _TYPE_NAME.sub(r"torch.cuda.\1Tensor", _PRINTED_TYPE.sub(r"CUDA\1", text))
+    text = _DEVICE_NAME.sub("cuda", text)
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
 
 

@@ -39,6 +39,8 @@ _NAMES = {
     "_ctc_loss_backward": "ctc_loss_backward_gpu",
     "index_reduce": "index_reduce_cuda",
     "index_reduce_": "index_reduce_cuda",
+    "put": "put_",
+    "put_": "put_",
 }
 _ADVICE = " does not have a deterministic implementation, but you set 'torch.use_deterministic_algorithms(True{})'. "
 
@@ -55,10 +57,6 @@ def _histc(data: torch.Tensor, *_: object) -> str:
     return "_histc_cuda with floating point input" if data.is_floating_point() else ""
 
 
-def _put(_data: object, _index: object, _source: object, accumulate: bool = False) -> str:
-    return "" if accumulate else "put_"
-
-
 def _scatter_reduce(_data: object, _dim: object, _index: object, _source: object, reduce: str, **_: object) -> str:
     return "scatter_reduce_cuda_prod_" if reduce == "prod" else ""
 
@@ -72,8 +70,6 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
     "nanmedian": _median,
     "bincount": _bincount,
     "histc": _histc,
-    "put": _put,
-    "put_": _put,
     "_embedding_bag_backward": lambda *args: _embedding_bag_backward(args[8]),
     "_embedding_bag_dense_backward": lambda *args: _embedding_bag_backward(args[7]),
     "scatter_reduce": _scatter_reduce,

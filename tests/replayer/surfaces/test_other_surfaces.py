@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import io
 import pickle
 import runpy
@@ -15,6 +16,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from replayer.errors import NotEmulated
 from tests.replayer.fake_gpu import GIB, use
 from traces.model.machine import Machine
 from traces.script.patching import temporarily_set
@@ -284,3 +286,18 @@ def test_the_untyped_storage_method_of_the_class_accepts_virtual_tensors() -> No
     tensor, on_host = torch.ones(3, device="cuda"), torch.ones(3)
     assert torch.Tensor.untyped_storage(tensor).data_ptr() == tensor.data_ptr()
     assert torch.Tensor.untyped_storage(on_host).data_ptr() == on_host.data_ptr()
+
+
+def test_a_tensor_in_an_error_of_the_tracer_has_a_type_of_cuda() -> None:
+    use()
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match=r"\[ CUDAFloatType\{3\} \]"):
+        warnings.simplefilter("ignore")  # torch.jit is deprecated
+        torch.jit.trace(lambda x: x * weight, (torch.ones(3, device="cuda"),))
+
+
+def test_compiling_ahead_of_time_names_the_call() -> None:
+    use()
+    inductor = importlib.import_module("torch._inductor")
+    with pytest.raises(NotEmulated, match=r"^torch\._inductor\.aot_compile is not emulated"):
+        inductor.aot_compile(None, ())

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Dtypes that CUDA kernels refuse, and how tensors are printed. Runs in the warm interpreter."""
+"""Dtypes and arguments that CUDA kernels refuse, and how tensors are printed. Runs in the warm interpreter."""
 
 from __future__ import annotations
 
@@ -287,3 +287,11 @@ def test_svd_accepts_the_drivers_of_cusolver() -> None:
     assert left.shape == (3, 3) and values.shape == (2,)
     _, values, _ = FORMS[torch.ops.aten._linalg_svd.default](torch.ones(3, 2), driver="gesvd")
     assert values[0].item() == pytest.approx(6**0.5)
+
+
+def test_put_is_not_deterministic_with_or_without_accumulation() -> None:
+    use()
+    torch.use_deterministic_algorithms(True)
+    for accumulate in (True, False):
+        with pytest.raises(RuntimeError, match=r"^put_ does not have a deterministic implementation"):
+            on_gpu(3).put_(on_gpu(1, dtype=INT64), on_gpu(1), accumulate=accumulate)
