@@ -3,7 +3,7 @@
     python benchmarks/import_speed.py RECORDING.json.gz [--copies 9] [--keep big.json]
 
 The large file repeats the events of a recording. Each copy is later than the copy before and has its own ids and step numbers.
-Each figure is the median of three child processes.
+Child processes take turns, and each figure is the median of five of them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import gzip
 import json
 import multiprocessing
+import os
 import re
 import statistics
 import subprocess
@@ -20,7 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-RUNS = 3
+RUNS = 5
 _IDS = ("correlation", "External id", "external id", "Ev Idx", "Sequence number")
 _STEP = re.compile(r"^(ProfilerStep#)(\d+)$")
 _CHILD = """
@@ -32,6 +33,8 @@ print(spent.ru_utime + spent.ru_stime, spent.ru_maxrss * (1 if sys.platform == "
 _LOAD = "import json\nwith open({path!r}) as file: held = json.load(file)"
 _READ = "from pathlib import Path\nfrom traces.kineto import read_kineto\nheld = read_kineto(Path({path!r}))"
 _SAVE = _READ + "\nfrom traces.format.trace_file import save\nsave(held, Path({path!r} + '.msgpack'))"
+
+_KINDS = {"json.load": _LOAD, "read": _READ, "trace import": _SAVE}
 
 
 def repeated(document: dict[str, Any], copies: int) -> dict[str, Any]:
@@ -72,12 +75,18 @@ def _number(event: dict[str, Any], key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def measured(what: str) -> tuple[float, float]:
-    """Return the median CPU seconds and peak bytes of child processes."""
-    child = [sys.executable, "-c", _CHILD.format(what=what)]
-    ran = [subprocess.run(child, capture_output=True, text=True, check=True) for _ in range(RUNS)]
-    seconds, peaks = zip(*(map(float, one.stdout.split()) for one in ran), strict=True)
-    return statistics.median(seconds), statistics.median(peaks)
+def measured(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """Return the CPU seconds and peak bytes of the child processes of each kind."""
+    # Python writes compiled modules even if the caller turned that off, because users compile our modules only once.
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in _KINDS}
+    for _ in range(RUNS):
+        for name, what in _KINDS.items():
+            child = [sys.executable, "-c", _CHILD.format(what=what.format(path=str(path)))]
+            ran = subprocess.run(child, capture_output=True, text=True, check=True, env=environment)
+            seconds, peak_bytes = map(float, ran.stdout.split())
+            found[name].append((seconds, peak_bytes))
+    return found
 
 
 def main() -> None:
@@ -93,10 +102,11 @@ def main() -> None:
         writer.start()
         writer.join()
         print(f"{path.stat().st_size / 1e6:.0f} MB, {asked.copies} copies of {asked.recording.name}")
-        reference = measured(_LOAD.format(path=str(path)))
-        for name, what in (("json.load", _LOAD), ("read", _READ), ("trace import", _SAVE)):
-            seconds, peak = reference if what is _LOAD else measured(what.format(path=str(path)))
-            print(f"{name:14}{seconds:7.2f} s {seconds / reference[0]:6.2f} times json.load   {peak / 2**20:7.0f} MiB")
+        found = measured(path)
+        for name, runs in found.items():
+            seconds, peaks = (statistics.median(values) for values in zip(*runs, strict=True))
+            ratio = statistics.median(own / load for (own, _), (load, _) in zip(runs, found["json.load"], strict=True))
+            print(f"{name:14}{seconds:7.2f} s {ratio:6.2f} times json.load   {peaks / 2**20:7.0f} MiB")
 
 
 if __name__ == "__main__":

@@ -40,10 +40,7 @@ def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
-    depths: list[int] = []
-    for enclosing in parent.tolist():
-        depths.append(depths[enclosing] + 1 if enclosing >= 0 else 0)
-    depth = np.array(depths, np.int64)
+    depth = _depths(parent)
     if (np.diff(depth) > 1).any() or (_parents(depth) != parent).any():
         return None
     opens, closes = _brackets(depth)
@@ -67,6 +64,15 @@ def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
     parent = _parents(depth)
     parent[parent >= 0] += first_row
     return {"parent": parent.astype(np.int32), "start_ns": start_ns, "duration_ns": times[closes] - start_ns}
+
+
+def _depths(parent: Ints) -> Ints:
+    """Count the ancestors of each op. Each round doubles the distance to the ancestor that `above` names."""
+    above, depth = parent.copy(), (parent >= 0).astype(np.int64)
+    while len(rows := np.flatnonzero(above >= 0)):
+        depth[rows] += depth[above[rows]]
+        above[rows] = above[above[rows]]
+    return depth
 
 
 def _parents(depth: Ints) -> Ints:

@@ -17,7 +17,7 @@ from traces.chrome.export_notes import HEADER_KEY, PAIR_KEY, ExportNotes
 from traces.combining.merge import merge_ranks
 from traces.combining.profiler_cycles import cycles_of, joined_cycles
 from traces.kineto.reading.eras import DEVICE_CATEGORIES, TORCH_OF_ERA, TsUnit, era
-from traces.kineto.reading.event_rows import QUEUE, CategoryEvents
+from traces.kineto.reading.event_rows import QUEUE, CategoryEvents, as_list
 from traces.kineto.reading.groups import Groups, Piece
 from traces.kineto.reading.sources import Source
 from traces.kineto.reading.text import Document, parse_all
@@ -234,7 +234,7 @@ def _read_rank(
         clock = replace(clock, epochal=False)
     kinds = groups.categories
     first = next(iter(groups.complete.values()), CategoryEvents(""))
-    fractional = any(isinstance(stamp, float) for stamp in first.column("ts")[:8])
+    fractional = any(isinstance(stamp, float) for stamp in as_list(first.column("ts")[:8]))
     the_era = era(bare, header, kinds, clock, fractional)
     dependent_launch = has_dependent_launch(properties_of(header), is_of_amd(header))
     streams = _stream_numbers(groups) if is_of_amd(header) else ""
@@ -282,7 +282,7 @@ def _stream_numbers(groups: Groups) -> str:
     work = [rows for category, rows in groups.complete.items() if DEVICE_CATEGORIES.get(category) == DeviceKind.KERNEL]
     if not any(len(rows) for rows in work):
         return ""
-    return STREAMS if any(queue != NONE for rows in work for queue in rows.column(QUEUE)) else QUEUES
+    return STREAMS if any(queue != NONE for rows in work for queue in as_list(rows.column(QUEUE))) else QUEUES
 
 
 def _machine(header: ProfilerJson, torch: str, distributed: ProfilerJson) -> Machine:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.traces.kineto.test_eras import kernel, op, training_step
 from traces.kineto import read_kineto_bytes
-from traces.kineto.reading import pieces
-from traces.kineto.reading.event_rows import CategoryEvents, taken
+from traces.kineto.reading import event_rows, pieces
+from traces.kineto.reading.event_rows import CategoryEvents, as_list, taken
 from traces.kineto.reading.text import parse
 from traces.model.trace import TABLES, Trace
 
@@ -137,6 +137,42 @@ def test_taking_a_column_frees_only_that_column() -> None:
     for stream in (7, 9):
         event = {"name": "k", "pid": 0, "tid": 1, "ts": 3, "dur": 4, "args": {"stream": stream}}
         rows.pieces.append(taken("kernel", [event]))
-    assert rows.take("stream") == [7, 9]
+    assert as_list(rows.take("stream")) == [7, 9]
     assert rows.column("stream") == []
-    assert rows.column("dur") == [4, 4]
+    assert as_list(rows.column("dur")) == [4, 4]
+
+
+odd = (
+    st.integers(-3, 99)
+    | st.floats(0, 99)
+    | st.sampled_from([1 << 53, 1 << 62, 1 << 63, (1 << 64) - 1, 1e30, "7", "x", None, [], [3]])
+)
+
+
+@st.composite
+def columns_with_odd_values(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Calls and kernels; in one field or argument, some have odd values."""
+    made = [op("aten::add", 1, 90)]
+    for number in range(draw(st.integers(1, 8))):
+        place = {"device": 0, "stream": 7, "correlation": number, "bytes": 5}
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "pid": 1, "tid": 1}
+        made.append(call | {"ts": 10 * number + 2, "dur": 3, "args": {"correlation": number}})
+        copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy", "pid": 0, "tid": 7, "args": place}
+        made.append(copy | {"ts": 10 * number + 4, "dur": 5.5})
+    key = draw(st.sampled_from(["ts", "dur", "pid", "tid", "device", "stream", "bytes", "correlation", "External id"]))
+    for event in made:
+        inside = event if key in event else event.get("args", {})
+        if draw(st.booleans()):
+            inside[key] = draw(odd)
+    return made
+
+
+@given(columns_with_odd_values())
+def test_arrays_of_chunks_equal_columns_converted_as_a_whole(made: list[dict[str, Any]]) -> None:
+    text = orjson.dumps({"traceEvents": made})
+    with in_pieces_of(1):
+        arrays = read_kineto_bytes(text)
+    with patch.object(event_rows, "as_array", lambda values, dtype=None: values):
+        whole = read_kineto_bytes(text)
+    assert arrays.problems == whole.problems
+    assert columns_of(arrays) == columns_of(whole)

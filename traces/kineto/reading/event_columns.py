@@ -12,6 +12,7 @@ Note [Trust, then mend]
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, repeat
 from operator import itemgetter
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from traces.kineto.reading.eras import TsUnit, microseconds_as_ns
-from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents
+from traces.kineto.reading.event_rows import FIELDS, MISSING, CategoryEvents, Values, as_list
 from traces.model.trace import NONE, Column, Strings
 from traces.names.profiler_json import ProfilerJson
 
@@ -44,7 +45,7 @@ class Names:
         self.strings = strings
         self._ids: dict[str, int] = {}
 
-    def ids(self, texts: list[str]) -> Column:
+    def ids(self, texts: Sequence[str]) -> Column:
         for text in dict.fromkeys(texts):
             if text not in self._ids:
                 if type(text) is not str:
@@ -65,7 +66,13 @@ class Threads:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def rows(self, pids: list[Any], tids: list[Any]) -> Column:
+    def rows(self, pids: Values, tids: Values) -> Column:
+        if isinstance(pids, np.ndarray) and isinstance(tids, np.ndarray):
+            changes = np.flatnonzero((np.diff(pids) != 0) | (np.diff(tids) != 0)) + 1
+            firsts = np.append(0, changes) if len(pids) else changes
+            rows = self.rows(pids[firsts].tolist(), tids[firsts].tolist())
+            return np.repeat(rows, np.diff(firsts, append=len(pids)))
+        pids, tids = as_list(pids), as_list(tids)
         if len(set(pids)) == 1:
             row_of_tid = {tid: self.row(pids[0], tid) for tid in dict.fromkeys(tids)}
             return np.fromiter(map(row_of_tid.__getitem__, tids), "i4", len(tids))
@@ -100,11 +107,11 @@ class EventColumns:
     """Stores the fields and arguments of complete events ("ph": "X") as columns."""
 
     names: Column
-    pids: list[Any]
-    tids: list[Any]
+    pids: Values
+    tids: Values
     start_ns: Column
     duration_ns: Column
-    args: dict[str, list[Any]]
+    args: dict[str, Values]
     defaults: ProfilerJson
 
     def __len__(self) -> int:
@@ -119,7 +126,8 @@ class EventColumns:
         try:
             return _whole_exactly(values, "i8")
         except _TROUBLE:
-            return _whole([value & _ID_BITS if type(value) is int else value for value in values], self.defaults[key], "i8")
+            cut = [value & _ID_BITS if type(value) is int else value for value in as_list(values)]
+            return _whole(cut, self.defaults[key], "i8")
 
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
@@ -132,23 +140,24 @@ def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[st
     try:
         columns = _read(fields, clock, names, problems)
     except _TROUBLE:
-        events = ({k: v for k, v in zip(FIELDS, row, strict=True) if v is not MISSING} for row in zip(*fields, strict=True))
+        listed = zip(*map(as_list, fields), strict=True)
+        events = ({k: v for k, v in zip(FIELDS, row, strict=True) if v is not MISSING} for row in listed)
         mended = [_mended(event, clock, problems) for event in events]
         kept = [event for event in mended if event]
         columns = _read([[event[key] for event in kept] for key in FIELDS], clock, names, problems)
-        args = {key: list(compress(column, mended)) for key, column in args.items()}
+        args = {key: list(compress(as_list(column), mended)) for key, column in args.items()}
     return replace(columns, args=args, defaults=rows.defaults)
 
 
-def _read(fields: list[list[Any]], clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
+def _read(fields: Sequence[Values], clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
     texts, pids, tids, stamps, durations = fields
-    if not set(map(type, pids)) | set(map(type, tids)) <= {int, str}:
+    if any(not isinstance(ids, np.ndarray) and not set(map(type, ids)) <= {int, str} for ids in (pids, tids)):
         raise _Odd
     starts_ns = clock.start_ns(_checked(stamps, clock))
-    return EventColumns(names.ids(texts), pids, tids, starts_ns, _durations_ns(_numbers(durations), problems), {}, {})
+    return EventColumns(names.ids(as_list(texts)), pids, tids, starts_ns, _durations_ns(_numbers(durations), problems), {}, {})
 
 
-def _checked(values: list[Any], clock: TsUnit) -> Column:
+def _checked(values: Values, clock: TsUnit) -> Column:
     stamps = _numbers(values)
     if len(stamps) and (stamps.max() > clock.latest or stamps.min() < (1 if clock.epochal else -clock.latest)):
         raise _Odd
@@ -178,24 +187,24 @@ def numbers(args: list[ProfilerJson], key: str, default: int, dtype: str = "i8")
     return _whole(list(map(dict.get, args, repeat(key), repeat(default))), default, dtype)
 
 
-def _whole_exactly(values: list[Any], dtype: str) -> Column:
+def _whole_exactly(values: Values, dtype: str) -> Column:
     column = np.array(values, dtype=dtype)
     if column.ndim != 1:
         raise _Odd
     return column
 
 
-def _whole(values: list[Any], default: int, dtype: str) -> Column:
+def _whole(values: Values, default: int, dtype: str) -> Column:
     try:
         return _whole_exactly(values, dtype)
     except (_Odd, TypeError, ValueError, OverflowError):
         limit = np.iinfo(dtype)
-        whole = (_number(value, default) for value in values)
+        whole = (_number(value, default) for value in as_list(values))
         return np.array([v if limit.min <= v <= limit.max else default for v in whole], dtype=dtype)
 
 
-def _numbers(values: list[Any]) -> Column:
-    column = np.array(values) if values else np.empty(0, "i8")
+def _numbers(values: Values) -> Column:
+    column = np.asarray(values) if len(values) else np.empty(0, "i8")
     if column.dtype.kind not in "if" or column.ndim != 1 or not np.isfinite(column).all():
         raise _Odd
     return column

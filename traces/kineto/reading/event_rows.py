@@ -8,6 +8,11 @@ Note [Take, then drop]
     A parsed recording consists of millions of small objects, and a second pass over them takes as long as parsing. The importer
     therefore copies the fields of each parsed piece while the piece is in the processor's cache. The event objects are freed
     afterwards.
+
+Note [Arrays of pieces]
+    Numbers of a piece are converted to arrays at once, because Python's integers take five times the memory. A column whose
+    pieces are not all arrays is converted as a whole, with a repair of each invalid value (Note [Trust, then mend] in
+    traces/kineto/reading/event_columns.py).
 """
 
 from __future__ import annotations
@@ -17,13 +22,16 @@ from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any
 
+import numpy as np
+
 from traces.kineto.reading.eras import DEVICE_CATEGORIES, HOST_CATEGORIES
 from traces.kineto.spans.shapes import NO_SHAPES, json_rows, keys_of, layouts_of
-from traces.model.trace import NONE, HostKind
+from traces.model.trace import NONE, Column, HostKind
 from traces.names.launch_configs import CONFIG_ARGS
 from traces.names.profiler_json import ProfilerJson
 
-Taken = list[tuple[Any, ...]]
+Values = Sequence[Any] | Column
+Taken = list[Values]
 
 FIELDS = ("name", "pid", "tid", "ts", "dur")
 ABSENT = -(1 << 40)
@@ -66,6 +74,7 @@ _ARGS: dict[str, ProfilerJson] = (
 _NO_ARGS: ProfilerJson = {}
 _COMMS = ("record_param_comms", "nccl:", "gloo:", "ucc:", "mpi:", "xccl:")
 _TAKE = itemgetter(*FIELDS, "args")
+_NUMERIC = (np.dtype("i8"), np.dtype("f8"))
 
 
 class CategoryEvents:
@@ -78,11 +87,16 @@ class CategoryEvents:
     def __len__(self) -> int:
         return sum(len(piece[0]) for piece in self.pieces)
 
-    def column(self, key: str) -> list[Any]:
+    def column(self, key: str) -> Values:
+        """Return a column as an array if each of its pieces is an array, otherwise as a list."""
         place = (*FIELDS, *self.defaults).index(key)
-        return list(chain.from_iterable(piece[place] for piece in self.pieces))
+        parts = [piece[place] for piece in self.pieces]
+        arrays = [part for part in parts if isinstance(part, np.ndarray)]
+        if arrays and len(arrays) == len(parts):
+            return np.concatenate(arrays)
+        return list(chain.from_iterable(as_list(part) for part in parts))
 
-    def take(self, key: str) -> list[Any]:
+    def take(self, key: str) -> Values:
         """Return a column and free its memory."""
         column = self.column(key)
         place = (*FIELDS, *self.defaults).index(key)
@@ -93,14 +107,15 @@ class CategoryEvents:
 
 def taken(category: str, events: list[ProfilerJson]) -> Taken:
     try:
-        *fields, args = zip(*map(_TAKE, events), strict=True)
-        names = _shared(fields[0])
-        return [names, *fields[1:], *_args_of_category(category, names, args)]
+        names, pids, tids, stamps, durations, args = zip(*map(_TAKE, events), strict=True)
+        names = _shared(names)
+        fields = [names, _as_ids(pids), _as_ids(tids), as_array(stamps), as_array(durations)]
+        return [*fields, *_args_of_category(category, names, args)]
     except (KeyError, TypeError):
-        fields = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
-        texts = [name if isinstance(name, str) else "" for name in fields[0]]
+        rows = list(zip(*([event.get(key, MISSING) for key in FIELDS] for event in events), strict=True))
+        texts = [name if isinstance(name, str) else "" for name in rows[0]]
         kept = [event.get("args") for event in events]
-        return [*fields, *_args_of_category(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
+        return [*rows, *_args_of_category(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
 
 
 def _args_of_category(category: str, names: Sequence[str], args: Sequence[ProfilerJson]) -> Taken:
@@ -115,8 +130,27 @@ def _args_of_category(category: str, names: Sequence[str], args: Sequence[Profil
         elif key == CONFIG:
             columns.append(_shared(_configs(args)))
         else:
-            columns.append(tuple(map(dict.get, args, repeat(key), repeat(default))))
+            values = tuple(map(dict.get, args, repeat(key), repeat(default)))
+            columns.append(as_array(values, "i8") if type(default) is int else values)
     return columns
+
+
+def as_array(values: Sequence[Any], dtype: str | None = None) -> Values:
+    """Convert numbers to an array of int64 or float64. Return other values unchanged."""
+    # see Note [Arrays of pieces]
+    try:
+        column = np.array(values, dtype)
+    except (TypeError, ValueError, OverflowError):
+        return values
+    return column if column.ndim == 1 and column.dtype in _NUMERIC else values
+
+
+def _as_ids(values: Sequence[Any]) -> Values:
+    return as_array(values, "i8") if set(map(type, values)) == {int} else values
+
+
+def as_list(values: Values) -> Sequence[Any]:
+    return values.tolist() if isinstance(values, np.ndarray) else values
 
 
 def _configs(args: Sequence[ProfilerJson]) -> list[bytes]:

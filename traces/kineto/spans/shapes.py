@@ -36,7 +36,7 @@ class Shapes:
         self._rows: dict[tuple[bytes, int], int] = {}
         self._pairs: list[tuple[int, int]] = []
 
-    def ids(self, names: Column, keys: list[bytes]) -> tuple[Column, Column]:
+    def ids(self, names: Column, keys: Sequence[bytes]) -> tuple[Column, Column]:
         """Return each op's shapes and dtypes as indices into the string table, or NONE for unknown ones."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
@@ -64,7 +64,7 @@ class Shapes:
             self._pairs.append(pair)
         return row
 
-    def _leave_out_results(self, names: Column, keys: list[bytes], rows: Column) -> None:
+    def _leave_out_results(self, names: Column, keys: Sequence[bytes], rows: Column) -> None:
         writers = [index for index in np.unique(names).tolist() if may_write_into_arguments(self._strings[index])]
         at = np.flatnonzero(np.isin(names, writers))
         calls, first, which = np.unique(names[at] * np.int64(1 << 32) + rows[at], return_index=True, return_inverse=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from traces.kineto.reading.eras import (
     TsUnit,
     external_ids_are_ops,
 )
-from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES
+from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAPES, Values, as_list
 from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
 from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than
@@ -116,7 +117,7 @@ def _window_ns(groups: Groups) -> int:
     if WINDOW_CATEGORY not in groups.complete:
         return 0
     rows = groups.complete[WINDOW_CATEGORY]
-    lasted = [took for took in rows.column("dur") if type(took) in (int, float) and 0 < took < _LONGEST_WINDOW_US]
+    lasted = [took for took in as_list(rows.column("dur")) if type(took) in (int, float) and 0 < took < _LONGEST_WINDOW_US]
     return int(1000 * sum(lasted))
 
 
@@ -172,8 +173,8 @@ def _read_host(
             recorded, spans.start_ns, spans.duration_ns = notes.corrected(category, spans.start_ns, spans.duration_ns)
         op = named = correlation = np.full(len(read), NONE)
         if kind in (HostKind.OP, HostKind.ANNOTATION):
-            spans.shapes, spans.dtypes = shapes.ids(read.names, read.args[SHAPES])
-            spans.stack = _stacks(read.args["Call stack"], names.strings)
+            spans.shapes, spans.dtypes = shapes.ids(read.names, as_list(read.args[SHAPES]))
+            spans.stack = _stacks(as_list(read.args["Call stack"]), names.strings)
             spans.layout = np.array([names.strings.add(text) if text else NONE for text in read.args[LAYOUT]], "i4")
             spans.sequence = read.numbers("Sequence number")
             forward = read.numbers("Fwd thread id")
@@ -241,7 +242,7 @@ def _read_device(
                 start_ns=read.start_ns,
                 duration_ns=read.duration_ns,
                 bytes=read.numbers("bytes") if size else np.full(len(read), NONE),
-                config=_configs(read.args[CONFIG], names.strings),
+                config=_configs(as_list(read.args[CONFIG]), names.strings),
                 graph=_id(read.numbers("graph id")),
                 graph_node=_id(read.numbers("graph node id")),
             )
@@ -302,7 +303,7 @@ def _read_memory(events: list[ProfilerJson], clock: TsUnit, threads: cols.Thread
     return memory.take(np.argsort(memory.time_ns, kind="stable"))
 
 
-def _stacks(texts: list[Any], strings: Strings) -> Column:
+def _stacks(texts: Sequence[Any], strings: Strings) -> Column:
     given = [text if isinstance(text, str) else "" for text in texts]
     ids = {text: strings.add(shortened(text)) if text else NONE for text in dict.fromkeys(given)}
     return np.fromiter(map(ids.__getitem__, given), "i4", len(texts))
@@ -313,7 +314,7 @@ def shortened(stack: str) -> str:
     return ";".join(_FOLDERS.sub("", frame) for frame in stack.split(";"))
 
 
-def _configs(texts: list[bytes], strings: Strings) -> Column:
+def _configs(texts: Sequence[bytes], strings: Strings) -> Column:
     configs = {text: config_text(orjson.loads(b"[%b]" % text)) if text else "" for text in dict.fromkeys(texts)}
     ids = {text: strings.add(config) if config else NONE for text, config in configs.items()}
     return np.fromiter(map(ids.__getitem__, texts), "i4", len(texts))
@@ -324,7 +325,7 @@ def _id(numbers: Column) -> Column:
     return np.where(numbers > 0, numbers, NONE)
 
 
-def _with_fallback(column: Column, fallback: list[Any]) -> Column:
+def _with_fallback(column: Column, fallback: Values) -> Column:
     for row in np.flatnonzero(column == ABSENT).tolist():
         digits = _DIGITS.search(str(fallback[row]))
         column[row] = int(digits[0]) if digits and len(digits[0]) < 10 else 0
