@@ -42,7 +42,7 @@ from traces.figures.measure import (
     steady_steps,
     window_ns,
 )
-from traces.figures.pace import DEVICE, pace
+from traces.figures.pace import DEVICE, pace, pace_series, step_times
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.model.workload import InputTensor
 from traces.names.cards import UNKNOWN_CARD, card_of
@@ -157,7 +157,10 @@ class Predictor:
             memory_peak_bytes=self._peak_bytes,
             memory_bytes=device.total_memory_bytes if device else None,
             parallel=several,
-            notes=_notes(recorded, conditions, (several.peak_bytes if several else None) or self._peak_bytes, trace.devices),
+            notes=[
+                *_notes(recorded, conditions, (several.peak_bytes if several else None) or self._peak_bytes, trace.devices),
+                *([] if several else _of_varying_steps(recorded, trace)),
+            ],
             trace=trace,
         )
 
@@ -367,6 +370,18 @@ def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int
         both[1] += new
     ordered = sorted(sums.items(), key=lambda item: -item[1][1])
     return {key: PredictedTime(old / steps, new / steps) for key, (old, new) in ordered}
+
+
+def _of_varying_steps(recorded: Trace, predicted: Trace) -> list[str]:
+    found, rows = pace(recorded), steady_steps(recorded)
+    series = pace_series(step_times(predicted), rows)
+    if found is None or found.mean is None or found.noise is None or series is None:
+        return []
+    before_ns, after_ns = found.mean.pace_ns, float(series.interval_ns[series.rows].mean())
+    return [
+        f"the recorded steps vary by ±{found.noise:.1%}".replace("%", " %")
+        + f"; an average step takes {before_ns / 1e6:.1f} ms recorded, about {after_ns / 1e6:.1f} ms predicted"
+    ]
 
 
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:

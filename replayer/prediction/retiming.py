@@ -83,8 +83,8 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
     launched = active(index.launched_ns).tolist()
     recorded_end = trace.device.end_ns[work]
     new_end = np.zeros(len(work), dtype=np.int64)
-    waits = sorted({*zip(index.wait_start.tolist(), index.wait_end.tolist(), strict=True)})
-    wait_active = active(np.array([start for start, _ in waits], dtype=np.int64)).tolist()
+    waits = sorted({*zip(index.wait_start.tolist(), index.wait_end.tolist(), index.awaited.tolist(), strict=True)})
+    wait_active = active(np.array([start for start, _, _ in waits], dtype=np.int64)).tolist()
     waited, at = 0, 0
     ready: dict[tuple[int, int], int] = {}
     queues: dict[tuple[int, int], list[int]] = {}
@@ -120,12 +120,17 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
     return host
 
 
-def _wait(host: _HostTime, wait: tuple[int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column) -> int:
-    start_ns, end_ns = wait
+def _wait(
+    host: _HostTime, wait: tuple[int, int, int], active_ns: int, waited_ns: int, recorded_end: Column, new_end: Column
+) -> int:
+    start_ns, end_ns, awaited = wait
     begun_ns = active_ns + waited_ns
     ended_ns = begun_ns
     done = np.flatnonzero(recorded_end <= end_ns + WAIT_CAME_BACK_NS)
-    if len(done):
+    if awaited != NONE and awaited < len(recorded_end):
+        # A copy of pageable memory returns before the copy ends, when the data is in the driver's staging buffer.
+        ended_ns = max(begun_ns, int(new_end[awaited]) + end_ns - int(recorded_end[awaited]))
+    elif len(done):
         last = done[recorded_end[done].argmax()]
         after_ns = end_ns - int(recorded_end[last])
         if end_ns == start_ns:  # the device had finished before the host began to wait

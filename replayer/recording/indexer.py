@@ -141,12 +141,16 @@ class RecordingIndexer:
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
         # A GPU copy starts some time after its launch call. The replayed copy has the same delay.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
+        place_of = np.full(len(trace.device), NONE)
+        place_of[self.work] = np.arange(len(self.work))
+        awaited = [place_of[waits.work]]
         for calls, room_ns in self._launches():
             full = room_ns > host.start_ns[calls]
             starts.append(host.start_ns[calls[full]])
             ends.append(np.minimum(host.end_ns[calls[full]], room_ns[full]))
+            awaited.append(np.full(int(full.sum()), NONE))
         start, end = np.concatenate(starts), np.concatenate(ends)
-        self.wait_start, self.wait_end = start, np.maximum(start, end)
+        self.wait_start, self.wait_end, self.awaited = start, np.maximum(start, end), np.concatenate(awaited)
         self.blocked = Intervals(start[end > start], end[end > start])  # Overlapping waits of several threads count once.
 
     def _copying_calls(self) -> Column:

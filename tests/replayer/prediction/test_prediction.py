@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from replayer.cost_model.constants import TYPICAL_LATENCY_NS
 from replayer.cost_model.efficiency import peaks_of
 from replayer.prediction.batch_shapes import BatchShapes
 from replayer.prediction.conditions import Conditions, conditions_of
@@ -22,6 +23,7 @@ from replayer.recording.recorded_step import RecordedStep
 from tests.replayer.recordings import Op, make_recording
 from tests.traces.handmade import phase_grained, training
 from traces.format.trace_file import load, save
+from traces.kineto import read_kineto_bytes
 from traces.model.trace import NONE, Collectives, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.names.cards import card_of
@@ -303,6 +305,28 @@ def test_a_predicted_launch_that_blocks_counts_as_a_wait() -> None:
     assert longer.steps.duration_ns[0] > 1.3 * trace.steps.duration_ns[0]
     before, after = (RecordedRun.of(one).steps[0].segments["forward", 0].host_ns for one in (trace, longer))
     assert after == pytest.approx(before, rel=0.05)
+
+
+def test_a_copy_of_pageable_memory_waits_for_shorter_kernels() -> None:
+    """GIVEN a kernel of 100 us and a copy of 50 us whose call returns 10 us before the copy ends WHEN the kernel takes 10 us
+    THEN the copy starts its launch latency after its call, and the call returns 10 us before the copy ends."""
+
+    def event(cat: str, name: str, ts: int, dur: int, tid: int, **args: int) -> dict[str, object]:
+        return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
+
+    events = [
+        event("user_annotation", "ProfilerStep#1", 1_000, 200, 1),
+        event("cuda_runtime", "cudaLaunchKernel", 1_005, 2, 1, correlation=1),
+        event("kernel", "k", 1_010, 100, 7, device=0, stream=7, correlation=1),
+        event("cuda_runtime", "cudaMemcpyAsync", 1_020, 130, 1, correlation=2),
+        event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 1_110, 50, 7, device=0, stream=7, correlation=2),
+    ]
+    trace = read_kineto_bytes(json.dumps({"traceEvents": events}).encode())
+    durations_ns = np.where(trace.device.kind == DeviceKind.KERNEL, 10_000, trace.device.duration_ns)
+    shorter = Retiming(trace).at(durations_ns)
+    copy_end_ns = 20_000 + TYPICAL_LATENCY_NS + 50_000
+    assert (shorter.device.end_ns[1] - trace.steps.start_ns[0]) == copy_end_ns
+    assert trace.steps.duration_ns[0] - shorter.steps.duration_ns[0] == 150_000 - (copy_end_ns - 10_000)
 
 
 def test_a_sweep_reads_the_recording_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
