@@ -62,6 +62,7 @@ class CompiledFigures:
     breaks: tuple[GraphBreak, ...] = ()  # graph breaks in the compared steps
     graphs: tuple[CudaGraph, ...] = ()
     compilations: tuple[Compilation, ...] = ()  # anywhere in the recording
+    compiling_ns: int = 0  # mean time of compilations in a compared step
     region_share: float = 0.0  # compiled regions' fraction of the rank's GPU time
     fused_share: float = 0.0  # fused kernels' fraction of the rank's GPU time
     graph_share: float = 0.0  # CUDA graphs' fraction of the rank's GPU time
@@ -86,12 +87,14 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
     compiled = notes.compiled if notes is not None else None
     functions = compiled.functions if compiled is not None else {}
     regions = tuple(_region(trace, name, of, functions.get(name, "")) for name, of in by_name.items())
+    compiled_here = compilations(trace, rank)
     figures = CompiledFigures(
         regions,
         sum(region.recompilation > 0 for region in regions),
         graph_breaks(trace, calls, functions),
         cuda_graphs(trace, rank, steps),
-        compilations(trace, rank),
+        compiled_here,
+        _compiling_ns(trace, compiled_here, rank, steps),
         *_shares(trace, calls, rank, steps),
     )
     if compiled is None:
@@ -101,6 +104,12 @@ def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -
         figures, recompiles=recompiles, graph_breaks=compiled.graph_breaks, break_reasons=compiled.break_reasons,
         compile_ns=compiled.compile_ns, eager=compiled.eager,
     )  # fmt: skip
+
+
+def _compiling_ns(trace: Trace, found: tuple[Compilation, ...], rank: int, steps: Column | None) -> int:
+    rows = np.arange(len(trace.steps)) if steps is None else steps
+    numbers = trace.steps.number[rows[trace.steps.rank[rows] == rank]].tolist()
+    return sum(one.host_ns for one in found if one.step in numbers) // max(len(numbers), 1)
 
 
 def _shares(trace: Trace, calls: list[RegionCall], rank: int, steps: Column | None) -> tuple[float, float, float]:

@@ -37,9 +37,9 @@ Note [Steps of several kinds]
     intervals count.
 
 Note [What limits the pace]
-    If a host waits for the device in each step, host and device have the same interval. The limit is "device" if the device's
-    pace exceeds the host's pace by more than 2 %, or if GPU time fills at least 90 % of the pace. Otherwise the limit is
-    "host".
+    If a host waits for the device in each step, host and device have the same interval. The host runs ahead if the device's
+    pace exceeds the host's pace by more than 2 %, and if work is queued or running for at least 90 % of the steps. The limit is
+    "device" if the host runs ahead, or if GPU time fills at least 90 % of the pace. Otherwise the limit is "host".
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
     limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, the limit is
@@ -99,6 +99,7 @@ class StepTimes:
     end_ns: Column
     gpu_ns: dict[int, Column]
     busy_ns: dict[int, Column]  # how long the device was busy between `begin_ns` and `end_ns`, with work of any step
+    queued_ns: dict[int, Column]  # how long work was queued or running on the device in `device_interval_ns`
     has_others: dict[int, Column]  # whether work of no step, such as the backlog, ran between `begin_ns` and `end_ns`
     launches: dict[int, Column]  # whether the step launched work on the device or has CUDA events there
     data_wait_ns: Column  # see Note [Waits for data]
@@ -208,6 +209,7 @@ def step_times(trace: Trace) -> StepTimes:
         end_ns=end_ns,
         gpu_ns=gpu_ns,
         busy_ns=_busy_within(trace, work, begin_ns, end_ns),
+        queued_ns=_queued_ns(trace, work, completion_ns, interval_ns),
         has_others={device: others_ns.get(device, no_ns) > 0 for device in gpu_ns},
         launches=launches,
         data_wait_ns=_data_waits(trace, work, by_events),
@@ -308,7 +310,8 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
             mean_busy.append(float(busy_ns.sum() / np.where(measured, lasted_ns, mean_ns).sum()))
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
-    runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns
+    has_queue = slowest is not None and _always_queued(times, slowest.device, with_kernels)
+    runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns and has_queue
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean = None
     if noise is not None and noise >= MUCH_SPREAD:
@@ -328,9 +331,16 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         without_data_ns=median_per_step(chosen.without_data_ns[chosen.rows]) or 0,
         period=period_of(chosen.interval_ns[chosen.rows]),
         noise=noise,
-        falls_behind_ns=_falls_behind(times, slowest, pace_ns),
+        falls_behind_ns=_falls_behind(times, slowest, pace_ns) if has_queue else 0,
         mean=mean,
     )
+
+
+def _always_queued(times: StepTimes, device: int, rows: Column) -> bool:
+    if device not in times.queued_ns:  # without kernels, the queue is unknown
+        return True
+    mine = rows[times.launches[device][rows]]
+    return bool(times.queued_ns[device][mine].sum() >= ALWAYS_BUSY * times.device_interval_ns[device][mine].sum())
 
 
 def _limit(runs_ahead: bool, busy_share: float | None) -> str:
@@ -441,6 +451,23 @@ def _by_device(trace: Trace, rows: Column) -> dict[int, Column]:
     return {device: rows[of] for device, of in by_value(trace.device.device[rows]).items()}
 
 
+def _queued_since(trace: Trace) -> Column:
+    launched_ns = np.where(backlog(trace), trace.steps.start_ns.min(initial=0), launch_time_ns(trace))
+    return np.asarray(np.minimum(launched_ns, trace.device.start_ns))
+
+
+def _queued_ns(
+    trace: Trace, work: Column, completion_ns: dict[int, Column], interval_ns: dict[int, Column]
+) -> dict[int, Column]:
+    found, since_ns = {}, _queued_since(trace)
+    for device, own in _by_device(trace, work).items():
+        if device in completion_ns:
+            end_ns = completion_ns[device]
+            begin_ns = end_ns - np.maximum(interval_ns[device], 0)
+            found[device] = Intervals(since_ns[own], trace.device.end_ns[own]).within(begin_ns, end_ns)
+    return found
+
+
 def _busy_within(trace: Trace, rows: Column, begin_ns: Column, end_ns: Column) -> dict[int, Column]:
     found, start_ns, end_of_work_ns = {}, trace.device.start_ns, trace.device.end_ns
     for device, own in _by_device(trace, rows).items():
@@ -459,8 +486,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         return found
     exposed_ns = phases.duration_ns[loads].copy()
     ranks = device_ranks(trace)[work]
-    launched_ns = np.where(backlog(trace), steps.start_ns.min(), launch_time_ns(trace))
-    launched_ns = np.minimum(launched_ns, trace.device.start_ns)[work]
+    launched_ns = _queued_since(trace)[work]
     end_ns = trace.device.end_ns[work]
     for of in grouped(ranks):
         queued = Intervals(launched_ns[of], end_ns[of])

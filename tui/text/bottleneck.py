@@ -60,6 +60,10 @@ def bottleneck_text(summary: Summary) -> str:
     loaded_ns = sum(calls.host_ns for calls in summary.analyses.long_launches if calls.reason == LOADED)
     if of.limit == "host" and pace.steps == 1 and of.gain_ns and loaded_ns >= of.gain_ns / 2:
         gained += f" Launch calls load kernels at first use for {time_text(loaded_ns)}, which a later step does not need."
+    compiled = summary.analyses.compiled
+    if of.limit == "host" and of.gain_ns and compiled is not None and compiled.compiling_ns >= of.gain_ns / 2:
+        took = time_text(compiled.compiling_ns)
+        gained += f" On average, compiling takes {took} of a step, which a later step does not need."
     return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.replayer.compiled.handmade_recording import Events, recording
@@ -91,6 +92,8 @@ def test_compilations_are_found_with_their_regions() -> None:
     events.op("backward._backward_impl (dynamo_timed)", 210, 40, [])
     figures = compiled_figures(events.trace())
     assert figures.compilations == (Compilation("0/1", False, 7, 90_000), Compilation("0/1", True, 7, 40_000))
+    assert figures.compiling_ns == 130_000
+    assert compiled_figures(events.trace(), 0, np.array([], np.int64)).compiling_ns == 0
 
 
 def test_a_further_compilation_of_a_function_is_a_recompilation() -> None:

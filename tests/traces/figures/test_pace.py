@@ -181,6 +181,19 @@ def test_the_pace_is_that_of_the_slowest_device_with_work_in_every_step() -> Non
     assert (of.device, of.device_ns, of.host_ns, of.limit) == (1, 12 * MS, 10 * MS, "device")
 
 
+def test_a_host_runs_ahead_only_if_work_is_queued_for_nearly_the_whole_step() -> None:
+    """The host needs 10 ms per step and the device 11 ms. In one trace the next kernel is launched while the last one runs. In
+    the other, the device has no work for 5 of 11 ms."""
+    steps = [(10 * step, 10 * step + 10) for step in range(4)]
+    queued = [Work(10 * step, 11 * step + 5, 11 * step + 11) for step in range(4)]
+    idle = [Work(11 * step + 5, 11 * step + 5, 11 * step + 11) for step in range(4)]
+    found = [pace(a_trace(steps, work)) for work in (queued, idle)]
+    assert [(of.device_ns, of.limit, of.falls_behind_ns) for of in found if of] == [
+        (11 * MS, "device", MS),
+        (11 * MS, "host", 0),
+    ]
+
+
 def test_the_pace_of_several_ranks_is_that_of_the_slowest() -> None:
     steps = [(0, 10), (0, 11), (10, 20), (11, 23), (20, 30), (23, 36)]
     of = pace(a_trace(steps, ranks=[0, 1] * 3, numbers=[0, 0, 1, 1, 2, 2]))

@@ -407,3 +407,5 @@ def test_launches_that_always_take_milliseconds_show_that_the_clocks_disagree(
 def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
     events = [of for at in range(4) for of in (call(at + 1, 10_000 * at), kernel(10_000 * at + 2001, 5, at + 1))]
     assert not imported(*events, call(9, 50_000), kernel(50_003, 5, 9)).problems
+    # The last kernel runs from 32,001 to 32,006 us. Another one is launched meanwhile, and starts 7 us later.
+    assert not imported(*events, call(9, 32_003), kernel(32_010, 5, 9)).problems

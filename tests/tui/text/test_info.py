@@ -13,6 +13,7 @@ from tests.tui.goldens import assert_golden
 from traces.analyses.idle import IdleCall
 from traces.analyses.launches import LOADED, LongLaunches
 from traces.analyses.stragglers import RankLateness, similar_ranks
+from traces.compiled.region_figures import CompiledFigures
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.pace import MeanStep
 from traces.figures.summary import summarize
@@ -193,6 +194,17 @@ def test_info_says_that_kernels_are_loaded_only_once() -> None:
         calls = [LongLaunches("cudaLaunchKernel", LOADED, 1, loaded_ns, loaded_ns)]
         text = bottleneck_text(replace(summary, analyses=replace(summary.analyses, long_launches=calls)))
         assert ("kernels at first use for" in text) == is_said
+
+
+def test_info_says_that_a_later_step_does_not_compile() -> None:
+    """GIVEN a step that waits for the host WHEN compiling takes half of the time to gain THEN the report says so."""
+    summary = summarize(training(steps=1, loader_us=1))
+    assert summary.bottleneck is not None and summary.bottleneck.gain_ns is not None
+    half_ns = summary.bottleneck.gain_ns // 2 + 1
+    for compiling_ns, is_said in ((half_ns, True), (half_ns - 2, False)):
+        compiled = CompiledFigures(compiling_ns=compiling_ns)
+        text = bottleneck_text(replace(summary, analyses=replace(summary.analyses, compiled=compiled)))
+        assert ("compiling takes" in text) == is_said
 
 
 def test_info_names_the_rank_that_the_others_wait_for() -> None:

@@ -55,8 +55,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
     """Return the number of kernels and copies that were launched while their GPU was idle.
 
-    Return 0 if fewer than LEAST_IDLE_LAUNCHES kernels and copies were launched on an idle GPU. Return 0 if the shortest time
-    from a kernel's launch to its start on the GPU is at most CLOCKS_APART_NS.
+    Return 0 if fewer than LEAST_IDLE_LAUNCHES kernels and copies were launched on an idle GPU. Return 0 if any kernel or copy
+    starts at most CLOCKS_APART_NS after its launch, because a wrong clock would delay all of them.
 
     Args:
         call_end_ns: the end time of each host span
@@ -64,13 +64,13 @@ def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]
-    late_ns: list[Column] = []
+    idle_launches = 0
     for own in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(device)) + 1):
         done_ns = np.maximum.accumulate(spans.end_ns[rows[own]])[:-1]
-        idle = own[1:][done_ns <= launched_ns[own[1:]]]
-        late_ns.append(spans.start_ns[rows[idle]] - launched_ns[idle])
-    found = np.concatenate(late_ns)
-    return len(found) if len(found) >= LEAST_IDLE_LAUNCHES and found.min() > CLOCKS_APART_NS else 0
+        idle_launches += int((done_ns <= launched_ns[own[1:]]).sum())
+    if idle_launches < LEAST_IDLE_LAUNCHES or (spans.start_ns[rows] - launched_ns).min() <= CLOCKS_APART_NS:
+        return 0
+    return idle_launches
 
 
 def longer_than(spans: DeviceSpans | HostSpans, window_ns: int) -> Column:
