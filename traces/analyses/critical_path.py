@@ -12,7 +12,9 @@ Note [Where a path begins and ends]
 Note [The walk]
     The walk goes backwards from the end of the step. Where the host waited for the device, the walk continues with the work
     that the host waited for. On the device, the walk continues with the event that ended last before the work began: earlier
-    work or the launch. Every nanosecond belongs to exactly one segment of one of these kinds:
+    work or the launch. If the device limits the pace (Note [What limits the pace] in `traces.figures.pace`), the launch counts
+    only if the device was idle. Otherwise the walk continues with the kernel that was running on another stream.
+    Every nanosecond belongs to exactly one segment of one of these kinds:
 
     kernel, copy, communication     the device worked
     launch                          between a launch and the work's start, with no earlier work on the device to wait for
@@ -31,7 +33,7 @@ from traces.analyses.idle import data_waits
 from traces.analyses.launches import launched_ns
 from traces.analyses.waits import host_waits
 from traces.figures.measure import device_ranks, launch_steps, profiled_steps
-from traces.figures.pace import StepTimes, pace_series, step_times
+from traces.figures.pace import DEVICE, StepTimes, pace_of, pace_series, step_times
 from traces.model.intervals import TimeWindows
 from traces.model.trace import NONE, DeviceKind, Trace
 
@@ -126,6 +128,8 @@ class _Walk:
         phases = trace.phases.take(trace.steps.rank[trace.phases.step] == rank)
         self.phases, self.phase_names = TimeWindows(phases.start_ns, phases.end_ns), phases.name
         self.last = self._completing(step)
+        found = pace_of(times, profiled_steps(trace), profiled_steps(trace))
+        self.device_limits = found is not None and found.limit == DEVICE
 
     def _completing(self, step: int) -> int:
         own = self.work[(launch_steps(self.trace)[self.work] == step) & (self.ends_ns == self.at_ns)]
@@ -173,8 +177,16 @@ class _Walk:
         if called_ns == NONE:
             self._host(self.begin_ns)
             return NONE
+        if self.device_limits and (running := self._running_at(start_ns, int(table.device[row]))) != NONE:
+            return running
         self._add(max(min(called_ns, start_ns), self.begin_ns), "launch", "", NONE)
         return NONE
+
+    def _running_at(self, time_ns: int, device: int) -> int:
+        table, rows = self.trace.device, self.work
+        runs = (table.device[rows] == device) & (table.start_ns[rows] < time_ns) & (self.ends_ns > time_ns)
+        rows = rows[runs & ~self.is_communication[rows]]
+        return int(rows[table.start_ns[rows].argmin()]) if len(rows) else NONE
 
     def _host(self, until_ns: int) -> None:
         until_ns = max(until_ns, self.begin_ns)

@@ -56,14 +56,27 @@ def test_the_critical_path_through_a_pageable_copy_includes_earlier_kernels() ->
 
 
 def test_the_critical_path_continues_on_the_stream_whose_work_ended_last() -> None:
-    """Stream 8 has a kernel from 10 to 400. Stream 7 has a kernel from 5 to 50 and, after an event, one from 405 to 450."""
+    """Stream 8 has a kernel from 10 to 400. Stream 7 has a kernel from 5 to 50 and, after an event, one from 405 to 450. The
+    GPU limits the pace, so the walk continues at 10 with the running kernel, not with the launch at 2."""
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(3)]
     trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 8, "b", 10, 400, 1), (0, 7, "c", 405, 450, 2)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[20 * US])
     path = critical_path(trace)
     assert path is not None
     told = [(segment.kind, (segment.end_ns - segment.start_ns) // US, segment.name) for segment in path.segments]
-    assert told == [("host", 2, ""), ("launch", 8, ""), ("kernel", 390, "b"), ("launch", 5, ""), ("kernel", 45, "c")]
+    first = [("host", 1, ""), ("launch", 4, ""), ("kernel", 5, "a")]
+    assert told == [*first, ("kernel", 390, "b"), ("launch", 5, ""), ("kernel", 45, "c")]
+
+
+def test_the_critical_path_continues_with_the_launch_if_the_host_limits_the_pace() -> None:
+    """The same as above, but the kernels on stream 8 take 5 us, and the GPU is idle from 50 to 405."""
+    calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 1, 400)]
+    trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 8, "b", 10, 15, 1), (0, 7, "c", 405, 450, 2)])
+    trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[450 * US])
+    path = critical_path(trace)
+    assert path is not None
+    told = [(segment.kind, (segment.end_ns - segment.start_ns) // US) for segment in path.segments]
+    assert told == [("host", 401), ("launch", 4), ("kernel", 45)]
 
 
 def test_the_host_by_phase() -> None:
