@@ -514,10 +514,18 @@ def _clean(trace: Trace, rows: Column) -> Column:
 def _problems(trace: Trace, beside: Trace) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
     # The profiler slows all steps of an imported profile, but only some steps of a recording made by `trace record`.
-    sources = [of.run_of(of.ranks[0]).source if of.ranks else "" for of in (trace, beside)]
+    sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)
     return texts
+
+
+def _paced_by(trace: Trace) -> str:
+    """Return the source of a recording. A replay has the host pace of its recording, so return the recording's source."""
+    recorded = trace.provenance.get("recorded")
+    if isinstance(recorded, dict):
+        return str(recorded.get("source"))
+    return trace.run_of(trace.ranks[0]).source if trace.ranks else ""
 
 
 def _bottleneck(trace: Trace, of: StepPace | None, analyses: Analyses, between_ranks: Communication | None) -> PaceLimit | None:

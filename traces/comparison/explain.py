@@ -245,7 +245,9 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: str) -> Reason:
-    calls = f"{change.recorded_count:g} -> {change.replayed_count:g} a step"
+    counts = change.recorded_count, change.replayed_count
+    calls = " -> ".join(f"{count:.{0 if float(count).is_integer() else 1}f}" for count in counts) + " a step"
+    calls += "" if all(float(count).is_integer() for count in counts) else " on average"
     before_ns, after_ns = change.recorded_ns or None, change.replayed_ns or None
     names = _names(change)
     is_kind = names[0] in KERNEL_KINDS  # a kind of kernel stands for the unknown op of a CUDA graph's kernel

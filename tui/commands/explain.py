@@ -7,7 +7,7 @@ import shlex
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
 from tui.outputs import json_text, show_text
-from tui.text.compiled import compilation_difference, compilation_notes
+from tui.text.compiled import compilation_difference, compilation_notes, compiling_sentences
 from tui.text.diff import reason_texts
 from tui.trace_names import load_trace
 
@@ -21,7 +21,8 @@ def run(first: str, second: str, json: bool) -> int:
     show_text(explanation.headline)
     if explanation.caution:
         show_text(explanation.caution)
-    for sentence in filter(None, [compilation_difference(comparison), *compilation_notes(comparison)]):
+    sentences = [compilation_difference(comparison), *compiling_sentences(comparison), *compilation_notes(comparison)]
+    for sentence in filter(None, sentences):
         show_text(sentence)
     for reason, text in zip(explanation.reasons, reason_texts(explanation.reasons), strict=True):
         show_text(f"{'    ' if reason.phase else '  '}{text}")

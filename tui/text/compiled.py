@@ -59,6 +59,21 @@ def compilation_difference(comparison: Comparison) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
+def compiling_sentences(comparison: Comparison) -> list[str]:
+    """Name the compared steps that contain compilations, if these explain at least half of the difference in the step time."""
+    both, before_ns, after_ns = comparison.compiled, comparison.steps.recorded_median_ns, comparison.steps.replayed_median_ns
+    if both is None or before_ns is None or after_ns is None:
+        return []
+    taken_ns = both.recorded.compiling_ns, both.replayed.compiling_ns
+    if 2 * abs(taken_ns[1] - taken_ns[0]) < abs(after_ns - before_ns):
+        return []
+    return [
+        f"On average, compiling takes {time_text(own_ns)} of a step of {trace}, which a later step does not need."
+        for trace, own_ns in zip("AB", taken_ns, strict=True)
+        if own_ns
+    ]
+
+
 def compilation_notes(comparison: Comparison) -> list[str]:
     both = comparison.compiled
     if both is None or not both.replayed.is_compiled:

@@ -409,3 +409,27 @@ def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
     assert not imported(*events, call(9, 50_000), kernel(50_003, 5, 9)).problems
     # The last kernel runs from 32,001 to 32,006 us. Another one is launched meanwhile, and starts 7 us later.
     assert not imported(*events, call(9, 32_003), kernel(32_010, 5, 9)).problems
+
+
+# --- files of other exporters
+
+
+def test_tasks_of_an_npu_are_device_work_with_launches_and_waits() -> None:
+    """torch_npu writes times as text, and no categories for tasks. An op launches a kernel, and the host waits for it."""
+
+    def event(name: str, ts: int, dur: int, **args: object) -> dict[str, object]:
+        return {"ph": "X", "name": name, "pid": 2, "tid": 3, "ts": str(ts), "dur": dur, "args": args}
+
+    op = event("aten::copy_", 100, 30) | {"pid": 1, "tid": 1, "cat": "cpu_op"}
+    call = event("AscendCL@aclnnInplaceCopy", 110, 10, connection_id=7) | {"pid": 1, "tid": 1}
+    wait = event("AscendCL@aclrtSynchronizeStream", 150, 385, connection_id=8) | {"pid": 1, "tid": 1}
+    stream = {"Physic Stream Id": 4}
+    kernel = event("inplace_copy", 500, 30, connection_id=7, **{"Task Type": "AI_VECTOR_CORE"}, **stream)
+    record = event("EVENT_RECORD", 531, 1, connection_id=9, **{"Task Type": "EVENT_RECORD"}, **stream)
+    copy = event("MemcopyAsync", 540, 5, **{"Task Type": "MEMCPY_ASYNC", "Stream Id": 4})
+    trace = read_kineto_bytes(orjson.dumps([op, call, wait, kernel, record, copy]))
+    assert trace.device.kind.tolist() == [DeviceKind.KERNEL, DeviceKind.SYNC, DeviceKind.MEMCPY]
+    assert trace.device.stream.tolist() == [4, 4, 4]
+    assert [trace.strings[trace.host.name[row]] for row in trace.device.launch[:1]] == ["AscendCL@aclnnInplaceCopy"]
+    waits = host_waits(trace, 0)
+    assert ((waits.start_ns // 1000).tolist(), (waits.end_ns // 1000).tolist()) == ([150], [530])

@@ -15,7 +15,14 @@ from traces.compiled.compilations import Compilation
 from traces.compiled.region_figures import compiled_figures
 from traces.model.trace import Trace
 from tui.formatting import Unit
-from tui.text.compiled import compilation_difference, compilation_notes, compiled_line, compiled_tables, graphs_line
+from tui.text.compiled import (
+    compilation_difference,
+    compilation_notes,
+    compiled_line,
+    compiled_tables,
+    compiling_sentences,
+    graphs_line,
+)
 from tui.text.diff import diff_text
 
 
@@ -43,6 +50,17 @@ def test_the_graph_breaks_of_a_replay_are_reported() -> None:
         "Compiled code: 2 graph breaks, 1 recompilation; tracing took 1.500 s on this host, in the first steps.",
         "1 compiled region could not be traced and ran eagerly: 4/0 (TypeError: no).",
     ]
+
+
+@pytest.mark.parametrize(("after_ns", "is_said"), [(220, True), (221, False)])
+def test_compiling_is_named_if_it_explains_half_of_the_difference(after_ns: int, is_said: bool) -> None:
+    """GIVEN a step of 100 ns and a longer one, of which compiling takes 60 ns."""
+    comparison = compare(recording(), recording())
+    assert comparison.compiled is not None
+    compiled = replace(comparison.compiled, replayed=replace(comparison.compiled.replayed, compiling_ns=60))
+    steps = replace(comparison.steps, recorded_median_ns=100, replayed_median_ns=after_ns)
+    said = ["On average, compiling takes 60 ns of a step of B, which a later step does not need."]
+    assert compiling_sentences(replace(comparison, compiled=compiled, steps=steps)) == (said if is_said else [])
 
 
 def graph_of(*kernels: str) -> Trace:

@@ -15,7 +15,7 @@ from typing import Any, Self
 from traces.chrome.counters import COUNTER
 from traces.kineto.reading.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
 from traces.kineto.reading.event_rows import CategoryEvents, Taken, taken
-from traces.kineto.reading.odd_events import category_of, paired
+from traces.kineto.reading.odd_events import categorized, paired
 from traces.names.profiler_json import ProfilerJson
 
 _FLOWS = ("s", "t", "f")
@@ -65,7 +65,8 @@ class Piece:
                 else:
                     unreadable += 1
         for event in by_kind.pop(("X", None), []):
-            by_kind["X", category_of(event)].append(event)
+            category, named = categorized(event)
+            by_kind["X", category].append(named)
         if any(phase in _PAIRS for phase, _ in by_kind):
             for kind in [kind for kind in by_kind if kind[0] in _PAIRS]:
                 del by_kind[kind]

@@ -1,6 +1,6 @@
 """Converts events that torch.profiler never writes, such as separate begin and end events.
 
-    category_of({"name": "aten::mm", "args": {}})       # "cpu_op": only an op has such a name
+    categorized({"name": "aten::mm", "args": {}})       # "cpu_op" and the event: only an op has such a name
     paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
 """
 
@@ -15,7 +15,29 @@ from traces.names.profiler_json import ProfilerJson
 _CALL = re.compile(r"(?:cuda|hip|cu)[A-Z]\w*$")
 _OP = re.compile(r"(?:aten|c10d|c10d_functional|_c10d_functional|torchvision|autograd::engine|torch::autograd)::")
 _STEP = re.compile(r"ProfilerStep#\d+$")
+_NPU_STREAMS = ("Physic Stream Id", "Stream Id")
+_NPU_CALL = re.compile(r"\w+@\w+")  # such as AscendCL@aclrtMemcpyAsync
+_NPU_WAITS, _NPU_COPIES = ("EVENT", "NOTIFY", "WAIT"), ("MEMCPY", "SDMA")
 _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
+
+
+def categorized(event: ProfilerJson) -> tuple[str, ProfilerJson]:
+    """Return the category of an event that has none, and the event with Kineto's names of arguments.
+
+    The exporter for Huawei's NPUs (torch_npu) writes categories only for ops. A task of an NPU has the argument "Task Type".
+    The argument "connection_id" joins the task with the runtime call that launched it.
+    """
+    args = _args(event)
+    kind, stream = args.get("Task Type"), next((args[key] for key in _NPU_STREAMS if key in args), None)
+    if isinstance(kind, str) and stream is not None:
+        words = kind.upper()
+        category = "cuda_sync" if any(word in words for word in _NPU_WAITS) else "kernel"
+        category = "gpu_memcpy" if any(word in words for word in _NPU_COPIES) else category
+        kept = {"device": 0, "stream": stream, "correlation": args.get("connection_id", 0)}
+        return category, {**event, "args": kept}
+    if "connection_id" in args and isinstance(event.get("name"), str) and _NPU_CALL.match(event["name"]):
+        return "cuda_runtime", {**event, "args": {"correlation": args["connection_id"]}}
+    return category_of(event), event
 
 
 def category_of(event: ProfilerJson) -> str:
