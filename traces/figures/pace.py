@@ -43,7 +43,8 @@ Note [What limits the pace]
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
     limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, the limit is
-    therefore found from the mean step (`StepPace.mean`).
+    therefore found from the mean step (`StepPace.mean`). Two or three steps vary much if their mean differs from their median
+    by more than MUCH_SPREAD.
 
 Note [Waits for data]
     "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. A wait is free
@@ -314,7 +315,8 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns and has_queue
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean = None
-    if noise is not None and noise >= MUCH_SPREAD:
+    varies = abs(mean_ns - pace_ns) > MUCH_SPREAD * pace_ns if noise is None else noise >= MUCH_SPREAD
+    if varies:
         share = max(mean_busy, default=None)
         limit, mean_host_ns = _limit(runs_ahead, share), _mean(host.interval_ns[host.rows])
         mean = MeanStep(mean_ns, limit, mean_host_ns, share, _mean(chosen.without_data_ns[chosen.rows]))

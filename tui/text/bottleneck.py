@@ -58,7 +58,7 @@ def bottleneck_text(summary: Summary) -> str:
     if of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
         gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."
     loaded_ns = sum(calls.host_ns for calls in summary.analyses.long_launches if calls.reason == LOADED)
-    if of.limit == "host" and pace.steps == 1 and of.gain_ns and loaded_ns >= of.gain_ns / 2:
+    if of.limit == "host" and (pace.steps == 1 or pace.mean) and of.gain_ns and loaded_ns >= pace.steps * of.gain_ns / 2:
         gained += f" Launch calls load kernels at first use for {time_text(loaded_ns)}, which a later step does not need."
     compiled = summary.analyses.compiled
     if of.limit == "host" and of.gain_ns and compiled is not None and compiled.compiling_ns >= of.gain_ns / 2:

@@ -193,9 +193,11 @@ def test_the_category_of_an_event_without_one(name: Any, args: Event, category: 
     assert category_of({"ph": "X", "name": name, "args": args}) == category
 
 
-def test_events_without_a_category_are_classified_or_counted_as_problems() -> None:
+@pytest.mark.parametrize("category", [{}, {"cat": ""}])
+def test_events_without_a_category_are_classified_or_counted_as_problems(category: Event) -> None:
     bare = kernel(20, 5, 1, grid=[1, 1, 1], block=[32, 1, 1])
     del bare["cat"]
+    bare |= category
     odd = span("MatMulV2", 40, 5, StreamId=2)
     del odd["cat"]
     trace = imported(call(1, 10), bare, odd)
@@ -409,6 +411,18 @@ def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
     assert not imported(*events, call(9, 50_000), kernel(50_003, 5, 9)).problems
     # The last kernel runs from 32,001 to 32,006 us. Another one is launched meanwhile, and starts 7 us later.
     assert not imported(*events, call(9, 32_003), kernel(32_010, 5, 9)).problems
+
+
+@pytest.mark.parametrize(
+    ("marked", "starts_us", "ends_us", "source"),
+    [(True, [100, 200], [200, 280], "gpu marks"), (False, [100], [280], "whole")],
+)
+def test_a_recording_of_the_gpu_alone_has_steps(marked: bool, starts_us: list[int], ends_us: list[int], source: str) -> None:
+    """GIVEN two marked ranges on the GPU with a kernel of 80 us each, and no host events."""
+    marks = [span(f"ProfilerStep#{n}", 100 * n, 90, "gpu_user_annotation", 7, stream=7, device=0) for n in (1, 2)]
+    trace = imported(kernel(100, 80, 0), kernel(200, 80, 0), *(marks if marked else []))
+    assert (trace.steps.start_ns // 1000).tolist() == starts_us and (trace.steps.end_ns // 1000).tolist() == ends_us
+    assert trace.provenance["steps_from"] == source and not len(trace.phases)
 
 
 # --- files of other exporters

@@ -64,7 +64,7 @@ class Piece:
                     by_kind[event["ph"], category if isinstance(category, str) else None].append(event)
                 else:
                     unreadable += 1
-        for event in by_kind.pop(("X", None), []):
+        for event in [*by_kind.pop(("X", None), []), *by_kind.pop(("X", ""), [])]:
             category, named = categorized(event)
             by_kind["X", category].append(named)
         if any(phase in _PAIRS for phase, _ in by_kind):

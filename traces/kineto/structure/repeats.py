@@ -62,7 +62,8 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
     if not len(rows):
         return None
-    work = np.flatnonzero(device.is_work & (device.launch != NONE))
+    launched = device.is_work & (device.launch != NONE)
+    work = np.flatnonzero(launched if launched.any() else device.is_work)
     top = _outermost(host)
     begins: dict[int, int] = {}
     for row in rows[np.argsort(device.start_ns[rows], kind="stable")].tolist():
@@ -70,7 +71,8 @@ def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> Gp
         own = work[device.device[work] == device.device[row]]
         own = own[(device.start_ns[own] >= device.start_ns[row]) & (device.start_ns[own] < device.end_ns[row])]
         if match and len(own):
-            first_ns = int(host.start_ns[top[device.launch[own]]].min())
+            started_ns = host.start_ns[top[device.launch[own]]] if launched.any() else device.start_ns[own]
+            first_ns = int(started_ns.min())
             begins[int(match[1])] = min(begins.get(int(match[1]), first_ns), first_ns)
     found = sorted(begins.items(), key=lambda one: one[1])
     numbers = [number for number, _ in found]

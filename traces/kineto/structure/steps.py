@@ -118,7 +118,7 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
     host = tables.host
     on_main = np.flatnonzero((host.thread == 0) & (host.kind != HostKind.PYTHON))
     if not len(on_main):
-        return Steps.empty(), "none"
+        return _of_device_alone(tables, strings)
     ranges = on_main[host.kind[on_main] == HostKind.ANNOTATION]
     marks = ranges[strings.matching(host.name[ranges], STEP_MARK.match)]
     if marks_are_steps:
@@ -148,6 +148,17 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
         steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
         return steps, "repeats"
     return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source
+
+
+def _of_device_alone(tables: RankTables, strings: Strings) -> tuple[Steps, str]:
+    work = tables.device.take(tables.device.is_work)
+    if not len(work):
+        return Steps.empty(), "none"
+    first, last = int(work.start_ns.min()), int(work.end_ns.max())
+    marks = gpu_step_marks(tables.host, tables.device, strings)
+    if marks is None:
+        return _steps([0], [first], [last]), "whole"
+    return _steps(marks.numbers, marks.starts_ns, [*marks.starts_ns[1:], max(last, marks.starts_ns[-1])]), "gpu marks"
 
 
 def _innermost(host: HostSpans, marks: Column) -> Column:
@@ -289,6 +300,8 @@ def _read_phases(steps: Steps, events: list[_StepEvent], tables: RankTables, str
     if not len(steps):
         return Phases.empty()
     starts = [event.start_ns for event in events]
+    if not len(tables.host):
+        return Phases.empty()
     markers = Markers(tables.host, tables.device)
     splitter = PhaseSplitter()
     parts = []
