@@ -464,7 +464,7 @@ def shifted(events: list[Event], us: int) -> list[Event]:
 def test_a_recording_without_marks_or_training_is_one_inference_step() -> None:
     assert seen([op("aten::add", 0, 5), op("aten::mul", 7, 5)]) == ("whole", ["EVALUATION"], [12])
     assert "marks of steps" in imported([op("aten::add", 0, 5)]).lacks
-    assert seen([kernel(1, 2)]) == ("none", [], [])
+    assert seen([kernel(1, 2)]) == ("whole", ["EVALUATION"], [7])  # the kernel runs from 2 to 7
 
 
 def test_inference_is_cut_into_its_batches() -> None:
