@@ -323,7 +323,7 @@ def test_a_copy_of_pageable_memory_waits_for_shorter_kernels() -> None:
     ]
     trace = read_kineto_bytes(json.dumps({"traceEvents": events}).encode())
     durations_ns = np.where(trace.device.kind == DeviceKind.KERNEL, 10_000, trace.device.duration_ns)
-    shorter = Retiming(trace).at(durations_ns)
+    shorter = Retiming(trace).retimed(durations_ns)
     copy_end_ns = 20_000 + TYPICAL_LATENCY_NS + 50_000
     assert (shorter.device.end_ns[1] - trace.steps.start_ns[0]) == copy_end_ns
     assert trace.steps.duration_ns[0] - shorter.steps.duration_ns[0] == 150_000 - (copy_end_ns - 10_000)
