@@ -74,6 +74,7 @@ _LENGTHS_OF_SEARCHES = {  # a larger number costs time and changes no verdict
     "traces/stalls/loader_model.py": {"_PARTS"},
     "tui/commands/record_sweep.py": {"_MOST_RUNS"},
     "tui/running/progress.py": {"_PERIOD_S"},
+    "tui/trace_names.py": {"_LONG_IMPORT_S"},
     "tui/running/replay_progress.py": {"_LOOK_S"},
     "tui/view/live.py": {"_LEAST_WAIT_S", "_WAIT_OVER_LOOK"},
 }
