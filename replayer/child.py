@@ -248,6 +248,7 @@ def _header(gpu: VirtualGpu, trace: Trace, session: ReplaySession) -> Trace:
     missing = sorted(stats.missing.items(), key=lambda item: -item[1])
     notes = ReplayNotes(
         recording=session.trace.name,
+        recording_source=trace.run_of(rank).source,
         config=config,
         host=stats.host_figures(config.speed),
         uncharged_ns=stats.uncharged_ns,

@@ -13,7 +13,6 @@ from types import ModuleType
 import torch
 
 from replayer.tensor.tensor import TYPES, VirtualTensor
-from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -79,13 +78,6 @@ def install(torch_module: ModuleType) -> None:
             torch_module.set_default_dtype(known.dtype)
             torch_module.set_default_device("cuda")
 
-    def new(make: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
-        try:
-            return make(self, *args, **options)
-        except (RuntimeError, TypeError) as error:
-            raise in_words_of_cuda(error) from None
-
-    patch_around(VirtualTensor, new=new)
     patch_around(torch_module.Tensor, type=to_type)
     patch_around(VirtualTensor, type=to_type)
     patch_around(torch_module, set_default_tensor_type=set_default_tensor_type)

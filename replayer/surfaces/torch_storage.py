@@ -16,6 +16,7 @@ from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index, index_of
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -44,7 +45,10 @@ def install(torch_module: ModuleType) -> None:
         storage = args[0]._untyped_storage if args and isinstance(args[0], typed) else args[0] if args else None
         if isinstance(storage, VirtualStorage):
             return torch.empty(0, dtype=self.dtype, device=storage.device).set_(args[0])
-        return of_host(self, *args, **options)
+        try:
+            return of_host(self, *args, **options)
+        except (RuntimeError, TypeError) as error:
+            raise in_words_of_cuda(error) if isinstance(self, VirtualTensor) else error from None
 
     # scripts call torch.Tensor.untyped_storage(tensor)
     patch_around(torch_module.Tensor, untyped_storage=untyped_storage, new=new_tensor)

@@ -63,6 +63,7 @@ RUN = Run(
     Distributed("nccl", 2, 1, (ProcessGroup("0", "default_pg", "cuda:nccl", 2, (0, 1)),)),
     ReplayNotes(
         "v100.msgpack",
+        "trace record",
         ReplayConfig(gpu_memory_bytes=(1 << 30,)),
         HostFigures(1, 2, 0.5, 7),
         3,

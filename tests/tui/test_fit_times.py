@@ -29,7 +29,7 @@ class Cell:
     name, last_batch, out_of_memory_batch = "v100/net", 32, 33
     batches = ()
 
-    def at(self, batch: int) -> Any:
+    def for_batch(self, batch: int) -> Any:
         if batch != 32:
             cell: Any = self
             raise NotMeasured(cell, batch)

@@ -63,7 +63,7 @@ from traces.figures.stage_times import StageError, stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.each_once import each_once
 from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
-from traces.model.run import KINETO, RECORDER, HostFigures, MissingOp, ReplayNotes
+from traces.model.run import KINETO, RECORDER, HostFigures, MissingOp, ReplayNotes, Run
 from traces.model.trace import NONE, PHASES, Column, Origin, StepKind, Trace
 from traces.model.workload import Sameness
 from traces.rates.estimate_errors import EstimateError, expected_error
@@ -522,10 +522,8 @@ def _problems(trace: Trace, beside: Trace) -> list[str]:
 
 def _paced_by(trace: Trace) -> str:
     """Return the source of a recording. A replay has the host pace of its recording, so return the recording's source."""
-    recorded = trace.provenance.get("recorded")
-    if isinstance(recorded, dict):
-        return str(recorded.get("source"))
-    return trace.run_of(trace.ranks[0]).source if trace.ranks else ""
+    run = trace.run_of(trace.ranks[0]) if trace.ranks else Run()
+    return run.source if run.replay is None else run.replay.recording_source
 
 
 def _bottleneck(trace: Trace, of: StepPace | None, analyses: Analyses, between_ranks: Communication | None) -> PaceLimit | None:

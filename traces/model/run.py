@@ -177,6 +177,7 @@ class ReplayNotes:
     """Stores the replayer's notes about its run."""
 
     recording: str = ""
+    recording_source: str = ""  # RECORDER, KINETO, or a table of published figures
     config: ReplayConfig = field(default_factory=ReplayConfig)
     host: HostFigures = field(default_factory=HostFigures)
     uncharged_ns: int = 0  # recorded device time of phases that the script did not enter

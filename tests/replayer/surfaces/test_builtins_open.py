@@ -34,7 +34,7 @@ class Storage:
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None: ...
 
-    def note(self, loading: Loading) -> None:
+    def report(self, loading: Loading) -> None:
         self.loading.add(loading)
 
     def close(self) -> None: ...

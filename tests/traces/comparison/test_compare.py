@@ -714,7 +714,7 @@ def test_a_profile_is_not_compared_with_clean_steps_without_a_warning() -> None:
     assert compare(profile, profile).problems == compare(ours, ours).problems == Both([], [])
     # A replay of the profile has the profile's host pace.
     replay = training(stretch=1.5)
-    replay.runs, replay.provenance = {0: Run(REPLAY, replay=ReplayNotes())}, {"recorded": {"source": KINETO}}
+    replay.runs = {0: Run(REPLAY, replay=ReplayNotes(recording_source=KINETO))}
     assert compare(replay, ours).problems == Both([text], []) and compare(profile, replay).problems == Both([], [])
     ours.steps.kind[:] = StepKind.PROFILED
     assert compare(ours, profile).problems == Both([], [])
