@@ -1,5 +1,4 @@
-"""The library for traces: load, save, import, export, summarize and compare traces. Imports neither torch nor a terminal
-library.
+"""The library to load, save, summarize and compare traces. Imports neither torch nor a terminal library.
 
     import traces
 
@@ -60,7 +59,7 @@ if TYPE_CHECKING:  # "as" marks these names as re-exported
     from traces.model.trace import Untimed as Untimed
     from traces.model.trace import Values as Values
 
-# The public names that each module of the package defines.
+# `_NAMES` maps modules to their public names.
 _NAMES = {
     "analyses.analyse": "Analyses analyse",
     "chrome.export": "export_chrome",

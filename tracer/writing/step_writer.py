@@ -55,7 +55,6 @@ class StepWriter:
         return self._alike is not None
 
     def write(self, step: EndedStep, rank: int) -> None:
-        """Writes a step. If the times of some CUDA events are unknown, the step is written without GPU times."""
         # see Note [Steps with one plan]
         taken, plan, begin = step.taken, step.plan, step.start
         of = None if begin is None else begin.of
@@ -203,7 +202,7 @@ class StepWriter:
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
-        """Return the device index and the times (ns) of two CUDA events.
+        """Return the device's index, and the begin and end times in ns.
         """
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN

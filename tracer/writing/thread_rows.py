@@ -38,7 +38,7 @@ class ThreadRows:
         return row
 
     def note_script_thread(self, ident: int) -> None:
-        """If another thread created the recorder, give the calling thread row 0, the row of the script's main thread."""
+        """Give row 0 to the calling thread, if another thread created the recorder."""
         if ident != self.script_thread:
             self._rows.pop(self.script_thread)
             self.script_thread, self._rows[ident] = ident, 0

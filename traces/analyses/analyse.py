@@ -27,8 +27,7 @@ MOST_ROWS = 500  # rows per table; enough to find the counterparts of all rows t
 
 @dataclass(frozen=True, slots=True)
 class Analyses:
-    """Contains the results of all analyses. If a trace lacks the data for an analysis, the field of the analysis is None or
-    empty."""
+    """Contains the results of all analyses. A field is None or empty if the trace lacks the data for the analysis."""
 
     idle: dict[str, IdleTime]
     idle_calls: list[IdleCall]

@@ -36,7 +36,7 @@ def communication_kernels(trace: Trace) -> Column:
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return the kernels with which nn.DataParallel sends parameters ("broadcast") and sums gradients ("reduce")."""
+    """Return the operation of each NCCL kernel that nn.DataParallel launches: "broadcast" or "reduce"."""
     if len(trace.collectives):
         return {}
     names = np.unique(trace.device.name[trace.device.kind == DeviceKind.KERNEL]).tolist()
@@ -46,7 +46,7 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Sums up the calls of one collective operation on all ranks in one training phase."""
+    """Contains the totals of one collective operation in one training phase, over all ranks."""
 
     name: str
     phase: str
@@ -57,8 +57,6 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Communication:
-    """Contains the communication totals of all ranks and GPUs."""
-
     operations: tuple[Operation, ...]  # most bytes first
     exposed_ns: int  # time in which a device only communicates
     hidden_ns: int  # time in which other work runs at the same time

@@ -50,7 +50,7 @@ class PathSegment:
 # see Note [Where a path begins and ends]
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Contains the total time of each kind of work on the critical path, and the ten longest kernels."""
+    """Contains the times of the work on the critical path."""
 
     step: int
     rank: int

@@ -5,7 +5,8 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-Idle time before the next kernel's launch is caused by the host, and idle time after the launch by the GPU. The reasons are:
+The host causes the idle time before the launch of the next kernel. The GPU causes the idle time after the launch. The reasons
+are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);
@@ -88,8 +89,6 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True)
 class BusyTime:
-    """Contains how long one GPU was busy in steps."""
-
     windows: Intervals
     busy_ns: int
     steps: int
@@ -159,7 +158,7 @@ def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
 
 @once
 def busy_times(trace: Trace) -> dict[int, BusyTime]:
-    """Return how long each GPU was busy in the steps with recorded kernels, by index in `trace.devices`."""
+    """Return the busy time of each GPU in the steps with recorded kernels."""
     steps, busy_of = profiled_steps(trace), busy_by_device(trace)
     found = {}
     for device, windows in sorted(device_windows(trace).items()):
@@ -284,7 +283,7 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
 
 
 def data_waits(trace: Trace, rank: int) -> Intervals:
-    """Return the times at which a rank's process waited for a batch."""
+    """Return the times at which a rank waited for a batch."""
     waits = trace.batches.take((trace.batches.rank == rank) & (trace.batches.kind == BatchKind.WAIT))
     if len(waits):
         return Intervals(waits.start_ns, waits.end_ns)

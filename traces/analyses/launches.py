@@ -55,7 +55,7 @@ class StreamLaunches:
 
 @dataclass(frozen=True, slots=True)
 class QueueLength:
-    """Stores the number of kernels that have been launched but have not started, over time."""
+    """Stores how many launched kernels have not started yet, over time."""
 
     time_ns: Column
     length: Column
@@ -91,7 +91,7 @@ def _returned_ns(trace: Trace) -> Column:
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
-    """Return the time from the end of each launching call to the start of the launched work."""
+    """Return the time between each launch call and the start of its kernel or copy."""
     host, launch = trace.host, trace.device.launch[rows]
     is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay, the launch is an op and counts from its start
     called_ns = np.where(is_call, host.end_ns[launch], host.start_ns[launch])

@@ -3,9 +3,8 @@
     for module in module_times(trace): print(module.path, module.forward_ns, module.backward_ns)
     # "Qwen2Model_0/Qwen2DecoderLayer_3/Qwen2Attention_3", ...
 
-A call of a module appears in a profile as a range named "nn.Module: ...". In profiles of old PyTorch releases, modules are
-found by the Python stack of each op. GPU work of the backward pass is attributed to the module that called the corresponding
-forward op.
+torch.profiler records each module call as a range named "nn.Module: ...". For old PyTorch releases, modules are found in the
+Python stacks of ops. GPU work of the backward pass is attributed to the module that called the corresponding forward op.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PREFIX = "nn.Module: "
 
 
 class ModuleNames:
-    """Names modules as torch.profiler does: by class and number, such as `Conv2d_0`."""
+    """Names modules by class and number, such as `Conv2d_0`."""
 
     def __init__(self) -> None:
         self._of_class: Counter[str] = Counter()
@@ -82,7 +81,7 @@ def module_times(trace: Trace) -> list[ModuleTime]:
 
 
 def called_modules(trace: Trace) -> tuple[list[str], Column]:
-    """Return the paths of all modules, and for each op the innermost module that called it."""
+    """Return the paths of all modules, and the innermost module around each op."""
     found = _from_ranges(trace)
     return (found[0], found[1]) if found is not None else ([], np.zeros(0, dtype=np.int64))
 
@@ -141,8 +140,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
     of_stack = np.full(len(trace.strings) + 1, NONE)
     for stack in np.unique(host.stack[host.stack != NONE]).tolist():
         frames = [_FRAME.match(f"/{frame}") for frame in trace.strings[stack].split(";")]
-        # Stack frames in torch/nn/modules are labelled with their file name. Stack frames in the script are labelled with file
-        # name and line, because one `forward` method may call several modules.
+        # A frame of the script is labelled with its line, because one `forward` method may call several modules.
         labels = (frame["file"] + ("" if frame["torch"] else f":{frame['line']}") for frame in reversed(frames) if frame)
         path = "/".join(labels)
         parts = path.split("/") if path else []
@@ -159,7 +157,7 @@ def _from_frames(trace: Trace) -> tuple[list[str], Column, _Calls] | None:
 
 
 def forward_ops(trace: Trace) -> Column:
-    """Return the corresponding forward op of each backward op, or NONE for other ops."""
+    """Return the forward op of each backward op. All other ops get NONE."""
     host = trace.host
     ranks = host_ranks(trace)
     is_backward = host.forward_thread > 0

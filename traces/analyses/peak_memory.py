@@ -32,15 +32,13 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAtPeak:
-    """Lists the memory in use at the memory peak."""
-
     time_ns: int
     held: list[Held]
     by_size: bool  # addresses were not recorded, so each free was matched with an allocation of equal size
 
 
 def held_at_peak(trace: Trace, device: int) -> HeldAtPeak | None:
-    """Return the memory in use at a device's memory peak, or None if no memory events were recorded."""
+    """Return None if no memory events were recorded."""
     events = trace.memory.take(trace.memory.device == device)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     if not len(events):
@@ -68,8 +66,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # `held` is the number of blocks of one size that are in use after each event. A block counts as never freed if `held` stays
-    # at least as large as at the block's allocation.
+    # `held` is the number of blocks of one size that are in use after each event. If `held` never falls below its value at a
+    # block's allocation, the block is never freed.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]

@@ -24,7 +24,7 @@ from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 _FUNCTION = re.compile(r"(?P<file>[^<>]+\.pyx?)\((?P<line>\d+)\): (?P<name>.+)$")
 _LINE = re.compile(r"\((?P<line>\d+)\): ")
 _PARTS = 2
-# This pattern matches a stack frame with an absolute path, which the profiler writes for files outside Python's import paths.
+# This pattern matches an absolute file path in a Python stack.
 _ABSOLUTE = re.compile(r"(?:(?<=^)|(?<=;))(?:/|[A-Za-z]:[/\\])[^;()<>]*\.pyx?(?=\(\d+\): )")
 
 
@@ -154,7 +154,7 @@ def _of_op_stacks(trace: Trace) -> list[FunctionTime]:
 
 
 def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
-    """Compare the Python functions of two traces, the largest difference in GPU time first."""
+    """Compare the Python functions of two traces. The largest difference in GPU time comes first."""
     a, b = ({one.name: one for one in function_times(trace)} for trace in (recorded, other))
     moved = _moved([name for name in a if name not in b], [name for name in b if name not in a])
     taken = set(moved.values())

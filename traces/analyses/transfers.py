@@ -3,7 +3,7 @@
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-The rate of a kind of copy is its number of bytes divided by its total duration.
+A rate is a number of bytes divided by the total duration of the copies.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TransferSum:
 
 
 def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
-    """Return the totals of each kind of copy and memset, the largest total size first."""
+    """Return the totals of each kind of copy and memset, sorted by size."""
     start_ns, end_ns = window_ns(trace)
     edges = np.linspace(0, max(end_ns - start_ns, 1), parts + 1)
     found = []
@@ -47,7 +47,7 @@ def transfers(trace: Trace, parts: int = PARTS) -> list[TransferSum]:
 def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ...]:
     if not len(copies):
         return ()
-    # Between the begins and ends of copies, the number of copied bytes grows linearly with time.
+    # Each copy is assumed to run at a constant rate.
     rate = copies.bytes / copies.duration_ns
     times = np.concatenate([copies.start_ns, copies.end_ns]) - start_ns
     order = np.argsort(times, kind="stable")

@@ -48,7 +48,7 @@ _QUERIES = ("EventQuery", "StreamQuery")
 
 @dataclass
 class HostWaits(Table):
-    """Stores when the process of one rank waited for a GPU."""
+    """Stores the times at which one rank waited for a GPU."""
 
     start_ns: I8
     end_ns: I8
@@ -77,7 +77,6 @@ class _PossibleWaits:
 
 
 def host_waits(trace: Trace, rank: int) -> HostWaits:
-    """Return all waits for a GPU in the process of one rank."""
     # see Note [A wait is what happened]
     return waits_by_rank(trace).get(rank, HostWaits.empty())
 
@@ -159,7 +158,7 @@ def _own_work(trace: Trace, rows: Column) -> Column:
 
 
 def _waits_for_own(trace: Trace, calls: _PossibleWaits, own: Column) -> Column:
-    """A call that copies pageable memory may return as soon as the data is in the driver's staging buffer."""
+    """A copy of pageable memory may return as soon as the data is in the driver's staging buffer."""
     device = trace.device
     is_copy = device.kind[own] == DeviceKind.MEMCPY
     ended = device.end_ns[own] <= calls.end_ns + CLOCK_NS

@@ -1,4 +1,4 @@
-"""Imports this tool's packages under private names, because a script may have its own module with the same name.
+"""Imports this tool's packages under private names, because a script may have modules with the same names.
 
     with OurNames(["/lib/trace_replay"], {"traces", "replayer"}, "_trace_", libraries={"msgpack": "/lib"}):
         child = importlib.import_module("replayer.child")
@@ -18,8 +18,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# Import no other library before torch, because an early import of `json`, for example, would hide the script's own module
-# `json.py`.
+# Import no other library here: an early `import json`, for example, would hide the script's own `json.py`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -89,7 +88,7 @@ def _make_private(name: str, prefix: str) -> None:
     private = prefix + name
     sys.modules[private] = module
     for thing in vars(module).values():
-        # pickle finds a class by `__module__`, for example when a worker process sends an exception.
+        # pickle finds classes by `__module__`.
         if isinstance(thing, (type, type(_make_private))) and thing.__module__ == name:
             thing.__module__ = private
     module.__name__ = private

@@ -1,13 +1,12 @@
-"""Forks one Python interpreter into several ranks before the script starts, like torchrun.
+"""Starts several ranks of a script, like torchrun, by forking one Python process.
 
     with path_of("train_ddp.py"):
         is_there("torch")       # True: it is imported
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-The parent process imports torch once for all ranks. With torchrun, each rank imports torch. torch reads environment variables
-such as OMP_NUM_THREADS while it is imported, so they must be set before the run. If a rank fails, the parent process stops all
-other ranks.
+The parent process imports torch once for all ranks. Environment variables such as OMP_NUM_THREADS must be set before the run,
+because torch reads them during its import. If a rank fails, the parent process stops all other ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# The list of modules refers to itself, so its reference count never becomes zero and Python never frees it.
+# The list `_KEPT` contains itself, so Python never frees it.
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
 
@@ -64,7 +63,7 @@ def _folder_of(script: str) -> str:
 def fork_ranks(count: int) -> int:
     """Fork this process into `count` ranks, and return the rank number in each child process.
 
-    The parent process exits with the exit code of the first failed rank, or 0.
+    The parent process exits with the exit code of the first failed rank, or with 0 if no rank fails.
     """
     gc.freeze()  # garbage collection would write to the shared pages of existing objects
     sys.stdout.flush()
@@ -103,8 +102,7 @@ def mark_rank(rank: int) -> None:
 def leave_shared_modules() -> None:
     """Delete the global variables of the script's own modules at exit, so that open files are closed.
 
-    The objects of other modules are not freed, because freeing an object writes to memory that all ranks share, and the
-    operating system then copies the memory.
+    Objects of other modules are not freed, because freeing an object writes to memory that all ranks share.
     """
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
@@ -118,8 +116,8 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that forked ranks share,
-    and writing forces the operating system to copy the memory for each rank. `on_exit` exists in glibc only."""
+    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of shared memory, which the
+    operating system then copies for each rank. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

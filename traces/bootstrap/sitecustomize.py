@@ -3,9 +3,9 @@
     TRACE_SESSION=/tmp/x PYTHONPATH=<this folder> python train.py
     # train.py: import torch   ->   replayer.child.start(session), then train.py goes on
 
-Python imports a module called `sitecustomize` before any user code runs, even in subprocesses such as torchrun's workers. The
-user's own module `sitecustomize`, if there is one, still runs and can be imported. With TRACE_RANKS=8, the process is first
-forked into eight ranks.
+Python imports a module called `sitecustomize` before any user code runs, even in subprocesses such as torchrun's workers. If
+the user has a module `sitecustomize`, the user's module still runs. With TRACE_RANKS=8, the process is first forked into eight
+ranks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import importlib.machinery
 import os
 import sys
 
-# Import no other library before torch, because an early import of `json`, for example, would hide the script's own module
-# `json.py`.
+# Import no other library here: an early `import json`, for example, would hide the script's own `json.py`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AfterImport:
-    """Calls a function after a certain module, such as torch, has been imported."""
+    """Calls a function after a module such as torch has been imported."""
 
     def __init__(self, trigger: str, then: Callable[[], None]) -> None:
         self.trigger = trigger
@@ -43,8 +42,7 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # torch keeps its loader, so that torch.__loader__ and torch.__spec__ stay as usual. Only the loader's method
-        # `exec_module` is replaced, until its first call.
+        # Only the loader's method `exec_module` is replaced, so torch.__loader__ and torch.__spec__ do not change.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:
@@ -68,7 +66,7 @@ class Session:
             self.trigger = file.read()
 
     def tell(self, word: str) -> None:
-        """Send a message to the parent process, through a file named after the process id."""
+        """Send a message to the parent process through a file."""
         with open(os.path.join(self.folder, "handshake", str(os.getpid())), "a", encoding="utf-8") as file:
             file.write(word + "\n")
 
@@ -122,7 +120,7 @@ def await_trigger(session: Session) -> None:
 
 
 def become_ranks(session: Session, by_fork: Any, count: int) -> None:
-    """Fork this process into ranks. The function prints exceptions, because Python hides exceptions in `sitecustomize`."""
+    """Fork this process into ranks. Exceptions are printed, because Python hides exceptions in `sitecustomize`."""
     try:
         with by_fork.path_of(sys.argv[0]):
             if by_fork.is_there(session.trigger):
@@ -138,7 +136,7 @@ def become_ranks(session: Session, by_fork: Any, count: int) -> None:
 
 
 def give_way() -> None:
-    """Import the user's own module `sitecustomize`, if there is one, after removing this folder from `sys.path`."""
+    """Import the user's own module `sitecustomize`, if there is one."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path_importer_cache.pop(here, None)
@@ -147,8 +145,8 @@ def give_way() -> None:
 
 
 def leave_last(is_fork: bool) -> None:
-    """After a failed script, exit without teardown. In a forked process, redirect stderr to /dev/null, because the library
-    nanobind prints a long list of leaked objects at exit.
+    """After a failed script, exit without teardown. In a forked process, discard stderr, because the library nanobind prints
+    leaked objects at exit.
     """
     error = getattr(sys, "last_value", None)
     if isinstance(error, Exception) and not sys.flags.inspect and not hasattr(sys, "ps1"):

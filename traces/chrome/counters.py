@@ -22,8 +22,6 @@ _MOST = 20_000  # most points per curve; a longer curve keeps the highest value 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """Stores the values of a counter over time."""
-
     name: str
     unit: str
     device: int  # row of `trace.devices`

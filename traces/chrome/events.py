@@ -59,8 +59,8 @@ class RankEvents:
         tables = (trace.host, trace.device, trace.steps, trace.phases, trace.parts, trace.batches, trace.collectives)
         times_ns = [*(table.start_ns for table in tables), trace.memory.time_ns]
         first_ns = min((int(of.min()) for of in times_ns if len(of)), default=0)
-        # Time stamps count from the last full second before the first event. Floats would round time stamps that count from
-        # 1970. Readers reject stamps below 1 us.
+        # Time stamps count from the last full second before the first event. Floats are too imprecise for time stamps that
+        # count from 1970. Readers reject stamps below 1 us.
         self.base_ns = max((first_ns - 1000) // 10**9 * 10**9, 0)
         self._tids = _unique_tids(trace)
         self._correlate()
@@ -88,7 +88,7 @@ class RankEvents:
         self._device_ends = nested_ends(self._tracks(), self._device_starts, device.end_ns, keep_later=True)
 
     def notes(self) -> str:
-        """Return facts that Chrome events cannot express, as text for the file's header."""
+        """Return data for the file's header that Chrome events cannot express."""
         trace = self.trace
         of_host = np.array([*map(self._host_category, trace.host.kind.tolist(), trace.host.name.tolist())], object)
         of_device = np.array([_DEVICE_CATEGORY[kind] for kind in trace.device.kind.tolist()], object)
@@ -122,8 +122,7 @@ class RankEvents:
     def _correlate(self) -> None:
         """Correlation ids start above the largest op id, so no number is both a correlation id and an op id.
 
-        Holistic Trace Analysis stores row numbers in the integer type of the correlation ids. Correlation ids above 2**16 make
-        Holistic Trace Analysis choose 32-bit integers.
+        Correlation ids are larger than 2**16, so that Holistic Trace Analysis uses 32-bit integers for its row numbers.
         """
         device = self.trace.device
         launch = device.launch.astype(np.int64)
@@ -194,7 +193,7 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Ranges that mark training steps are put on the main thread, where other tools expect step marks."""
+        """Other tools expect the ranges of training steps on the main thread."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

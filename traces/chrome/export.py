@@ -2,8 +2,8 @@
 
     export_chrome(load("v100.msgpack"), "v100.json.gz")   # [Path("v100.json.gz")]
 
-If the trace has several ranks, each rank is written to its own file, such as NAME_rank0.json.gz. As in torch.profiler 2.4, time
-stamps are microseconds since the header's `baseTimeNanoseconds`, with up to three decimals.
+If the trace has several ranks, each rank is written to its own file, such as NAME_rank0.json.gz. Time stamps are microseconds
+since `baseTimeNanoseconds`, a value in the file's header.
 """
 
 from __future__ import annotations

@@ -127,8 +127,8 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the start and duration that each event had before the export to the Chrome format. The returned slice leaves
-        out events that the export has added."""
+        """Return the original start and duration of each exported event. The returned slice excludes events that the export
+        added."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

@@ -2,8 +2,8 @@
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted so that the first pair of matching steps begins at the same time. The command `trace import` rejects
-files that contain two traces.
+The second trace is shifted in time, so that the first matching steps of both traces start together. The command `trace import`
+rejects files that contain two traces.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the start of each span. If an annotation begins while a kernel runs, its start is moved to the end of the kernel.
+    """Return the start of each span. An annotation that begins while a kernel runs gets the kernel's end as its start.
 
     Args:
         ranges: True for annotations
@@ -39,7 +39,7 @@ def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ran
 def nested_ends(
     tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, *, keep_later: bool = False, uncut: Column | None = None
 ) -> Column:
-    """Return the end times of the events, clipped so that any two events are disjoint or nested.
+    """Return clipped end times, so that no two events overlap only partially.
 
     Args:
         keep_later: always clip the earlier of two overlapping events

@@ -51,7 +51,7 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """Merge the recordings of several processes into one trace, in which each process is one rank.
+    """Merge recordings of several processes into one trace with one rank per process.
 
     A recording with an unknown or repeated rank number gets the first free rank number. Raises ValueError if `recordings` is
     empty.
@@ -112,7 +112,7 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return a copy of a recording, with some of its steps taken from a profile by torch.profiler.
+    """Return a copy of a recording, with some steps replaced by a profile from torch.profiler.
 
     If the two traces have no common clock, the starts of their steps are aligned.
 

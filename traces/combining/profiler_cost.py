@@ -84,7 +84,7 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """For each time window, count the events of each kind that start in the window."""
+        """Count the events that start in each time window, by kind of event."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)
         started = np.concatenate((np.zeros((1, len(EVENT_COSTS)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
@@ -164,7 +164,7 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
 
 
 class ProfiledSteps:
-    """Stores the phases of profiled steps, and how many events of each kind each phase contains."""
+    """Stores the phases of profiled steps, with event counts by kind."""
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -205,7 +205,7 @@ class _Phase:
 class CleanPace:
     """Estimates the CPU times that profiled steps would have without the profiler.
 
-    The profiler's overhead is subtracted first, and the remaining CPU time of a phase is multiplied by a factor (`scale`). CPU
+    First, the profiler's overhead is subtracted. Then the remaining CPU time of each phase is multiplied by a factor. CPU
     durations in steps without the profiler do not change.
     """
 
@@ -237,7 +237,7 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Estimate when CPU events would have happened without the profiler and without waiting for the GPU."""
+        """Estimate the times of CPU events without the profiler and without waiting for the GPU."""
         active_ns = _active_ns(times_ns, self._waits)
         if self._without_cost is None or self._by_stage is None:
             return active_ns
@@ -245,8 +245,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of `run` that contains the profiler's estimated overhead. If the profiler ran in all steps, return `run`
-    itself, because estimating the overhead requires steps without the profiler."""
+    """Return a copy of `run` that contains the profiler's estimated overhead. If the profiler ran in all steps, its overhead
+    cannot be estimated, and `run` is returned unchanged."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -343,8 +343,7 @@ def _in_order(trace: Trace, rows: Column, names: Sequence[str]) -> list[str]:
 
 
 def _groups(clean: Sequence[str], profiled: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Match the phases of steps without a profiler with the phases of profiled steps. A phase that occurs only in profiled
-    steps, or only in other steps, is joined to the phase before it.
+    """Match the phases of unprofiled and profiled steps. A phase without a counterpart is joined to the phase before it.
 
     Args:
         clean: the phases of steps without a profiler, in order

@@ -1,4 +1,4 @@
-"""Joins the files that torch.profiler wrote for the cycles of its schedule into one trace.
+"""Joins torch.profiler's files into one trace, if the profiler's schedule has several cycles.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
@@ -51,8 +51,8 @@ def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
 
 
 def joined_cycles(cycles: Sequence[Trace]) -> Trace:
-    """Join consecutive recordings of one process into one trace. Threads with equal thread ids are joined, and GPUs with equal
-    device numbers."""
+    """Join consecutive recordings of one process into one trace. Threads with equal ids become one thread, and GPUs with equal
+    numbers become one GPU."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
     devices: dict[int, Device] = {}

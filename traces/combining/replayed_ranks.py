@@ -23,7 +23,7 @@ from traces.model.trace import NONE, StepKind, Trace
 
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
-    """Return the traces that a replay's processes wrote, with the process ids as keys. Raises TraceError.
+    """Return the traces of a replay's processes, by process id. Raises TraceError.
 
     Args:
         are_complete: if False, the files may be incomplete, because processes are still running
@@ -46,8 +46,8 @@ def _so_far(file: Path) -> Trace:
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
     """Return the process id of each rank.
 
-    Several processes may have the same rank number, because child processes inherit their parent's environment variables. Among
-    processes with equal rank numbers, one that trained a model is preferred to one that only evaluated a model.
+    Several processes may have the same rank number, because child processes inherit their parent's environment variables. If
+    several processes have the same rank number, a process that trained a model is preferred.
 
     Args:
         main: the process id of the script

@@ -39,8 +39,8 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# A trace does not record which op launched a kernel of a CUDA graph. `_KINDS` lists patterns in kernel names that show which
-# ops probably launched the kernel. The first matching pattern counts.
+# A trace does not record which op launched a kernel of a CUDA graph. `_KINDS` contains patterns to guess the ops from a
+# kernel's name. The first matching pattern counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (
@@ -186,7 +186,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Return the ops that the replay calls in the compared steps and that the recording does not contain."""
+    """Leave out missing ops that the replay calls only outside the compared steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -200,7 +200,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Give kernels of the first trace and their replacements in the second trace the same group number."""
+    """Give each kernel and its replacement in the other trace the same group number."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
@@ -362,7 +362,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return the weight of each kernel when kernel times are averaged over steps.
+    """Return the weight of each kernel in an average over steps.
 
     Args:
         steps: the averaged steps; a step that is listed twice counts twice
@@ -416,7 +416,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
             inner = next((name for name in side.around.get(key, ()) if (key[0], name) in in_both), None)
             if inner is not None:
                 groups.join(key, (key[0], f"within {inner}"))
-    # A group of ops is kept only if both traces contain at least one op of the group.
+    # Keep only groups with ops from both traces.
     kept = _JoinedOps()
     for members in groups.members().values():
         if any(key in ours for key in members) and any(key in theirs for key in members):

@@ -6,8 +6,8 @@
     comparison.to_json()              # the keys that scripts rely on
 
 The step time is the time on the host or on the slowest GPU, whichever is longer. GPU time does not include the time in which
-collectives wait for other ranks. Recorded steps that a replay does not repeat are not compared. Times are taken from steps that
-ran without the profiler, if there are any.
+collectives wait for other ranks. Steps that a replay does not repeat are not compared. Times are taken from steps that ran
+without the profiler, if there are any.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Set `fits` to None instead of True, because a script that failed early might have needed more memory later."""
+        """Replace `fits=True` by None, because a script that failed early might have needed more memory later."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -466,7 +466,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tuple[Column, Column]:
-    """Leave out the steps of a replay whose kinds were not recorded, because their GPU times are estimates."""
+    """Leave out the steps of a replay with too many estimated GPU times."""
     if not np.array_equal(other.steps.recorded_step[repeating], repeated):
         return repeated, repeating
     rows = work_rows(other)
@@ -521,7 +521,7 @@ def _problems(trace: Trace, beside: Trace) -> list[str]:
 
 
 def _paced_by(trace: Trace) -> str:
-    """Return the source of a recording. A replay has the host pace of its recording, so return the recording's source."""
+    """Return the source of a recording. For a replay, return the source of its recording."""
     run = trace.run_of(trace.ranks[0]) if trace.ranks else Run()
     return run.source if run.replay is None else run.replay.recording_source
 

@@ -1,11 +1,11 @@
-"""Pairs each kernel of one trace with the kernel of another trace that the same op call launched.
+"""Pairs kernels of two traces that the same op call launched.
 
     pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] indices of both traces' steps
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # indices of the two device tables; NONE if one trace has no counterpart
 
-Kernels are paired by op, input shapes, phase and kernel name. If a kernel has no counterpart, pairing is repeated without
-shapes, then without phase, then without op.
+Kernels are paired by op, input shapes, phase and kernel name. Unpaired kernels are compared again without shapes, then without
+phase, then without op.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KernelChange(IntEnum):
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Stores the pairs of matching kernels in columns."""
+    """Stores pairs of matching kernels."""
 
     step: Column
     first: Column
@@ -58,7 +58,7 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the indices of all pairs that contain a given kernel of one trace."""
+        """Return the indices of all pairs that contain a given kernel."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
@@ -158,7 +158,7 @@ def _replaced(
 
 
 def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
-    """Return the largest set of kernel pairs whose kernels start in the same order in both traces."""
+    """Return the largest set of kernel pairs that start in the same order in both traces."""
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])
     sure = sure[ranks[first.device.device[found.first[sure]]] == ranks.min()] if len(sure) else sure
@@ -199,9 +199,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# GPU events of two traces are paired in rounds. In each round, two GPU events form a pair if they are equal in all columns of
-# one tuple in `_LEVELS`. Several GPU events of one trace with equal columns are paired in launch order. GPU events that already
-# have a partner are left out of later rounds.
+# Each tuple in `_LEVELS` names the columns in which two GPU events must be equal to form a pair. GPU events with equal columns
+# are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

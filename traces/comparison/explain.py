@@ -1,4 +1,4 @@
-"""Explains in sentences why one trace is slower or faster than another, the largest difference first.
+"""Explains in sentences why one trace is slower or faster than another.
 
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"

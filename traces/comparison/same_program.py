@@ -47,7 +47,7 @@ _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
 _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 
-# Phases of every training step. Every trace of a training program contains the phases forward, backward and optimizer.
+# Phases of every training step.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
 # The order of ops is compared in several training steps, because some steps may take a different branch of the program.
@@ -328,7 +328,6 @@ def _times(count: float) -> str:
 
 
 def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
-    """The order of ops in `_BETWEEN_LAYERS` is ignored, because it depends on the PyTorch release."""
     shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
     apart = []
@@ -430,8 +429,8 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the ops that launched GPU work, and the step of each op. Communication kernels are left out, because a replay
-    contains no ops that launch them."""
+    """Return the ops that launched GPU work, and the step of each op. Communication kernels are ignored, because a replay does
+    not contain the ops that launch them."""
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
     op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phase_names(trace)[rows]

@@ -35,7 +35,6 @@ class GraphBreak:
 
 
 def graph_breaks(trace: Trace, calls: Sequence[RegionCall], functions: Mapping[str, str]) -> tuple[GraphBreak, ...]:
-    """Return the graph breaks between calls of compiled functions."""
     found: dict[tuple[str, str], list[tuple[RegionCall, RegionCall]]] = {}
     threads, starts, ends = trace.host.thread, trace.host.start_ns, trace.host.end_ns
     for one, other in pairwise(call for call in calls if not call.is_backward):

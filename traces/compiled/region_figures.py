@@ -73,7 +73,7 @@ class CompiledFigures:
 
     @property
     def is_compiled(self) -> bool:
-        """Return True if the trace contains compiled functions or kernels of Inductor."""
+        """Return True if the trace contains compiled functions or Inductor kernels."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
 

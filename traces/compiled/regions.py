@@ -56,7 +56,7 @@ def is_region_range(trace: Trace) -> Column:
 
 
 def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
-    """Return the calls of compiled regions on one rank, ordered by start time."""
+    """Return one rank's calls of compiled regions, ordered by start time."""
     # see Note [One call of a region]
     kinds = np.array([_kind_of(text) for text in trace.strings.texts], np.int8)
     host = trace.host
@@ -68,7 +68,7 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
         return []
     unit, region = _enclosing(kind, host.parent)
     units = _units(host.parent, kind, unit, region)
-    # In a compiled region without ranges of compiled graphs, all GPU work belongs to the region itself.
+    # Without compiled graphs, all GPU work inside a compiled region belongs to the region.
     unit = np.where((unit == NONE) & np.isin(region, units), region, unit)
     work = _work_by_unit(trace, unit)
     rows = sorted(units, key=lambda row: int(host.start_ns[row]))
@@ -111,7 +111,7 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
 def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     regions = np.flatnonzero(kind == _Range.REGION)
-    # The range of a compiled region is skipped if it contains the range of a compiled graph or of another region.
+    # Skip compiled regions that contain a compiled graph or another region.
     within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
     return graphs + [row for row in regions.tolist() if row not in within]
 

@@ -2,7 +2,7 @@
 
     timeline_html("Trace(...)", [BarLane("cuda:0 stream 0", "gpu", names, start_ns, duration_ns)])
 
-The mouse wheel zooms the time axis, dragging shifts the time axis, and a double click shows the whole time range.
+The mouse wheel zooms, dragging moves the view, and a double click shows the whole timeline.
 """
 
 from __future__ import annotations

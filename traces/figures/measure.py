@@ -1,4 +1,4 @@
-"""Computes statistics of a trace: busy time, steps, phases, ops and memory.
+"""Computes statistics of a trace, such as busy time, phase times and memory peaks.
 
     trace = load("v100.msgpack")
     busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
@@ -100,7 +100,7 @@ def ran_under_profiler(trace: Trace) -> Column:
 
 
 def profiled_steps(trace: Trace) -> Column:
-    """Return the steps that ran under the profiler, or the steps after the warm-up if the profiler never ran."""
+    """Return the profiled steps. If the profiler never ran, return the steps after the warm-up."""
     kinds = StepKind.PROFILED, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.WARMUP, StepKind.EVALUATION
     return _first_of(trace, *kinds)
 
@@ -110,7 +110,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Encode the numbers of backward passes and optimizer steps of each training step as one integer."""
+    """Return one integer per step, which encodes the number of backward passes and the number of optimizer steps."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -120,8 +120,8 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """In each list of steps, keep only steps with the same numbers of backward passes and optimizer steps. From the numbers
-    that occur in every list, the most frequent numbers in the first list are chosen."""
+    """Keep only steps with the same numbers of backward passes and optimizer steps. The most frequent numbers in the first list
+    are chosen, if they occur in all lists."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -161,7 +161,7 @@ def phase_times(trace: Trace) -> dict[str, PhaseTimes]:
 
 
 def phase_busy_ns(trace: Trace) -> dict[str, Column]:
-    """For each phase, return how long the phase's kernels kept the GPUs busy in each step."""
+    """Return the GPU busy time of each phase, as arrays with one value per step."""
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
     work, phase = work[phase >= 0], phase[phase >= 0]
@@ -272,7 +272,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 
 def launches_without_work(trace: Trace) -> Column:
-    """Return the launch calls whose kernels are missing from the profile, as rows of `trace.host`."""
+    """Return the launch calls whose kernels are missing from the profile."""
     if not trace.problems.get("lost-kernel"):
         return np.zeros(0, dtype=np.int64)
     host = trace.host
@@ -284,7 +284,7 @@ def launches_without_work(trace: Trace) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """For each time, return the innermost CPU event that was running, or NONE.
+    """Return the innermost CPU event that runs at each of the given times, or NONE.
 
     Args:
         rows: must be ordered by start
@@ -298,7 +298,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each CPU event, return the innermost enclosing event that is wanted, or NONE.
+    """Return the innermost wanted event around each CPU event, or NONE.
 
     Args:
         wanted: boolean mask of the events that may be returned; a wanted event encloses itself

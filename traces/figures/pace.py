@@ -116,7 +116,7 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each device, return the steps that the device's rank executed. Devices without steps are left out.
+        """For each device, return the steps of the device's rank. Devices without steps are left out.
 
         Args:
             rows: the steps to choose from
@@ -224,12 +224,12 @@ def step_times(trace: Trace) -> StepTimes:
 
 
 def host_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the time of each step on the host of the slowest rank, or None without steps."""
+    """Return the step times on the slowest rank's host, or None if there are no steps."""
     return _slowest(times, rows)[0]
 
 
 def device_series(times: StepTimes, rows: Column) -> PaceSeries | None:
-    """Return the time of each step on the slowest GPU, or None if no GPU was used."""
+    """Return the step times on the slowest GPU, or None if no GPU was used."""
     return _slowest(times, rows)[1]
 
 
@@ -272,13 +272,13 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def median_ns(times: StepTimes, rows: Column) -> int | None:
-    """Return `StepPace.pace_ns` of the given steps, or None if there are no steps."""
+    """Return the median step time in ns, or None if there are no steps."""
     chosen = pace_series(times, rows)
     return None if chosen is None else _median(chosen)
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return the median step time of the given steps, or None if there are no steps.
+    """Return the median step times, or None if there are no steps.
 
     Args:
         with_kernels: the steps with recorded kernels, which are used for the GPU time
@@ -301,8 +301,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     for device, mine in times.of_devices(with_kernels).items():
         own_ns = times.gpu_ns[device][mine] if device in times.gpu_ns else mine[:0]
         if pace_ns and own_ns.any():
-            # Successive steps may overlap on the GPU, so the GPU time of a step is usually divided by the median step time
-            # (`pace_ns`).
+            # Steps may overlap on the GPU, so the GPU time of a step is usually divided by the median step time.
             lasted_ns, measured = lasted_of_step_ns[mine], times.has_others[device][mine] | of_all
             busy_ns = np.where(measured, times.busy_ns[device][mine], own_ns)
             of_ns = np.where(measured, lasted_ns, pace_ns)
@@ -354,7 +353,7 @@ def _mean(values: Column) -> int:
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return the time of each step in ns: on the slowest GPU if a GPU limits the step time, and on the host if not."""
+    """Return the time of each step in ns. The host or the slowest GPU is used, whichever limits the step time."""
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
     if decides is None or decides.device == NONE:
@@ -390,7 +389,7 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
     if slowest is None:
         return 0
     rows = np.unique(slowest.rows)
-    # A device that finishes before the host is not behind.
+    # A device that finishes before the host has no lag.
     lag_ns = np.maximum(times.completion_ns[slowest.device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > 0).mean() < STEPS_FALLING_BEHIND:

@@ -18,7 +18,7 @@ from traces.model.trace import Column, Trace
 
 @dataclass(frozen=True, slots=True)
 class PhaseMedians:
-    """Stores how long one training phase, such as "backward", takes in a step (median of all steps)."""
+    """Stores the median times of one training phase, such as "backward"."""
 
     median_ns: int | None = None
     device_median_ns: int | None = None

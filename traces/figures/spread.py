@@ -1,4 +1,4 @@
-"""Compares times per step of two traces: medians, percentiles, relative error and noise floor.
+"""Compares the step times of two traces.
 
     spread(ours, recorded.steps.duration_ns, theirs, replayed.steps.duration_ns, ours).error     # 0.004
 
@@ -24,7 +24,7 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Contains the percentiles of times per step in two traces, and the relative error of the medians.
+    """Contains the percentiles of step times in two traces, and the relative error of the medians.
 
     Errors below the noise floor are not significant.
     """

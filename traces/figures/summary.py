@@ -165,7 +165,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """Contains the few statistics of a trace that the first lines of the timeline app show."""
+    """Contains the statistics that the timeline app shows at the top."""
 
     ranks: list[int]
     devices: list[DeviceSummary]
@@ -179,7 +179,7 @@ class Outline:
 
 @each_once()
 def outline(trace: Trace) -> Outline:
-    """Return the same statistics as `summarize`, but only those of `Outline`, which need less time."""
+    """Return fewer statistics than `summarize`, in less time."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=trace.ranks,

@@ -1,4 +1,4 @@
-"""Writes files that become visible under their names only when they are complete.
+"""Writes files that appear under their final names only when they are complete.
 
     with atomic_write(Path("report.json")) as file:
         file.write(b"{}")
@@ -15,8 +15,8 @@ from typing import IO
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file for writing, and rename it to `path` when all data is written. A pipe, or a device such as
-    /dev/stdout, is written directly without a temporary file. Raises OSError."""
+    """Open a temporary file for writing, and rename it to `path` when all data is written. Pipes and devices, such as
+    /dev/stdout, are written without a temporary file. Raises OSError."""
     is_file = path.is_file() or not path.exists()
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:

@@ -15,7 +15,7 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Copy autograd's sequence numbers to each step without sequence numbers from an earlier step with the same ops.
+    """Fill in missing sequence numbers of autograd nodes.
 
     The trace must be sorted and contain only one rank.
     """

@@ -31,9 +31,9 @@ _HEAD_CRC = FRAME.size - 4
 DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
-# zlib compresses short texts better if zlib knows frequent words in advance (RFC 1950, FDICT). `PRESET_DICTIONARY` contains
-# names of operators, kernels, runtime calls and columns, and makes a file of a hundred rows a third smaller.
-# `PRESET_DICTIONARY` must never change, because existing files can only be read with the same bytes.
+# zlib compresses short texts better if zlib knows frequent words in advance (RFC 1950, FDICT). `PRESET_DICTIONARY` makes a file
+# of a hundred rows a third smaller. `PRESET_DICTIONARY` must never change, because existing files can only be read with the
+# same bytes.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory

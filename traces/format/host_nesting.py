@@ -1,4 +1,4 @@
-"""Stores the call tree of ops as depths and gaps, which compress better than start times.
+"""Stores the call tree of ops as nesting depths and time gaps, which compress better than start times.
 
 Each op is treated as a pair of brackets: `(` at the start and `)` at the end. A gap is the time between two consecutive
 brackets, as in this example:
@@ -8,8 +8,8 @@ brackets, as in this example:
     1    0       105    9               1
     2    0       120    20              1
 
-A training step repeats the depths of the previous step, so depths compress very well. The gaps, sorted by op name, compress 15
-% better than the start times and durations of ops, if times are recorded in nanoseconds.
+A training step repeats the depths of the previous step, so depths compress very well. Gaps in nanoseconds, sorted by op name,
+compress 15 % better than the start times and durations of ops.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class Nest:
 
 
 def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
-    """Encode the call tree as nesting depths and times between brackets. Return None if the ops do not form a valid call
-    tree."""
+    """Encode the call tree as nesting depths and time gaps. Return None if the ops do not form a valid call tree."""
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
         return None
@@ -67,7 +66,7 @@ def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
 
 
 def _depths(parent: Ints) -> Ints:
-    """Count the ancestors of each op. Each round doubles the distance to the ancestor that `above` names."""
+    """Count the ancestors of each op. In each round, the distance from an op to its ancestor `above` doubles."""
     above, depth = parent.copy(), (parent >= 0).astype(np.int64)
     while len(rows := np.flatnonzero(above >= 0)):
         depth[rows] += depth[above[rows]]
@@ -85,8 +84,8 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Return the positions of each op's opening and closing bracket. Before the opening bracket of op i, there are i opening
-    brackets and `i - depth[i]` closing brackets."""
+    """Return the positions of each op's start and end in the sequence of all starts and ends. Before op i starts, i ops have
+    started and `i - depth[i]` ops have ended."""
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
     is_open = np.zeros(2 * len(depth), bool)

@@ -102,8 +102,7 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Estimate the number of bytes in memory for a loaded trace. The function `load` rejects a file if the loaded trace would
-    need too much memory."""
+    """Estimate how many bytes a loaded trace takes in memory. The function `load` rejects files that need too much memory."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)

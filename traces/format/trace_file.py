@@ -58,7 +58,8 @@ _WORKERS = 4
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged.
 
-    `load` rejects a small file that unpacks to very much data, so `save` pads the small file of a very large trace with blanks.
+    If a very large trace compresses to a very small file, `save` adds blanks to the file, because `load` would reject a small
+    file.
     """
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
