@@ -50,7 +50,7 @@ class PathSegment:
 # see Note [Where a path begins and ends]
 @dataclass(frozen=True, slots=True)
 class PathSums:
-    """Contains the times of the work on the critical path."""
+    """Contains the times on the critical path, by kind of work and for the ten longest kernels."""
 
     step: int
     rank: int
