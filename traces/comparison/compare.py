@@ -197,6 +197,8 @@ class ComparedFigures:
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
     within_tolerance: bool | None  # None also if step times agree but a recording lacks much of its GPU work
     analyses: Both[Analyses]
+    # number of replayed steps whose GPU time is compared, if the times of other steps are estimates
+    gpu_time_steps: int | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
     communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
@@ -296,8 +298,8 @@ def compare(
     repeated, repeating = _steps_to_compare(recorded, other)
     timed = _clean(recorded, repeated)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
     timed_other = _clean(other, repeating)
-    ours, theirs = _with_recorded_work(repeated, other, repeating)
     verdict = same_program(recorded, other, *_same_numbers(recorded, repeated, other, repeating))
+    ours, theirs = _with_recorded_work(repeated, other, repeating) if verdict.same else (repeated, repeating)
     notes = other.run_of(other.ranks[0]).replay
     config = notes.config if notes is not None else None
     times = Both(step_times(recorded), step_times(other))
@@ -320,6 +322,7 @@ def compare(
         verdict=verdict,
         replay=other.is_replay,
         steps_compared=Both(len(timed), len(timed_other)),
+        gpu_time_steps=len(theirs) if len(theirs) < len(repeating) else None,
         ranks=Both(len(recorded.ranks), len(other.ranks)),
         paces=paces,
         bottlenecks=Both(

@@ -38,7 +38,7 @@ from traces.model.trace import (
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 from traces.names.equivalent_ops import canonical_op
 from traces.script.configuration import ReplayConfig
-from tui.text.diff import verdict_sentences
+from tui.text.diff import diff_text, verdict_sentences
 
 
 def test_a_trace_compared_with_itself_has_no_error() -> None:
@@ -137,7 +137,10 @@ def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
     assert compare(recorded, replay).gpu_busy.error == -0.5
     replay.device.origin[late] = Origin.SCALED
     assert compare(recorded, replay).gpu_busy.error == 0.0
-    assert compare(recorded, replay).steps_compared == Both(6, 6)
+    assert compare(recorded, replay).steps_compared == Both(6, 6) and compare(recorded, replay).gpu_time_steps == 2
+    assert "GPU time is compared in 2 of 6 steps" in diff_text(compare(recorded, replay), "a", "b", details=False)
+    other = replace(replay, host=replace(replay.host, name=np.roll(replay.host.name, 3)))
+    assert compare(recorded, other).verdict.same is False and compare(recorded, other).gpu_time_steps is None
     replay.device.origin[:] = Origin.SCALED
     assert compare(recorded, replay).gpu_busy.error == -0.5
 
