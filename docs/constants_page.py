@@ -48,7 +48,7 @@ def value_text(value: object) -> str:
 
 
 def users(module: str, root: Path = DOCS.parent) -> dict[str, list[str]]:
-    """For each name that a module defines, return the files that use the name."""
+    """Return a dictionary from the names in a module to the files that use them."""
     package, _, short = module.rpartition(".")
     found: dict[str, list[str]] = {}
     for path in sorted(path for room in ROOMS for path in (root / room).rglob("*.py")):

@@ -3,8 +3,7 @@
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
 `trace stalls` measures how long a DataLoader worker of this machine needs for one batch. The GPU time per batch comes from
-bundled measurements of a V100. The module `traces.stalls.loader_model` predicts figures for machines with more cores, another
-disk or another cache.
+bundled measurements of a V100. The module `traces.stalls.loader_model` predicts the figures for other machines.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
 
-# The eight GPUs of the published server share one disk equally, and each GPU has three CPU cores.
+# In the published server, each of eight GPUs has three CPU cores and an eighth of the disk's bandwidth.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)
@@ -154,7 +153,7 @@ def _rates(*networks: str) -> str:
 
 
 class Model:
-    """Models the training speed of one GPU for given CPU cores, disk and page cache."""
+    """Predicts the training speed of one GPU from the CPU cores, the disk and the page cache."""
 
     def __init__(self, cpu_ns_per_sample: float) -> None:
         self._cpu_ns_per_sample = cpu_ns_per_sample
@@ -175,8 +174,8 @@ class Model:
         return 1 - gpu_ns(network) / self.step_ns(network, CORES_PER_GPU)
 
     def fetch_stall(self, network: str) -> float:
-        """Return which fraction of a training step is spent waiting for an SSD. The page cache holds 35 % of the data, as in
-        figure 3 of the paper by Mohan et al."""
+        """Return the fraction of a training step in which the GPU waits for data from an SSD. The page cache holds 35 % of the
+        data, as in figure 3 of the paper by Mohan et al."""
         cores = CORES[-1]
         return 1 - self.step_ns(network, cores) / self.step_ns(network, cores, SSD, 0.35)
 
@@ -184,7 +183,7 @@ class Model:
         return EPOCH_SAMPLES / BATCH * self.step_ns("resnet18", CORES[-1], disk, cached, policy) / 1e9
 
     def epoch_by_batch(self, batch: int) -> tuple[float, float]:
-        """Return the GPU time and the total time of an epoch of MobileNetV2 in seconds, with CORES_PER_GPU CPU cores."""
+        """Return the GPU time and the total time of a MobileNetV2 epoch in seconds."""
         batches = EPOCH_SAMPLES / batch
         step_ns = self.step_ns("mobilenet_v2", CORES_PER_GPU, batch=batch)
         return batches * gpu_ns("mobilenet_v2", batch) / 1e9, batches * step_ns / 1e9
@@ -315,7 +314,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Count the pairs of networks that our results and the published results rank in the same order."""
+    """Compare the order of networks in our results with the published order."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def beside_the_library(results: Path) -> Iterator[str]:
-    """Compare the estimated computation time of each network on one GPU with the time measured by GPEmu."""
+    """Compare the estimated computation time of each network with the time that GPEmu measured."""
     yield "| network | batch | estimated here, ms | measured (GPEmu), ms | off |\n| --- | ---: | ---: | ---: | ---: |"
     for row in map(json.loads, results.read_text().splitlines()):
         if row["gpus"] != 1 or "computation_ms" not in row:
@@ -105,7 +105,7 @@ def run(*command: str, quiet: bool = False) -> str:
 
 
 def with_table(page: str, name: str, table: str) -> str:
-    """Insert a table into a page, between the two HTML comments that mark the table's place."""
+    """Insert a table between two HTML comments in a page."""
     before, begin, rest = page.partition(f"<!-- {name} -->\n")
     _, end, after = rest.partition(f"<!-- end of {name} -->")
     if not (begin and end):

@@ -82,8 +82,7 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """Return True if the benchmark includes a network with this depth, width and mode. To save time, the gloo backend is tested
-    with only one depth per network."""
+    """To save time, the gloo backend is tested with only one depth per network."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 
@@ -97,7 +96,7 @@ def tiny(batch: int) -> Run:
 
 
 def made(trace: Path, run: Run) -> Cell:
-    """Run the script. Raise SystemExit if the script fails, except if GPU memory runs out."""
+    """Run the script. Raise SystemExit if the script fails. Too little GPU memory does not count as a failure."""
     how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
     script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
     script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]

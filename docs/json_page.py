@@ -2,7 +2,7 @@
 
     python docs/json_page.py
 
-The column "meaning" in docs/json.md shows the comment beside or above the field in the source code.
+The meaning of each JSON key comes from the comment beside or above the field.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_omitted(kind: type, name: str) -> str:
 
 
 def name_of(kind: Any) -> str:
-    """Return the name of a type in docs/json.md, such as "Both of integer" for `Both[int]`."""
+    """Example: the name of `Both[int]` is "Both of integer"."""
     given = get_args(kind)
     name = (get_origin(kind) or kind).__name__
     texts = (f"({text})" if " or " in text else text for text in map(type_text, given))
@@ -147,7 +147,7 @@ def all_objects() -> list[Any]:
 
 
 def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
-    """Move each sentence about a key of the JSON object from the docstring to the table of keys."""
+    """Split a docstring into the description of an object and the sentences about single keys."""
     rest, of_keys = list[str](), dict[str, list[str]]()
     for paragraph in doc.split("\n\n"):
         kept = list[str]()

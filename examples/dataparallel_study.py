@@ -1,4 +1,4 @@
-"""Measures why data parallelism on several GPUs is slower than expected, for five networks.
+"""Shows why data parallelism on several GPUs is slower than expected.
 
 The command `cell` measures one network at one batch size on one or more GPUs, and appends the result to a file:
 

@@ -1,4 +1,4 @@
-"""Draws images of digits with up to seven segments, in the shape of MNIST images (1x28x28).
+"""Draws digits as on seven-segment displays, in MNIST's image size (1x28x28).
 
     images, labels = digits(count=1000, seed=0)      # (1000, 1, 28, 28) from 0 to 1, and (1000,) from 0 to 9
     images = resized(images, 64)                     # (1000, 1, 64, 64): for networks that halve an image five times

@@ -1,4 +1,4 @@
-"""Trains an image network on a folder of JPEG files, with a training loop like that of PyTorch's ImageNet example.
+"""Trains an image network on a folder of JPEG files, like PyTorch's ImageNet example.
 
     python image_folder.py images --count 2000
     python train_folder.py images --model alexnet --batch-size 128 --workers 4 --steps 40

@@ -139,7 +139,7 @@ def _stopped() -> RuntimeError:
 
 
 def _stop_tensors() -> None:
-    # `isinstance` would read `__class__`, and some torch objects then print a warning or import a module.
+    # Some torch objects print a warning or import a module if `isinstance` reads their `__class__`.
     tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
     for tensor in tensors:
         tensor.__class__ = StoppedTensor

@@ -44,7 +44,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# The option `--steps N` also stops a script if training and evaluation steps together reach N * _EVALUATIONS_PER_STEP.
+# `--steps N` stops a script after N training steps, or after N * _EVALUATIONS_PER_STEP steps of training and evaluation.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
@@ -61,7 +61,7 @@ def start(session: Mapping[str, Any]) -> None:
 
 
 def start_here(session: Mapping[str, Any]) -> None:
-    """Start the virtual GPU in the current process, which no `trace` command has started."""
+    """Start the virtual GPU in a process that was not started by a `trace` command."""
     replay_session = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")

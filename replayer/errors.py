@@ -42,7 +42,7 @@ class NotEmulated(NotImplementedError):
 
 
 class NotExact(RuntimeError):
-    """Raised with `--strict` if the recording does not contain a call of the op with the same shapes."""
+    """Raised under `--strict` if the op was not recorded with the same shapes."""
 
     def __init__(self, op: str, shapes: tuple[Shape, ...], found: str) -> None:
         sizes = ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes)
@@ -50,7 +50,7 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if no step times were published for the script's model."""
+    """Ends the script if the library of published step times does not contain the script's model."""
 
     def __init__(self) -> None:
         super().__init__(2)

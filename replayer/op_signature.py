@@ -1,4 +1,4 @@
-"""Describes an op call by its op, shapes and dtypes, which are used to find the same call in a recording."""
+"""Describes an op call by op, shapes and dtypes, to find the same call in a recording."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OpSignature:
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """Caches one value for each signature: `kept[signature]` calls `make(signature)` only once."""
+    """Caches one value per signature: the first `kept[signature]` calls `make(signature)`."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""Counts the functions that PyTorch's Dynamo compiled in this process, their graph breaks and recompilations.
+"""Counts the compiled functions, graph breaks and recompilations of PyTorch's Dynamo in this process.
 
     compiled_code()     # CompiledCode(regions=2, graph_breaks=1, recompiles=0, ...); None if nothing was compiled
 """

@@ -44,7 +44,7 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Return the memory requests of one call of a graph, distributed evenly over the graph's ops.
+    """Distribute the memory requests of a compiled graph evenly over the graph's ops.
 
     Return None if a shape is symbolic. If a request frees an input of the graph, `BlockRequest.block` is None.
     """

@@ -160,7 +160,7 @@ def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shap
 
 
 def _size(size: TorchAny, known: dict[TorchAny, int]) -> int:
-    """Return a size. If a symbol in the size is unknown, the size from the tracing is returned."""
+    """Return the traced size if the size depends on an unknown symbol."""
     if isinstance(size, int):
         return size
     exact = size.node.expr.xreplace(known)  # a number, or an expression with unknown symbols

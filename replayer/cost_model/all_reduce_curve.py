@@ -28,7 +28,7 @@ TABLE = Path(__file__).with_name("all_reduce.json")
 
 
 def wire_share(ranks: int) -> float:
-    """Return 2(n-1)/n: the bytes that a ring all-reduce of n ranks moves per byte of the tensor."""
+    """Return the bytes that a ring all-reduce moves per byte of the tensor: 2(n-1)/n for n ranks."""
     return 2 * (ranks - 1) / ranks if ranks > 1 else 0.0
 
 
@@ -41,8 +41,7 @@ class AllReduceCurve:
 
     @classmethod
     def of(cls, device_name: str, ranks: int, bus_gbps: float = 0) -> AllReduceCurve:
-        """Return the all-reduce durations for a GPU model. If `bus_gbps` is not 0, it is used instead of the GPU model's bus
-        bandwidth."""
+        """Return the all-reduce durations for a GPU model. A nonzero `bus_gbps` replaces the GPU model's bus bandwidth."""
         return _curve(card_of(device_name), max(ranks, 2), bus_gbps)
 
     def duration_ns(self, size_bytes: float) -> float:
@@ -74,8 +73,8 @@ def _curve(card: Card, ranks: int, bus_gbps: float) -> AllReduceCurve:
     reached_gbps = sizes[-1] * wire_share(known) / times_ns[-1]
     if not bus_gbps:
         bus_gbps = reached_gbps if like.link == card.link else card.link.ring_gbps
-    # A larger ring than the measured ring needs more steps, and each additional step adds latency. A link with k times the
-    # measured bandwidth moves k times as many bytes in the measured time. See Note [Links without measurements].
+    # A ring with more ranks needs more steps, and each step adds latency. With k times the bandwidth, a link moves k times as
+    # many bytes in the same time. See Note [Links without measurements].
     steps_ns = 2 * (ranks - known) * card.link.hop_ns
     sizes = sizes * (wire_share(known) / wire_share(ranks)) * (bus_gbps / reached_gbps)
     latency_ns = BASE_LATENCY_NS + 2 * (ranks - 1) * card.link.hop_ns

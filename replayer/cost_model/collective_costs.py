@@ -4,7 +4,8 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-A communication kernel also waits for the slowest rank, so the shortest recorded duration over all ranks is used.
+The recorded duration of a communication kernel includes waiting for the slowest rank, so the shortest duration of all ranks is
+used.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at
@@ -77,7 +78,7 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Return the duration in ns of a gloo operation.
+    """Return the duration of a gloo operation in ns.
 
     Args:
         size_bytes: the size of one rank's input
@@ -114,7 +115,7 @@ class CollectiveCosts:
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
         """Fit the cost estimates to the recorded collective operations of all ranks.
 
-        If `bus_gbps` is not 0, it is used instead of the recorded bus bandwidth.
+        A nonzero `bus_gbps` replaces the recorded bus bandwidth.
         """
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)

@@ -60,7 +60,7 @@ class CopyCosts:
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
         """Return the median bandwidths of recorded copies of at least 64 KiB.
 
-        If `given_link_gbps` is not 0, it is used as the bandwidth between GPUs.
+        A nonzero `given_link_gbps` replaces the bandwidth between GPUs.
         """
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device

@@ -1,9 +1,10 @@
-"""Predicts how much slower an operator runs than the roofline model, with neural networks trained on measurements.
+"""Predicts how much slower an operator runs than in the roofline model.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The script benchmarks/cost_tables.py trains the neural networks on measurements of five GPUs by the NeuSight project.
+The predictions come from neural networks. The script benchmarks/cost_tables.py trains the neural networks on NeuSight's
+measurements of five GPUs.
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
@@ -145,7 +146,7 @@ def _net(file: Any, name: str) -> _Net:
 
 
 class EfficiencyCurves:
-    """Predicts how slow operators run. The prediction is the mean of several neural networks for each kind of operator."""
+    """Predicts how slow operators run. Each kind of operator has several neural networks, and the prediction is their mean."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:

@@ -143,7 +143,7 @@ def is_part(op: str, shapes: Shapes) -> bool:
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
     """Return the shapes of gradient, image and weight in a convolution's backward pass.
 
-    The gradient is the op's first input, except for cuDNN ops before PyTorch 1.11, where it is the second input.
+    The gradient is the op's first input, but the second input of cuDNN ops before PyTorch 1.11.
     """
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]

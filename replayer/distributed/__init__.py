@@ -1,5 +1,5 @@
 """Emulates process groups between virtual GPUs.
 
-PyTorch uses the class `process_group.VirtualNccl` in place of its NCCL process group. The module `store_exchange` exchanges
-messages between ranks and detects deadlocks.
+The class `process_group.VirtualNccl` replaces PyTorch's NCCL process group. The module `store_exchange` exchanges messages
+between ranks and detects deadlocks.
 """

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Emulates NCCL process groups, in which ranks exchange only times and small values.
+"""Emulates NCCL process groups. The ranks exchange only times and small values.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
@@ -139,7 +139,7 @@ class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
         return self.on_cpu if torch.device(device).type == "cpu" and self.on_cpu is not None else self
 
     def _set_sequence_number_for_group(self) -> None:
-        """Do nothing, because the class GroupOperations numbers the collectives itself."""
+        """Do nothing, because GroupOperations numbers the collectives."""
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self.operations.set_timeout(timeout.total_seconds())
@@ -188,7 +188,7 @@ class VirtualNccl(_NcclGroup):
         group_desc: str | None = None,
         device_types: TorchAny = None,
     ) -> VirtualNccl | None:
-        """Return a process group of the given ranks, or None if this rank is not among the given ranks."""
+        """Return a process group of the given ranks, or None if this rank is not a member."""
         self._splits += 1
         if self._rank not in ranks:
             return None
@@ -211,7 +211,7 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing. A replayed collective takes equally long with and without registered memory."""
+        """Do nothing. Registered memory does not change the duration of a replayed collective."""
 
     deregister_mem_pool = register_mem_pool
 

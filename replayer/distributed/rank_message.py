@@ -82,14 +82,13 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 
 
 def for_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
-    """Return the result of `convert` for each message. If the same object occurs several times in the list, it is converted
-    only once."""
+    """An object that occurs several times in the list is converted only once."""
     converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
     return [converted[id(message)] for message in messages]
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
-    """Return a text that says how the calls of two ranks differ, or "" if the calls match."""
+    """Describe the difference between the calls of two ranks. Return "" if the calls match."""
     mine, theirs = messages[own], messages[other]
     names = {mine.operation, theirs.operation}
     if len(names) > 1 and names != {"send", "recv"}:

@@ -39,8 +39,8 @@ from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
-# A waiting rank sleeps between two checks for messages, but at most 1/64 of its waiting time so far. After waiting for t
-# seconds, a rank checks for missing ranks again t / 16 seconds later.
+# After waiting for t seconds, a rank looks for messages again at most t / 64 seconds later. The rank checks for missing ranks
+# every t / 16 seconds.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
@@ -68,9 +68,9 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
-        """Return the messages of all ranks in order, with times converted to this rank's clock.
+        """Return the messages in rank order, with times converted to this rank's clock.
 
-        Raise RuntimeError with the number of the rank that ended, exceeded the timeout or called another operation.
+        Raise RuntimeError if a rank has ended, exceeded the timeout or called another operation.
         """
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
@@ -104,8 +104,8 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Empty this rank's entry in the store. The entry is not deleted, because other ranks would hang if they read a missing
-        entry."""
+        """Empty this rank's entry in the store. The entry is not deleted, because reading a missing entry would block other
+        ranks."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -194,7 +194,7 @@ class StoreExchange:
         return for_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. The first rank waits until all other ranks have left, because it may host the store."""
+        """Announce that this rank ends. The first rank may host the store, so it waits until all other ranks have left."""
         if self._left:
             return
         self._left = True
@@ -285,7 +285,7 @@ class StoreExchange:
         return True
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
-        """Raise an error if a rank that has not answered has ended, or has exceeded the timeout."""
+        """Raise an error if an awaited rank has ended or exceeded the timeout."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
@@ -336,8 +336,8 @@ class StoreExchange:
 
 
 def _store_of_attempt(store: TorchAny) -> TorchAny:
-    """Return a key-value store in which each key begins with the number of torchrun's restarts. After a failure, torchrun
-    restarts the workers with the old store."""
+    """Return a key-value store that puts torchrun's restart count before each key. After a failure, torchrun restarts the
+    workers with the old store."""
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

@@ -55,8 +55,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """Represents a collective in progress. The end time `end_ns` is None until the messages from the other ranks have
-    arrived."""
+    """Represents a collective in progress. `end_ns` is None until the messages from the other ranks have arrived."""
 
     def __init__(
         self,
@@ -123,14 +122,14 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """Represents an all-gather, whose future has one tensor with the data of all ranks."""
+    """The future of an all-gather has one tensor with the data of all ranks."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
 
 
 class CapturedWork(_Awaited):
-    """Represents a captured collective, which runs each time its CUDA graph is replayed."""
+    """Represents a collective that was captured in a CUDA graph."""
 
     def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
         super().__init__()
@@ -228,7 +227,7 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish all collectives up to and including `last`, or all collectives if `last` is None."""
+        """Finish all collectives up to and including `last`. None finishes all."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Implements the futures of collectives, which make CUDA streams wait like PyTorch's futures.
+"""Implements the futures of collectives. Waiting for a future makes the current CUDA stream wait.
 
     future = work.get_future()                      # done at once, like NCCL's future
     halved = future.then(lambda done: done.value()[0] / 2)
@@ -30,7 +30,7 @@ _Future: TorchAny = torch.futures.Future
 
 
 class WorkFuture(_Future):  # type: ignore[misc]
-    """Represents the future of a collective on the GPU with the index `device`, or on the CPU if `device` is NONE."""
+    """Represents the future of a collective. The CPU has the device index NONE."""
 
     def __init__(self, device: int, finish: Callable[[], object], join: Callable[[], object]) -> None:
         super().__init__()

@@ -49,7 +49,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread as a new thread that the thread `maker` has started."""
+        """Register the calling thread, which the thread `maker` has started."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -1,4 +1,4 @@
-"""Chooses the function that stores the launches of a script.
+"""Chooses the function that stores kernel launches.
 
     path.launch_by(caller, signature)
     with path.kernels_off():                        # launches of this thread are dropped
@@ -20,7 +20,7 @@ Launch = Callable[[Caller, OpSignature], None]
 
 
 class NodeWatch(NamedTuple):
-    """Describes a function that is called when a thread creates its next autograd node."""
+    """Stores a callback for a thread's next autograd node."""
 
     thread: int
     next_node: Callable[[], int]  # returns the number of the calling thread's next node
@@ -38,7 +38,7 @@ class LaunchPath:
         self._watch: NodeWatch | None = None
 
     def watch_nodes(self, next_node: Callable[[], int], found: Callable[[], None]) -> None:
-        """Call `found` once before the next launch of an op of this thread for which `next_node` returns another number."""
+        """Call `found` once, at this thread's first launch after `next_node` has changed."""
         self._watch = NodeWatch(threading.get_ident(), next_node, next_node(), found)
         self.set_launch(self._launch_with_kernels)
 
@@ -67,7 +67,7 @@ class LaunchPath:
 
     @contextmanager
     def kernels_off(self) -> Iterator[None]:
-        """In the `with` block, launch no kernels for the ops of the calling thread."""
+        """Disable the calling thread's kernel launches in the `with` block."""
         me = threading.get_ident()
         self._threads_with_kernels_off.append(me)
         self.set_launch(self._launch_with_kernels)

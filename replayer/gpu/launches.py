@@ -78,7 +78,7 @@ class Looking:
 
 
 class ScriptLaunches(LaunchPath):
-    """Stores the launches of a script, and computes the times of many launches at once."""
+    """Stores the kernel launches of a script, and computes their times in batches."""
 
     def __init__(
         self, devices: list[VirtualDevice], current: CurrentStreams, simulator: Simulator, transfers: CopyCosts, *, strict: bool
@@ -166,8 +166,7 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay the simulation of launches until the end of the `with` block. The launches on one stream are then simulated as
-        if the given threads took turns.
+        """Simulate the launches of the `with` block at its end, as if the given threads took turns.
 
         See Note [Replicas take turns] in surfaces/torch_nn_parallel.py.
         """
@@ -264,7 +263,7 @@ class ScriptLaunches(LaunchPath):
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another GPU. Like PyTorch (Copy.cu), the current streams of both GPUs wait for each other."""
+        """Launch a copy to another GPU. As in PyTorch's Copy.cu, the current streams of both GPUs wait for each other."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -311,7 +310,7 @@ class ScriptLaunches(LaunchPath):
                 compute()
 
     def fail(self, error: Callable[[], BaseException], *, now: bool) -> None:
-        """Raise the error of a failed CUDA kernel, either now or at the host's next wait for the GPU."""
+        """Raise a CUDA kernel's error now, or when the host next waits for the GPU."""
         self._fault = error
         if now:
             self.raise_fault()
@@ -329,14 +328,14 @@ class ScriptLaunches(LaunchPath):
         return self.capture is not None and stream in self.capture
 
     def forbid_in_capture(self) -> None:
-        """Raise CUDA's error if the thread waits for the GPU during a CUDA graph capture that forbids waiting."""
+        """Raise CUDA's error if a CUDA graph capture forbids waiting for the GPU."""
         self.raise_fault()
         if self.capture is not None:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Return True if a copy is being captured in a CUDA graph. Raise CUDA's error if a captured copy would make the host
-        wait."""
+        """Return True if a copy is being captured in a CUDA graph. Raise CUDA's error if the host would wait for a captured
+        copy."""
         if blocking:
             self.raise_fault()
         if self.capture is None or (stream not in self.capture and not blocking):
@@ -349,7 +348,7 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the indices of ops in an order in which the threads take turns.
+    """Order ops so that their threads take turns, and return the ops' indices.
 
     Example: `turn_order([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`.
 

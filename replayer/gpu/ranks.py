@@ -60,7 +60,7 @@ class RankOperations:
     def communicate(
         self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
     ) -> None:
-        """Run a collective on `stream`, from the moment when this rank is ready until all data has arrived."""
+        """Run a collective on `stream` until all data has arrived."""
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:

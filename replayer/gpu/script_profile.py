@@ -10,7 +10,7 @@ from traces.model.trace import Column, Trace
 
 
 class ScriptProfile:
-    """Collects the virtual GPU's work while the script's own profiler runs."""
+    """Collects the virtual GPU's work while torch.profiler runs in the script."""
 
     def __init__(self, launches: ScriptLaunches) -> None:
         self._launches = launches
@@ -33,7 +33,7 @@ class ScriptProfile:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Return a trace of the ops and the GPU work since the method `watch` was called."""
+        """Return a trace of the ops and the GPU work since the call of `watch`."""
         simulator = self._launches.simulator
         with self._launches.looking as thread:
             simulator.tracker.add_gpu_work_so_far(thread)

@@ -1,4 +1,4 @@
-"""Lets ranks that were forked from one process share results, so that only one rank computes a result.
+"""Shares results between forked ranks, so that only one rank computes each result.
 
     results = SharedResults()       # before the fork
     results.add(b"key", b"value")   # in one rank
@@ -14,17 +14,16 @@ import zlib
 from hashlib import blake2b
 
 # 16 MiB of shared memory hold about 32 000 results of 500 bytes. With 32 000 results, the dictionary `_places` needs 7 MB in
-# each rank. The operating system allocates the shared memory page by page when it is used.
+# each rank. The operating system allocates shared memory only when it is used.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16
 
 
 class SharedResults:
-    """Stores pairs of a key and a value in memory that all ranks share. While a rank is writing a pair, other ranks do not add
-    pairs.
+    """Stores keys and values in memory that all ranks share. While one rank writes, `add` does nothing in other ranks.
 
-    A checksum detects pairs that are not completely written yet, and such a pair is ignored.
+    Incompletely written values are detected with a checksum and ignored.
     """
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:

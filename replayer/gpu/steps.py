@@ -45,7 +45,7 @@ StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """After each step, `step_ended` is called with two numbers: finished training steps, and all finished steps."""
+    """Calls `step_ended` after each step, with the number of training steps and the number of all steps."""
 
     def __init__(
         self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None
@@ -99,14 +99,14 @@ class ScriptSteps:
             self._moves_on(thread, self._tracker.called, FORWARD)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Do nothing, because each op's number is compared."""
+        """Do nothing, because `watch_nodes` detects new autograd nodes."""
 
     def loss_called(self) -> None:
         with self._launches.looking as thread:
             self._moves_on(thread, self._tracker.called, LOSS)
 
     def optimizer_stepped(self, is_first: bool) -> None:
-        """End the training step if the script's first optimizer has finished its `step` call."""
+        """End the training step after a `step` call of the script's first optimizer."""
         with self._launches.looking as thread:
             if self._moves_on(thread, self._tracker.optimizer_stepped, is_first):
                 self._look_at_steps()
@@ -212,7 +212,7 @@ class ScriptSteps:
 
     @contextmanager
     def thawed(self) -> Iterator[None]:
-        """Unfreeze the frozen objects for garbage collection in the `with` block."""
+        """Undo `gc.freeze` in the `with` block."""
         if self._froze:
             gc.unfreeze()
         yield

@@ -27,8 +27,8 @@ class ReadValues:
         self.assumes_sizes = improving and not strict
 
     def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
-        """Return the next `count` values that the recorded script read from a tensor, or None without recorded values. The host
-        waits for the stream."""
+        """Return the next `count` recorded values of a tensor, or None if no values were recorded. The host waits for the
+        stream."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream

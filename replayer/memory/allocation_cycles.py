@@ -59,8 +59,8 @@ class AllocationCycle:
         self._totals = totals
         self._repetitions = 0
         self._rows_taken = 0
-        # A training step may free memory from the previous step. Each free event therefore gets the newest handle with the
-        # freed address.
+        # A training step may free memory from the previous step. Each free event belongs to the latest allocation at the freed
+        # address.
         left = {}
         own = set()
         for handle, size_bytes, address, _, _ in events:
@@ -83,13 +83,13 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def events_so_far(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Return the number of memory events in the current training step so far, or None if this step frees other memory than
-        earlier steps."""
+        """Count the memory events of the current training step. Return None if the step frees other memory than earlier
+        steps."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the memory events that were added since the last call of `take_rows`."""
+        """Return the memory events since the last call of `take_rows`."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]
@@ -136,8 +136,7 @@ class CycleDetector:
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """Return the repeated sequence of memory requests if the training step repeated earlier steps, or None if the step
-        differs.
+        """Return the repeated sequence of memory requests, or None if the steps do not repeat.
 
         Args:
             events: None if some allocations or frees of the training step are missing

@@ -4,7 +4,7 @@
     workspaces.use(allocator, stream)       # the first call on a stream allocates 8.125 MiB, later calls nothing
     workspaces.clear()                                      # torch._C._cuda_clearCublasWorkspaces
 
-The emulation follows PyTorch's files aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
+This module reimplements PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp and detail/DeviceThreadHandles.h.
 
 Note [Releases that keep workspaces]
     PyTorch 2.0 to 2.14 keeps one cuBLAS workspace per handle and stream. In PyTorch 2.11, cuBLASLt keeps an additional
@@ -82,7 +82,7 @@ class BlasWorkspaces:
         return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the minimum size of new cuBLAS workspaces, or restore the default size if `size_bytes` is None."""
+        """Set the minimum size of new cuBLAS workspaces. None restores the default."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:

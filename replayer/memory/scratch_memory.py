@@ -37,7 +37,7 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free an op's workspaces after the allocation of one of the op's outputs. Raises OutOfMemory, except for
+        """Allocate and free the workspaces that the op needs before its next output. Raises OutOfMemory, except for
         convolutions."""
         at = self._at
         if at < len(self._sequence):

@@ -103,7 +103,7 @@ class Autocast:
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
-        """Cast the last argument first, because gcc evaluates the arguments of C++ calls in PyTorch from right to left."""
+        """Cast the last argument first, because gcc evaluates C++ arguments from right to left."""
         cast = [
             self._cast_one(value, dtype)
             if _is_on_device(value)
@@ -173,7 +173,7 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Run ops of other packages, such as torchvision's nms, in float32 if the packages register an autocast kernel for CUDA."""
+    """Run ops with an autocast kernel from other packages, such as torchvision's nms, in float32."""
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

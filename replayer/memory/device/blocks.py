@@ -30,7 +30,7 @@ _SIZE_SHIFT = _ADDRESS_BITS + _AGE_BITS
 
 
 class TieRule(Enum):
-    """Names the rule by which the allocator chooses among free blocks of equal size."""
+    """Lists the rules for choosing among free blocks of equal size."""
 
     # see Note [Free blocks of the same size]
 
@@ -59,7 +59,7 @@ class Ages:
 
 
 class UsedStream(Protocol):
-    """Defines the interface of CUDA streams that the memory allocator uses."""
+    """Defines what the memory allocator needs to know about a CUDA stream."""
 
     @property
     def number(self) -> int: ...

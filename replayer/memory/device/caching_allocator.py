@@ -1,6 +1,6 @@
 """Reimplements PyTorch's caching allocator for one GPU without allocating real memory.
 
-The class `DeviceMemory` follows c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 to 2.15.
+The class `DeviceMemory` reimplements c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.6 to 2.15.
 
     memory = DeviceMemory(device=0, capacity_bytes=16 << 30)
     block = memory.malloc(3 << 20, stream=0)
@@ -400,7 +400,7 @@ class DeviceMemory:
         return settings
 
     def limit_to(self, size_bytes: int | None) -> None:
-        """Limit the memory that PyTorch may reserve, or restore the initial limit if `size_bytes` is None."""
+        """Limit the memory that PyTorch may reserve. None restores the initial limit."""
         segments = self._segments
         if size_bytes is not None and size_bytes < segments.reserved_bytes:
             self.empty_cache()
@@ -434,8 +434,7 @@ class DeviceMemory:
     def layout(self) -> Layout | None:
         """Return the address, size, state and age of each block.
 
-        Returns None if future allocations depend on more than the blocks, for example on a stream that still uses a freed
-        block.
+        Returns None if future allocations depend on more than the blocks.
         """
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:

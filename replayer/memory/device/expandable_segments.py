@@ -1,6 +1,6 @@
 """Emulates PyTorch's expandable segments, which map memory into a reserved address range page by page.
 
-The emulation follows Note [Expandable Segments] in PyTorch's c10/cuda/CUDACachingAllocator.cpp.
+See Note [Expandable Segments] in PyTorch's c10/cuda/CUDACachingAllocator.cpp.
 
     expandable = ExpandableSegments(segments, note)
     block = expandable.allocate(pool, 30 << 20)     # a free block of at least this size, or None if there is no room
@@ -21,8 +21,8 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 def best_fit(plain: Pool, size: int) -> Block | None:
     """Return the free block that fits `size` bytes best, or None if no free block is large enough.
 
-    A block at the end of a segment can grow, so blocks are compared by the size to which they can grow (get_free_block in
-    PyTorch's CUDACachingAllocator.cpp).
+    A block at the end of a segment can grow. Blocks are compared by their possible size (get_free_block in PyTorch's
+    CUDACachingAllocator.cpp).
     """
     candidates = _by_size(plain, size)
     found = next(candidates, None)

@@ -21,7 +21,7 @@ from replayer.memory.device.blocks import Block
 
 
 class StackFrame(TypedDict):
-    """A stack frame in PyTorch's memory snapshots."""
+    """Represents a stack frame in PyTorch's memory snapshots."""
 
     filename: str
     line: int
@@ -29,7 +29,7 @@ class StackFrame(TypedDict):
 
 
 class HistoryEntry(TypedDict, total=False):
-    """An action of the allocator in PyTorch's memory snapshots."""
+    """Represents an allocator action in PyTorch's memory snapshots."""
 
     action: str
     addr: int  # missing if the action is "oom"
@@ -103,7 +103,7 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[StackFrame]:
-        """Return the stack frames that requested a block, or an empty list if no frames were recorded."""
+        """Return the recorded stack frames of a block's allocation."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[StackFrame]) -> None:

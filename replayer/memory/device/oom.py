@@ -1,4 +1,4 @@
-"""Creates out-of-memory errors with the same message as the PyTorch release that runs the replay.
+"""Creates out-of-memory errors with the message of a PyTorch release.
 
     fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
@@ -26,8 +26,7 @@ DEFAULT_OOM_TEXT = (
     " Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)"
 )
 
-# In January 2026, after PyTorch 2.10, pytorch/pytorch#172327 changed the environment variable that out-of-memory messages
-# recommend.
+# After PyTorch 2.10, pytorch/pytorch#172327 changed the environment variable that out-of-memory messages recommend.
 _ADVICE_OF_2_10 = DEFAULT_OOM_TEXT[DEFAULT_OOM_TEXT.index("PYTORCH_ALLOC_CONF") :]
 _ADVICE_SINCE_2_11 = (
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management"

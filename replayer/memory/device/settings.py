@@ -3,8 +3,7 @@
     settings = parse_settings("max_split_size_mb:128,roundup_power2_divisions:[256:1,512:2,>:4]")
     settings.max_split_bytes  # 134217728
 
-The valid values of each setting and the error messages come from c10/core/AllocatorConfig.cpp and
-c10/cuda/CUDAAllocatorConfig.cpp of PyTorch 2.10 to 2.15.
+This module reimplements c10/core/AllocatorConfig.cpp and c10/cuda/CUDAAllocatorConfig.cpp of PyTorch 2.10 to 2.15.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ class SettingsError(ValueError):
 class AllocatorSettings:
     """Stores the settings of PyTorch's caching allocator.
 
-    `power2_divisions[i]` applies to sizes from 2^i MiB to 2^(i+1) MiB. The values 0 and 1 of `power2_divisions` have no effect.
+    `power2_divisions[i]` applies to sizes from 2^i MiB to 2^(i+1) MiB. In `power2_divisions`, the values 0 and 1 have no
+    effect.
     """
 
     max_split_bytes: int = UNLIMITED
@@ -75,7 +75,7 @@ class AllocatorSettings:
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
-        """Return the block size for a request: by default, the next multiple of 512 bytes."""
+        """Round a requested size up to a block size, by default to a multiple of 512 bytes."""
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
@@ -93,7 +93,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Return a copy of the settings `before`, changed by a text such as the value of PYTORCH_CUDA_ALLOC_CONF.
+    """Parse the value of PYTORCH_CUDA_ALLOC_CONF, and return `before` with the parsed settings.
 
     Raises SettingsError if PyTorch would reject the text, and NotEmulated if the text selects another allocator backend.
     """

@@ -3,7 +3,7 @@
     snapshot = memory.snapshot()
     snapshot[0]["blocks"][0]   # {"address": ..., "size": 3145728, "state": "active_allocated", "frames": [...], ...}
 
-The keys of the dictionaries are those in PyTorch's torch/csrc/cuda/Module.cpp.
+The dictionary keys come from PyTorch's torch/csrc/cuda/Module.cpp.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
 
 def mapped_ranges(tail: Block) -> list[list[Block]]:
-    """Return the blocks of a segment, with one list for each mapped address range.
+    """Return a list of blocks for each mapped address range of a segment.
 
     Args:
         tail: the segment's last block
@@ -33,7 +33,7 @@ def mapped_ranges(tail: Block) -> list[list[Block]]:
 
 
 class BlockDict(TypedDict):
-    """A block in PyTorch's memory snapshots."""
+    """Represents a block in PyTorch's memory snapshots."""
 
     address: int
     size: int
@@ -43,7 +43,7 @@ class BlockDict(TypedDict):
 
 
 class SegmentDict(TypedDict):
-    """A segment in PyTorch's memory snapshots."""
+    """Represents a segment in PyTorch's memory snapshots."""
 
     device: int
     address: int

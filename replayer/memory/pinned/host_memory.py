@@ -1,6 +1,4 @@
-"""Reimplements PyTorch's caching allocator for pinned host memory, with real page-locked memory.
-
-The rules come from PyTorch's ATen/core/CachingHostAllocator.h.
+"""Reimplements PyTorch's ATen/core/CachingHostAllocator.h with real page-locked memory.
 
     memory = HostMemory(PageLocks(), has_passed=gpu_has_passed)
     view = memory.allocate(77_070_336)         # a memoryview; 128 MiB are locked

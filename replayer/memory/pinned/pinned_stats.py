@@ -5,8 +5,7 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-PyTorch adds up the peaks of pinned blocks of different sizes. The peaks may occur at different times, so the reported peak may
-exceed the true peak.
+The reported peak may exceed the true peak, because PyTorch adds up the peaks of different block sizes.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Durations:
 
 
 class HostStatsDict(TypedDict):
-    """The statistics of `torch.cuda.host_memory_stats_as_nested_dict`, with times in microseconds."""
+    """Stores the statistics of `torch.cuda.host_memory_stats_as_nested_dict`. Times are in microseconds."""
 
     allocations: Counted
     allocated_bytes: Counted

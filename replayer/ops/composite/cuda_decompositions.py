@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Chooses CUDA's kernels for attention, RMS norm, softmax, CTC loss and fake quantization.
+"""Chooses CUDA's kernels for ops such as attention, softmax and CTC loss.
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
@@ -193,7 +193,7 @@ def _as_bias(mask: TorchAny, query: torch.Tensor) -> TorchAny:
 
 
 def softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> TorchAny:
-    """Run `torch.softmax`. CUDA's kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
+    """Run `torch.softmax`. CUDA's softmax kernel can read half precision and write float32 (ATen/native/SoftMax.cpp)."""
     return aten._softmax(*_to_softmax(input, dim, dtype))
 
 
@@ -241,7 +241,7 @@ def observed_fake_quantization(
     zero: TorchAny,
     *how: TorchAny,
 ) -> TorchAny:
-    """Resize the observer's buffers if they are empty, as native/quantized/cuda/FusedObsFakeQuant.cu does."""
+    """Resize empty buffers of the observer (native/quantized/cuda/FusedObsFakeQuant.cu)."""
     *_, axis, per_channel, _symmetric = how
     if per_channel and not low.numel():
         for buffer in (low, high, scale, zero):
@@ -251,7 +251,7 @@ def observed_fake_quantization(
     return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
 
 
-# Composite ops that name the device in their error messages.
+# The error messages of the ops in _NAMES_DEVICES name the device.
 _NAMES_DEVICES = (
     "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"

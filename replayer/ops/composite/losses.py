@@ -3,7 +3,7 @@
 
     F.l1_loss(output, target)       # aten::l1_loss, made of aten::sub, aten::abs and aten::mean
 
-For each loss op, the replay registers a function that starts the loss phase and then decomposes the op as PyTorch does.
+Each loss op starts the loss phase and is then decomposed as in PyTorch.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     nn.LSTM(6, 4).cuda()(x)     # aten::_cudnn_rnn; its backward is aten::_cudnn_rnn_backward
     pack_padded_sequence(x, lengths=torch.tensor([5, 3]), batch_first=True)    # data of 8 rows, on the device
 
-The rules follow ATen/native/cudnn/RNN.cpp. The rules for autocast follow ATen/cudnn/AutocastRNN.cpp.
+This module reimplements PyTorch's ATen/native/cudnn/RNN.cpp and ATen/cudnn/AutocastRNN.cpp.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _implementation(mode: int, data: torch.Tensor) -> Callable[..., tuple[TorchA
 
 
 def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
-    """The hidden state of an LSTM is passed as a list of two tensors, and the hidden state of other layers as one tensor."""
+    """An LSTM's hidden state is a list of two tensors. Other layers have one tensor."""
     mixed_devices.runner(op, (data, *args), {})
     run = _implementation(mode, data)
     if run is None:
