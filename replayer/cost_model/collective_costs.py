@@ -43,8 +43,6 @@ class Transfer(NamedTuple):
 
 
 class PositionInStep(NamedTuple):
-    """Stores the position of a collective operation within a recorded training step, counted from 0."""
-
     step: int
     nth: int
 
@@ -59,7 +57,7 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Stores when a collective operation was called, when its data arrived, and when it ended (in ns)."""
+    """Stores a collective operation's call time, ready time and end time in ns."""
 
     call: int
     ready: int

@@ -32,8 +32,6 @@ _LABELS = {
 
 
 class Copy(NamedTuple):
-    """Describes a memory copy with its size and duration."""
-
     label: str
     size_bytes: int
     duration_ns: int

@@ -85,7 +85,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Finish the collective. All earlier collectives on the same CUDA stream must be finished first."""
+        """Finish the collective. Call `finish` only after all earlier collectives on the same CUDA stream are finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -227,7 +227,7 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish all collectives up to and including `last`. None finishes all."""
+        """Finish collectives in order, and stop after `last`."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():

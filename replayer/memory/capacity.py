@@ -26,7 +26,7 @@ class Capacity(NamedTuple):
 
 
 def capacity_of(machine: Machine, device: Device, torch_version: str, given_bytes: int | None = None) -> Capacity:
-    """Return the recorded memory size of a GPU, or the GPU model's usual memory size if no size was recorded.
+    """Return a GPU's recorded memory size. The default is the usual memory size of the GPU model.
 
     An unknown CUDA context size is estimated from the GPU model (Note [What a context takes] in traces/names/cards.py).
     """

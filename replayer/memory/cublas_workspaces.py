@@ -82,7 +82,7 @@ class BlasWorkspaces:
         return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the minimum size of new cuBLAS workspaces. None restores the default."""
+        """Set the minimum size of new cuBLAS workspaces. `choose(None)` restores the default size."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:

@@ -400,7 +400,7 @@ class DeviceMemory:
         return settings
 
     def limit_to(self, size_bytes: int | None) -> None:
-        """Limit the memory that PyTorch may reserve. None restores the initial limit."""
+        """Limit the memory that PyTorch may reserve. `limit_to(None)` restores the initial limit."""
         segments = self._segments
         if size_bytes is not None and size_bytes < segments.reserved_bytes:
             self.empty_cache()

@@ -30,7 +30,7 @@ _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# Since torch 2.11, PyTorch prefers cuDNN's attention on GPUs of compute capability 9 and 10 if cuDNN is newer than 9.15.0
+# Since torch 2.11, PyTorch prefers cuDNN's attention on compute capability 9 and 10 after cuDNN 9.15.0
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
