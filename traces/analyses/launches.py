@@ -74,7 +74,7 @@ def launched_rows(trace: Trace) -> Column:
 def launched_ns(trace: Trace, rows: Column) -> Column:
     """Return the launch time of each kernel and copy, or NONE if the launch was not recorded.
 
-    The launch time is the earlier of two times: the end of the launch call and the start of the kernel.
+    The launch time is the end of the launch call, but never later than the start of the kernel.
     """
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]

@@ -1,4 +1,4 @@
-"""Lists the memory in use at a device's memory peak, by the op and the phase that allocated it.
+"""Lists which ops and phases allocated the memory that is in use at a device's memory peak.
 
     peak = held_at_peak(trace, device=0)
     peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first
@@ -66,7 +66,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # `held` is the number of blocks of one size that are in use after each event. If `held` never falls below its value at a
+    # After each memory event, `held` counts the blocks of one size that are in use. If `held` never falls below its value at a
     # block's allocation, the block is never freed.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1

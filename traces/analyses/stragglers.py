@@ -3,9 +3,9 @@
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, collectives=84, last=71, waited_ns=1_200_000, late_ns=310_000_000)
 
-The kernel of a collective starts when its rank arrives, and ends when the data of the last rank has arrived. The rank that
-arrives last at a collective has the shortest kernel. The calls of one collective are found by communicator id and sequence
-number.
+On each rank, the kernel of a collective starts when the rank arrives, and ends when the data of the last rank has arrived. The
+rank that arrives last at a collective has the shortest kernel. The calls of one collective are found by communicator id and
+sequence number.
 
 Note [Late ranks]
     A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. If
@@ -31,7 +31,7 @@ from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 # see Note [Late ranks]
 @dataclass(frozen=True, slots=True)
 class RankLateness:
-    """Counts the collectives at which a rank arrived last, and sums up its delays."""
+    """Counts the collectives at which a rank arrived last, and sums up the rank's delays."""
 
     rank: int
     collectives: int

@@ -123,7 +123,7 @@ def _skip_static_destructors() -> None:
     if ctypes is None or not hasattr(libc, "on_exit"):
         return
     # Exit functions run in reverse order of registration. `fflush` is registered last, so it runs first and writes buffered
-    # output. `_exit` then ends the process without running destructors.
+    # output. `_exit` runs last and ends the process without running destructors.
     libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
     libc.__cxa_atexit(ctypes.cast(libc.fflush, ctypes.c_void_p), None, None)
 

@@ -245,7 +245,7 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of `run` that contains the profiler's estimated overhead. If the profiler ran in all steps, its overhead
+    """Return a copy of `run`, with an estimate of the profiler's overhead. If the profiler ran in all steps, its overhead
     cannot be estimated, and `run` is returned unchanged."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)

@@ -25,7 +25,7 @@ _STAMP = re.compile(r"(?<=\.)\d{10,}(?=\.)")
 
 
 def cycles_of(recordings: Sequence[Trace], names: Sequence[tuple[str, int | None]]) -> list[list[int]]:
-    """Return one list per process, with the indices of its recordings in time order.
+    """Return the indices of each process's recordings in time order.
 
     Args:
         names: contains file names and ranks

@@ -6,8 +6,8 @@
     comparison.to_json()              # the keys that scripts rely on
 
 The step time is the time on the host or on the slowest GPU, whichever is longer. GPU time does not include the time in which
-collectives wait for other ranks. Steps that a replay does not repeat are not compared. Times are taken from steps that ran
-without the profiler, if there are any.
+collectives wait for other ranks. Steps that a replay does not repeat are not compared. Steps that ran without the profiler are
+preferred.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts tensor values that a replayed script read although they were not recorded."""
+    """Counts unrecorded tensor values that a replayed script read."""
 
     unrecorded_reads: int | None  # values that the script read although they were not recorded
     computed: bool | None  # whether the replay computed values (`--values compute`)

@@ -1,4 +1,4 @@
-"""Draws bars over a time axis as an SVG image in HTML, for notebooks.
+"""Draws a timeline as an SVG image in HTML, for notebooks.
 
     timeline_html("Trace(...)", [BarLane("cuda:0 stream 0", "gpu", names, start_ns, duration_ns)])
 

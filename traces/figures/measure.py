@@ -31,7 +31,7 @@ def work_rows(trace: Trace) -> Column:
 
 @once
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
-    """Return the time intervals in which each device was busy, by index in `trace.devices`."""
+    """Return the time intervals in which each device was busy."""
     work = work_rows(trace)
     start_ns, end_ns = trace.device.start_ns[work], trace.device.end_ns[work]
     return {device: Intervals(start_ns[rows], end_ns[rows]) for device, rows in by_value(trace.device.device[work]).items()}

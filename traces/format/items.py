@@ -1,4 +1,5 @@
-"""Encodes the parts of a trace with msgpack. Each item is a pair of a kind and a value. The kinds of items are:
+"""Encodes the parts of a trace with msgpack. Each item consists of a kind, such as "header", and a value. The kinds of items
+are:
 
     header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
     strings  texts to append to the string table
