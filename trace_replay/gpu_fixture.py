@@ -73,15 +73,15 @@ class GpuChecks:
             raise AssertionError(text)
 
     def assert_step_time(self, recording: Trace | str | os.PathLike[str], within: float = 0.05) -> None:
-        """Fail if the median step time differs from the recorded step time by more than the fraction `within`."""
+        """Fail if the step time differs from the recorded step time by more than the fraction `within`."""
         __tracebackhide__ = True
         steps = self.compare(recording, within).comparison.steps
-        if steps.error is None or steps.recorded_median_ns is None or steps.replayed_median_ns is None:
+        if steps.error is None or steps.recorded_ns is None or steps.replayed_ns is None:
             raise AssertionError("the step times cannot be compared: the recording or the test has no complete step")
         if abs(steps.error) > within:
             raise AssertionError(
-                f"the step time is {steps.replayed_median_ns / 1e6:.3f} ms instead of the recorded"
-                f" {steps.recorded_median_ns / 1e6:.3f} ms: {steps.error:+.1%}, and {within:.1%} are allowed"
+                f"the step time is {steps.replayed_ns / 1e6:.3f} ms instead of the recorded"
+                f" {steps.recorded_ns / 1e6:.3f} ms: {steps.error:+.1%}, and {within:.1%} are allowed"
             )
 
     def assert_same_program(self, recording: Trace | str | os.PathLike[str]) -> None:

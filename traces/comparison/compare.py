@@ -5,7 +5,8 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-The step time is the time on the host or on the slowest GPU, whichever is longer. GPU time does not include the time in which
+The step time is the time on the host or on the slowest GPU, whichever is longer. Medians are compared, or means if the steps
+vary a lot (see Note [Means of varying steps] in `traces.figures.spread`). GPU time does not include the time in which
 collectives wait for other ranks. Steps that a replay does not repeat are not compared. Steps that ran without the profiler are
 preferred.
 """
@@ -266,7 +267,7 @@ class Comparison(ComparedFigures):
             ("step without data loading", self.compute_side),
             ("GPU time", self.gpu_busy),
         ):
-            a_ns, b_ns = figure.recorded_median_ns, figure.replayed_median_ns
+            a_ns, b_ns = figure.recorded_ns, figure.replayed_ns
             if a_ns is not None and b_ns is not None:
                 error = "" if figure.error is None else f" ({figure.error:+.1%})"
                 lines.append(f"{words} {a_ns / 1e6:.3f} -> {b_ns / 1e6:.3f} ms{error}")
@@ -402,7 +403,7 @@ def _judged(steps: Mapping[str, Spread], gpu_time: Spread, tolerance: float) -> 
 
 
 def _differs(of: Spread, tolerance: float) -> bool | None:
-    if of.recorded_median_ns == 0 and of.replayed_median_ns:
+    if of.recorded_ns == 0 and of.replayed_ns:
         return True
     return None if of.error is None else abs(of.error) > tolerance
 

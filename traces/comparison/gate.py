@@ -117,9 +117,9 @@ def _figures(of: Comparison) -> dict[str, float | None]:
     peak_bytes = _most(m.replayed_peak_bytes for m in devices)
     before_bytes, after_bytes = (_most(m.compared_bytes[side] for m in devices) for side in (0, 1))
     both: dict[str, tuple[float | None, float | None]] = {
-        "step_time": (of.steps.recorded_median_ns, of.steps.replayed_median_ns),
-        "compute_time": (of.compute_side.recorded_median_ns, of.compute_side.replayed_median_ns),
-        "gpu_busy": (of.gpu_busy.recorded_median_ns, of.gpu_busy.replayed_median_ns),
+        "step_time": (of.steps.recorded_ns, of.steps.replayed_ns),
+        "compute_time": (of.compute_side.recorded_ns, of.compute_side.replayed_ns),
+        "gpu_busy": (of.gpu_busy.recorded_ns, of.gpu_busy.replayed_ns),
         "memory_peak": (before_bytes, after_bytes),
     }
     found: dict[str, float | None] = {name: after for name, (_, after) in both.items()}

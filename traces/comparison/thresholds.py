@@ -79,7 +79,7 @@ MUCH_IN_ONE_CALL = _declare(
 )
 MUCH_SPREAD = _declare(
     "MUCH_SPREAD", 0.15, "share of the pace", CHOSEN,
-    "`trace info` warns if steps vary by at least this share (half the interquartile range)",
+    "`trace info` warns if steps vary by at least this share (half the interquartile range), and `trace diff` compares means",
     "steps of one program usually vary by about 1 %",
 )
 REPEATS_WITHIN = _declare(

@@ -78,7 +78,7 @@ from traces.figures.measure import (
     steady_steps,
     work_rows,
 )
-from traces.figures.spread import means_of_periods, median_per_step, noise_floor, period_of
+from traces.figures.spread import mean, means_of_periods, median_per_step, noise_floor, period_of, varies_much
 from traces.model.each_once import once
 from traces.model.intervals import Intervals, union_by_group
 from traces.model.row_order import by_value, grouped
@@ -294,7 +294,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         return None
     host_ns, pace_ns = _median(host), _median(chosen)
     device_ns = None if slowest is None else _median(slowest)
-    mean_ns = _mean(chosen.interval_ns[chosen.rows])
+    mean_ns = mean(chosen.interval_ns[chosen.rows])
     busy, mean_busy = [], []
     of_all = np.array_equal(rows, with_kernels)
     lasted_of_step_ns = np.maximum(times.end_ns - times.begin_ns, 1)
@@ -313,12 +313,12 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     has_queue = slowest is not None and _always_queued(times, slowest.device, with_kernels)
     runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns and has_queue
     noise = noise_floor(chosen.interval_ns[chosen.rows])
-    mean = None
-    varies = abs(mean_ns - pace_ns) > MUCH_SPREAD * pace_ns if noise is None else noise >= MUCH_SPREAD
-    if varies:
+    mean_step = None
+    few_vary = noise is None and abs(mean_ns - pace_ns) > MUCH_SPREAD * pace_ns
+    if few_vary or varies_much(chosen.interval_ns[chosen.rows]):
         share = max(mean_busy, default=None)
-        limit, mean_host_ns = _limit(runs_ahead, share), _mean(host.interval_ns[host.rows])
-        mean = MeanStep(mean_ns, limit, mean_host_ns, share, _mean(chosen.without_data_ns[chosen.rows]))
+        limit, mean_host_ns = _limit(runs_ahead, share), mean(host.interval_ns[host.rows])
+        mean_step = MeanStep(mean_ns, limit, mean_host_ns, share, mean(chosen.without_data_ns[chosen.rows]))
     return StepPace(
         steps=len(rows),
         pace_ns=pace_ns,
@@ -333,7 +333,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         period=period_of(chosen.interval_ns[chosen.rows]),
         noise=noise,
         falls_behind_ns=_falls_behind(times, slowest, pace_ns) if has_queue else 0,
-        mean=mean,
+        mean=mean_step,
     )
 
 
@@ -346,10 +346,6 @@ def _always_queued(times: StepTimes, device: int, rows: Column) -> bool:
 
 def _limit(runs_ahead: bool, busy_share: float | None) -> str:
     return DEVICE if runs_ahead or (busy_share or 0) >= ALWAYS_BUSY else HOST
-
-
-def _mean(values: Column) -> int:
-    return round(float(values.mean()))
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:

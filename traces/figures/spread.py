@@ -7,15 +7,21 @@ Note [Periodic steps]
     of k steps, a figure per step is the median over means of k consecutive steps. Steps have the period k if nine in ten steps
     differ from the step k steps earlier by at most REPEATS_WITHIN of the mean. In addition, consecutive steps must differ by
     more than MUCH_SPREAD of the mean, and at least two periods and four pairs of steps are needed.
+
+Note [Means of varying steps]
+    If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least
+    four steps of either trace vary by at least MUCH_SPREAD (`noise_floor`), the means of both traces are therefore compared.
+    With fewer steps, a single slow step would change the mean, so the medians are compared.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from traces.comparison.thresholds import FEWEST_PAIRS, LONGEST_PERIOD, MUCH_SPREAD, REPEATS_WITHIN, STEPS_FOR_NOISE
+from traces.model.json_facts import OMITTED_IF_NONE
 from traces.model.trace import Column
 
 _NINE_IN_TEN = 90
@@ -24,7 +30,7 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Contains the percentiles of step times in two traces, and the relative error of the medians.
+    """Contains the percentiles of step times in two traces, and the relative error of their medians or means.
 
     Errors below the noise floor are not significant.
     """
@@ -38,6 +44,29 @@ class Spread:
     recorded_p95_ns: int | None
     replayed_p5_ns: int | None
     replayed_p95_ns: int | None
+    # set if the means are compared instead of the medians, because the steps vary a lot
+    recorded_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
+    replayed_mean_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
+
+    # see Note [Means of varying steps]
+    @property
+    def has_means(self) -> bool:
+        return self.recorded_mean_ns is not None and self.replayed_mean_ns is not None
+
+    @property
+    def average(self) -> str:
+        return "mean" if self.has_means else "median"
+
+    def label(self, words: str) -> str:
+        return f"{words} (mean)" if self.has_means else words
+
+    @property
+    def recorded_ns(self) -> int | None:
+        return self.recorded_mean_ns if self.has_means else self.recorded_median_ns
+
+    @property
+    def replayed_ns(self) -> int | None:
+        return self.replayed_mean_ns if self.has_means else self.replayed_median_ns
 
 
 NOTHING = Spread(None, None, None, None, None, None, None, None)
@@ -54,11 +83,19 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     period = max(period_of(our_ns[ours]), period_of(their_ns[theirs]))
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
-    return Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
+    found = Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
+    if not len(ours) or not len(theirs) or not (varies_much(our_ns[ours]) or varies_much(their_ns[theirs])):
+        return found
+    means = mean(our_ns[ours]), mean(their_ns[theirs])
+    return replace(found, error=relative_error(*means), recorded_mean_ns=means[0], replayed_mean_ns=means[1])
 
 
 def median(values: Column) -> int | None:
     return round(float(np.median(values))) if len(values) else None
+
+
+def mean(values: Column) -> int:
+    return round(float(values.mean()))
 
 
 def median_per_step(values: Column) -> int | None:
@@ -111,3 +148,8 @@ def noise_floor(values: Column) -> float | None:
         return None
     lower, median, upper = np.percentile(means_of_periods(values), (25, 50, 75))
     return float((upper - lower) / 2 / median) if median else None
+
+
+def varies_much(values: Column) -> bool:
+    # see Note [Means of varying steps]
+    return (noise_floor(values) or 0) >= MUCH_SPREAD

@@ -135,13 +135,16 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     figures = {"training": comparison.compute_side}
     if comparison.evaluation is not None:
         figures["evaluation"] = comparison.evaluation.compute_side
-    medians = {kind: of.replayed_median_ns for kind, of in figures.items() if of.replayed_median_ns is not None}
+    known = {kind: of for kind, of in figures.items() if of.replayed_ns is not None}
     is_gpu_time = comparison.clock == "recorded"
     host = "GPU time only" if is_gpu_time else "including host time of this machine"
-    lines += [f"Step time of {kind}: {time_text(ns)} (median, excluding data loading, {host})." for kind, ns in medians.items()]
-    if "training" not in medians:
+    lines += [
+        f"Step time of {kind}: {time_text(of.replayed_ns)} ({of.average}, excluding data loading, {host})."
+        for kind, of in known.items()
+    ]
+    if "training" not in known:
         lines.append("The script completed no training step.")
-    if is_gpu_time and medians:
+    if is_gpu_time and known:
         lines.append("An estimate has no recorded host pace. --clock wall adds the host time of this machine.")
     notes = [*estimate_sentences(comparison), *compilation_notes(comparison), *memory_sentences(comparison.memory)]
     return "\n".join([*lines, *notes])

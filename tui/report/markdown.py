@@ -33,7 +33,7 @@ def _figures(comparison: Comparison, first: str, second: str) -> str:
         "step time without data loading": comparison.compute_side,
         "GPU time": comparison.gpu_busy,
     }
-    times = {name: (of.recorded_median_ns, of.replayed_median_ns, of.error) for name, of in spans.items()}
+    times = {of.label(name): (of.recorded_ns, of.replayed_ns, of.error) for name, of in spans.items()}
     for name, of in comparison.phases.items():
         times[f"phase {name}"] = of.recorded_median_ns, of.replayed_median_ns, of.error
     rows = [

@@ -105,7 +105,7 @@ def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
     if comparison is not None:
         of_steps = (comparison.steps, comparison.compute_side, comparison.gpu_busy)
         spreads = zip(("step time", "without data loading", "GPU time"), of_steps, strict=True)
-        figures = [(label, [of.recorded_median_ns, of.replayed_median_ns], time_text) for label, of in spreads]
+        figures = [(of.label(label), [of.recorded_ns, of.replayed_ns], time_text) for label, of in spreads]
         known = [of for of in comparison.memory.values() if None not in of.compared_bytes]
         for memory in sorted(known, key=lambda of: -(of.recorded_peak_bytes or 0))[:1]:
             figures.append((memory_name(memory), [*memory.compared_bytes], size_text))
@@ -144,8 +144,8 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
             number, time_ms = _thinned(number, time_ms, _POINTS)
         lines.append(ChartLine(label, number, time_ms, letter, has_dots=True, faded=faded))
     band = None
-    if comparison is not None and comparison.steps.noise_floor and comparison.steps.recorded_median_ns:
-        middle = comparison.steps.recorded_median_ns / 1e6
+    if comparison is not None and comparison.steps.noise_floor and comparison.steps.recorded_ns:
+        middle = comparison.steps.recorded_ns / 1e6
         band = middle * (1 - comparison.steps.noise_floor), middle * (1 + comparison.steps.noise_floor)
     chart = line_chart(lines, x_label=x_label, y_label="ms", band=band, has_whole_x=True)
     after = ", and steps after a profile" if any((steps.kind == StepKind.AFTER_PROFILE).any() for steps in own) else ""

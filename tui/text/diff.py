@@ -134,7 +134,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     else:
         text, style = f"FAIL: {differs}; limit {tolerance}.", "red"
         behind_ns = comparison.host.lag_ns_per_step or 0
-        if behind_ns > comparison.tolerance * (comparison.steps.recorded_median_ns or 0):
+        if behind_ns > comparison.tolerance * (comparison.steps.recorded_ns or 0):
             text += f" This host is {time_text(behind_ns)} per step slower than the recorded host."
     return [(text, style), (f"Same program: {verdict.reason}.", "")]
 
@@ -158,8 +158,8 @@ def _differences(comparison: Comparison) -> str:
         of = comparison.figures[name]
         if of.error is not None:
             parts.append(f"{_JUDGED[name]}{' differs' if not parts else ''} by {error_text(of.error)}")
-        elif of.replayed_median_ns and of.recorded_median_ns == 0:
-            parts.append(f"{_JUDGED[name]}{' is' if not parts else ''} {time_text(of.replayed_median_ns)} instead of 0")
+        elif of.replayed_ns and of.recorded_ns == 0:
+            parts.append(f"{_JUDGED[name]}{' is' if not parts else ''} {time_text(of.replayed_ns)} instead of 0")
     return ", ".join(parts)
 
 
@@ -253,7 +253,7 @@ def _has_only_phases(comparison: Comparison) -> bool:
     coverage = comparison.coverage
     return (
         coverage is not None
-        and comparison.gpu_busy.recorded_median_ns is None
+        and comparison.gpu_busy.recorded_ns is None
         and coverage.get("phase", 0) >= _ALL
         and coverage["unmatched"] < 1 - _ALL
     )
@@ -288,7 +288,7 @@ class _DiffPage:
 
     def largest_reason(self) -> list[str]:
         of = explain(self.of)
-        small_ns = self.of.tolerance * (self.of.steps.recorded_median_ns or 0)
+        small_ns = self.of.tolerance * (self.of.steps.recorded_ns or 0)
         if self.of.replay or not self.of.verdict.same or of.delta_ns is None or abs(of.delta_ns) <= small_ns:
             return []
         alike = [reason for reason in of.reasons if reason.delta_ns * of.delta_ns > 0]
@@ -297,14 +297,14 @@ class _DiffPage:
 
     def figures(self) -> list[str]:
         steps = self.of.steps
-        rows = [row for of, row in self.medians() if of.recorded_median_ns is not None]
-        title = "Median per step" if steps.recorded_median_ns is not None else _WHOLE
+        rows = [row for of, row in self.medians() if of.recorded_ns is not None]
+        title = "Median per step" if steps.recorded_ns is not None else _WHOLE
         return self.times(title, [*rows, *self.evaluation(), *self.peaks()])
 
     def medians(self) -> list[tuple[Spread, list[str]]]:
         of = self.of
         figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
-        return [(one, [words, *time_cells(one.recorded_median_ns, one.replayed_median_ns)]) for one, words in figures]
+        return [(one, [one.label(words), *time_cells(one.recorded_ns, one.replayed_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
         both = {f"{memory_name(of)}, {device}": of.compared_bytes for device, of in self.of.memory.items()}
@@ -321,7 +321,7 @@ class _DiffPage:
     def per_step(self) -> list[str]:
         steps = self.of.steps
         rows = [row for _, row in self.medians()]
-        if steps.recorded_median_ns is None:
+        if steps.recorded_ns is None:
             return self.times(_WHOLE, [rows[-1], *self.evaluation()])
         if min(self.of.steps_compared.recorded, self.of.steps_compared.replayed) >= STEPS_FOR_NOISE:
             rows.append(["fast steps (5th percentile)", *time_cells(steps.recorded_p5_ns, steps.replayed_p5_ns)])
@@ -340,16 +340,16 @@ class _DiffPage:
         return lines
 
     def step_medians(self) -> tuple[int | None, int | None]:
-        return self.of.steps.recorded_median_ns, self.of.steps.replayed_median_ns
+        return self.of.steps.recorded_ns, self.of.steps.replayed_ns
 
     def evaluation(self) -> list[list[str]]:
         spread = None if self.of.evaluation is None else self.of.evaluation.steps
         if spread is None:
             return []
-        medians = (spread.recorded_median_ns, spread.replayed_median_ns)
+        medians = (spread.recorded_ns, spread.replayed_ns)
         if all(of in (None, own) for of, own in zip(medians, self.step_medians(), strict=True)):
             return []  # in pure inference, these batches already count as steps
-        return [["evaluation batch", *time_cells(spread.recorded_median_ns, spread.replayed_median_ns)]]
+        return [[spread.label("evaluation batch"), *time_cells(spread.recorded_ns, spread.replayed_ns)]]
 
     def phases(self) -> list[str]:
         if self.of.host_phases_comparable:

@@ -29,7 +29,7 @@ def pace_sentences(comparison: Comparison) -> list[str]:
         )
     if comparison.clock == "recorded":
         sentences.append("This machine's own overhead is excluded (--clock recorded).")
-    behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_median_ns
+    behind_ns, step_ns = comparison.host.lag_ns_per_step or 0, comparison.steps.replayed_ns
     if step_ns and behind_ns >= OWN_HOST_SHARE * step_ns:
         own = f"{time_text(min(behind_ns, step_ns))} per step ({share_text(min(behind_ns / step_ns, 1))})"
         sentences.append(f"{own} is overhead of this host (see --clock recorded).")

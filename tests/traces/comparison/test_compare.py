@@ -17,6 +17,7 @@ from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of,
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
 from traces.comparison.compare import Both, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.explain import explain
+from traces.comparison.gate import check
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.figures.measure import step_windows
 from traces.figures.spread import Spread
@@ -134,7 +135,8 @@ def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
     late = replay.device.start_ns >= replay.steps.start_ns[2]
     replay.device.duration_ns[late] //= 2
     replay.device.origin[:] = Origin.EXACT
-    assert compare(recorded, replay).gpu_busy.error == -0.5
+    whole = compare(recorded, replay).gpu_busy
+    assert (whole.replayed_median_ns, whole.replayed_ns) == (25 * US, 33_333)  # the mean of 2 x 50 and 4 x 25 us
     replay.device.origin[late] = Origin.SCALED
     assert compare(recorded, replay).gpu_busy.error == 0.0
     assert compare(recorded, replay).steps_compared == Both(6, 6) and compare(recorded, replay).gpu_time_steps == 2
@@ -142,7 +144,7 @@ def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
     other = replace(replay, host=replace(replay.host, name=np.roll(replay.host.name, 3)))
     assert compare(recorded, other).verdict.same is False and compare(recorded, other).gpu_time_steps is None
     replay.device.origin[:] = Origin.SCALED
-    assert compare(recorded, replay).gpu_busy.error == -0.5
+    assert compare(recorded, replay).gpu_busy == whole
 
 
 def test_replayed_steps_with_the_numbers_of_profiled_steps_decide_sameness() -> None:
@@ -217,6 +219,20 @@ def test_data_loading_is_excluded_unless_recorded_waits_were_replayed() -> None:
     assert judged.judged == "steps" and not judged.within_tolerance
     assert judged.steps.error == pytest.approx(83 / 100 - 1)
     assert compare(recorded, replay, tolerance=0.2).within_tolerance
+
+
+def test_the_mean_step_is_judged_if_the_steps_vary_a_lot() -> None:
+    """GIVEN steps of 100, 100, 100, 200 and 200 us, whose mean is 140 us WHEN they are compared with steps of 140 us THEN their
+    step times are equal in all texts, although the medians differ by 40 %."""
+    result = compare(training(steps=5, jitter_us=(0, 0, 0, 100, 100)), training(steps=5, jitter_us=(40,)))
+    assert (result.steps.recorded_median_ns, result.steps.recorded_mean_ns) == (100 * US, 140 * US)
+    assert result.steps.error == 0.0 and result.within_tolerance is True
+    assert explain(result).delta_ns == 0
+    assert [of.value for of in check({"step_time_change": 0.0, "compute_time": 0.0}, result).checks] == [0.0, 120 * US]
+    assert "step time (mean)" in diff_text(result, "a", "b", details=False)
+    steps = result.to_json()["steps"]
+    assert (steps["recorded_mean_ns"], steps["replayed_mean_ns"]) == (140 * US, 140 * US)
+    assert "recorded_mean_ns" not in result.to_json()["gpu_busy"]
 
 
 def test_the_noise_floor_is_half_the_interquartile_range_over_the_median() -> None:

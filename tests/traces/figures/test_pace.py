@@ -406,6 +406,27 @@ def test_the_mean_of_a_turn_is_compared_however_many_steps_were_recorded() -> No
     assert (compared(two).error, compared(slow).error) == (0.0, 5.5 / 4 - 1)
 
 
+def test_the_means_are_compared_if_the_steps_of_either_trace_vary_a_lot() -> None:
+    """Steps of 8, 8, 8, 23 and 23 ms have a median of 8 ms, those of 6, 10, 18, 18 and 18 ms one of 18 ms. Both means are
+    14 ms. Half the interquartile ranges are 7.5 of 8 ms and 4 of 18 ms."""
+    short, long, steady = (np.array(times) * MS for times in ([8, 8, 8, 23, 23], [6, 10, 18, 18, 18], [14] * 4))
+
+    def compared(a: Column, b: Column) -> Spread:
+        return spread(np.arange(len(a)), a, np.arange(len(b)), b, np.arange(len(a)))
+
+    of = compared(short, long)
+    assert (of.recorded_median_ns, of.replayed_median_ns) == (8 * MS, 18 * MS)
+    assert (of.recorded_ns, of.replayed_ns, of.error, of.has_means) == (14 * MS, 14 * MS, 0.0, True)
+    assert compared(short, steady).error == compared(steady, long).error == 0.0
+    assert compared(short, steady * 2).error == 1.0
+    # One slow step of five does not change the quartiles. Three steps are too few.
+    one_slow = compared(steady, np.array([14, 14, 14, 14, 84]) * MS)
+    assert (one_slow.error, one_slow.has_means, one_slow.replayed_ns) == (0.0, False, 14 * MS)
+    assert compared(steady, np.array([14, 14, 84]) * MS).error == 0.0
+    nothing = np.zeros(0, np.int64)
+    assert compared(short, nothing).recorded_ns == 8 * MS and compared(short, nothing).error is None
+
+
 def test_the_mean_step_shows_the_limit_of_steps_that_vary() -> None:
     """GIVEN steps of 10, 10, 10, 30 and 30 ms, in which the GPU works for 9 ms and the long steps wait 20 ms for data WHEN the
     limit is found THEN it is "data": the GPU fills 90 % of the median step, but 9 of the mean 18 ms, and 8 ms are waits."""

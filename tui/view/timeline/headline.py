@@ -64,7 +64,7 @@ def _pair_figures(of: Comparison) -> list[str]:
     figures = [_times("step", of.steps)]
     if of.judged == "compute_side":
         figures.append(_times("without loading", of.compute_side))
-    if of.steps.recorded_median_ns is None:
+    if of.steps.recorded_ns is None:
         figures = [_times("GPU time", of.gpu_busy)]
     errors = {name: f", expected error {rough_text(error)}" for name, error in of.expected_errors.items()}
     figures[:0] = [f"{name} is an ESTIMATE{errors.get(name, '')}" for name in of.estimates]
@@ -85,9 +85,9 @@ def _pair_figures(of: Comparison) -> list[str]:
 
 
 def _times(words: str, spread: Spread) -> str:
-    if spread.recorded_median_ns is None or spread.replayed_median_ns is None:
+    if spread.recorded_ns is None or spread.replayed_ns is None:
         return f"{words} {ABSENT}"
-    times = [time_text(spread.recorded_median_ns), time_text(spread.replayed_median_ns)]
+    times = [time_text(spread.recorded_ns), time_text(spread.replayed_ns)]
     return f"{words} {times[0]} → {times[1]} ({error_text(spread.error)})"
 
 
