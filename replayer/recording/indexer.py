@@ -63,7 +63,7 @@ class RecordingIndexer:
         device = trace.device
         # process_group.py plays communication between ranks, because recorded durations include waits for the recorded ranks
         own = device.is_work & np.isin(device.device, list(ordinals))
-        communicates = communication_kernels(trace)
+        communicates = communication_kernels(trace) & bool(len(trace.collectives))
         work, self.communication = np.flatnonzero(own & ~communicates), np.flatnonzero(own & communicates)
         launch_row = device.launch[work]
         launched = self._launched_ns(work)

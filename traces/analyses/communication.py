@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.figures.measure import launch_steps, phase_windows, profiled_steps
+from traces.figures.measure import device_ranks, launch_steps, phase_windows, profiled_steps
 from traces.model.intervals import Intervals
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, DeviceKind, Ending, Trace
@@ -30,18 +30,24 @@ def communication_kernels(trace: Trace) -> Column:
 
     NCCL kernels that nn.DataParallel launches are not included.
     """
-    if not len(trace.collectives):
-        return np.zeros(len(trace.device), dtype=bool)
-    return np.asarray((trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, _KERNEL.search))
+    matches = (trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, _KERNEL.search)
+    return np.asarray(matches & ~np.isin(trace.device.name, list(data_parallel_kernels(trace))))
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return the operation of each NCCL kernel that nn.DataParallel launches: "broadcast" or "reduce"."""
+    """Return the operation of each NCCL kernel that nn.DataParallel launches: "broadcast" or "reduce".
+
+    nn.DataParallel records no collectives, and one process launches these kernels on several devices.
+    """
     if len(trace.collectives):
         return {}
-    names = np.unique(trace.device.name[trace.device.kind == DeviceKind.KERNEL]).tolist()
-    matches = {name: _OF_DATA_PARALLEL.match(trace.strings[name]) for name in names}
-    return {name: match[1].lower() for name, match in matches.items() if match is not None}
+    table = trace.device
+    names = np.unique(table.name[table.kind == DeviceKind.KERNEL]).tolist()
+    matches = {name: match for name in names if (match := _OF_DATA_PARALLEL.match(trace.strings[name])) is not None}
+    own = np.isin(table.name, list(matches))
+    if len(np.unique(table.device[own])) <= len(np.unique(device_ranks(trace)[own])):
+        return {}
+    return {name: match[1].lower() for name, match in matches.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,11 @@ class Communication:
     hidden_per_step_ns: int
 
 
+def communicates(trace: Trace) -> bool:
+    """Return whether the trace contains collectives or communication kernels."""
+    return bool(len(trace.collectives)) or bool(communication_kernels(trace).any())
+
+
 def communication(trace: Trace) -> Communication:
     kernels, rows = communication_kernels(trace), profiled_steps(trace)
     exposed_ns, hidden_ns = _overlap(trace, kernels, kernels)
@@ -75,8 +86,8 @@ def communication(trace: Trace) -> Communication:
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
     total_ns = hidden_ns = 0
-    communicates, computes = (_by_device(trace, mask) for mask in (counted, trace.device.is_work & ~kernels))
-    for device, communicating in communicates.items():
+    sends, computes = (_by_device(trace, mask) for mask in (counted, trace.device.is_work & ~kernels))
+    for device, communicating in sends.items():
         total_ns += communicating.total_ns
         if device in computes:
             hidden_ns += int(computes[device].within(communicating.start_ns, communicating.end_ns).sum())

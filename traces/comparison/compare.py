@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
-from traces.analyses.communication import Communication, communication
+from traces.analyses.communication import Communication, communicates, communication
 from traces.analyses.idle import idle_times
 from traces.analyses.stragglers import without_waits
 from traces.comparison.changed_ops import TOP, Changes, changes, missing_in
@@ -535,7 +535,7 @@ def _bottleneck(trace: Trace, of: StepPace | None, analyses: Analyses, between_r
 
 
 def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] | None:
-    ours, theirs = (communication(trace) if len(trace.collectives) else None for trace in (recorded, other))
+    ours, theirs = (communication(trace) if communicates(trace) else None for trace in (recorded, other))
     return Both(ours, theirs) if ours or theirs else None
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
-from traces.analyses.communication import Communication, communication
+from traces.analyses.communication import Communication, communicates, communication
 from traces.analyses.idle import busy_times
 from traces.figures.bottleneck import PaceLimit, bottleneck, caught_up, why_idle_is_unknown
 from traces.figures.measure import (
@@ -225,7 +225,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
     times = step_times(trace)
     pace = pace_of(times, steady_steps(trace), profiled_steps(trace))
     analyses = analyse(trace, details=details)
-    between_ranks = communication(trace) if len(trace.collectives) else None
+    between_ranks = communication(trace) if communicates(trace) else None
     run = trace.run_of(trace.ranks[0])
     work = work_rows(trace)
     durations_ns = trace.device.duration_ns[work]

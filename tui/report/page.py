@@ -270,8 +270,7 @@ def _kernels(of: Summary) -> Iterable[tuple[str, str]]:
 def _collectives(of: Summary) -> Iterable[tuple[str, str]]:
     exposure = exposure_sentence(of.communication)
     note = f"<p class=note>{_text(exposure[:1].upper() + exposure[1:])}.</p>" if exposure else ""
-    cells = _table(*collective_rows(of))
-    yield "Collectives", cells and cells + note
+    yield "Collectives", _table(*collective_rows(of)) + note
 
 
 def _analyses(of: Summary) -> Iterable[tuple[str, str]]:

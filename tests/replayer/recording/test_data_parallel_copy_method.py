@@ -70,7 +70,8 @@ def test_nccl_kernels_are_separate_ops_on_each_device() -> None:
 
 
 def test_all_reduces_and_recorded_collectives_are_not_data_parallel_transfers() -> None:
-    trace = recording((_BROADCAST, DeviceKind.KERNEL, 0), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", DeviceKind.KERNEL, 1))
+    broadcasts = [(_BROADCAST, DeviceKind.KERNEL, device) for device in (0, 1)]
+    trace = recording(*broadcasts, ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", DeviceKind.KERNEL, 1))
     assert len(nccl_ops(trace)) == 1
     trace.collectives = Collectives.of(name=[0], start_ns=[0], duration_ns=[1])
     assert nccl_ops(trace) == {}

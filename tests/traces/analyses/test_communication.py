@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from tests.replayer.recordings import US, make_recording
-from traces.analyses.communication import communication, communication_kernels
+from traces.analyses.communication import communication, communication_kernels, data_parallel_kernels
 from traces.comparison.compare import Both
 from traces.figures.summary import summarize
-from traces.model.trace import Collectives, DeviceKind, DeviceSpans, Trace
+from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Trace
 from tui.text.analyses import communication_rows, exposure_sentence
+from tui.text.info import info_text
 
 
 def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int]) -> Trace:
@@ -56,8 +57,22 @@ def test_times_per_step_exclude_work_launched_before_the_steps() -> None:
     assert (facts.exposed_ns, facts.exposed_per_step_ns, facts.steps) == (70 * US, 30 * US, 1)
 
 
-def test_nccl_kernels_without_collectives_belong_to_the_ops_that_launched_them() -> None:
-    trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [])
-    assert not communication_kernels(trace).any() and summarize(trace).communication is None
-    trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)], [5])
-    assert communication_kernels(trace).tolist() == [True]
+def test_nccl_kernels_without_collectives_are_communication() -> None:
+    """GIVEN no recorded collectives WHEN NCCL runs at 180-220 us beside computation at 100-200 us THEN 20 us are exposed."""
+    trace = rank_trace([("gemm", 7, 100, 100), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, 180, 40)], [])
+    assert communication_kernels(trace).tolist() == [False, True]
+    facts = summarize(trace).communication
+    assert facts is not None and (facts.exposed_ns, facts.hidden_ns) == (20 * US, 20 * US)
+    assert "exposed 20.0 µs, hidden behind computation 20.0 µs (50.0 %)" in info_text(summarize(trace), "nccl.json")
+    assert summarize(rank_trace([("gemm", 7, 100, 100)], [])).communication is None
+
+
+def test_broadcasts_without_collectives_are_data_parallel_only_on_several_devices() -> None:
+    trace = rank_trace([("ncclKernel_Broadcast", 7, 10, 5)] * 2, [])
+    assert communication_kernels(trace).tolist() == [True, True]
+    trace.device.device[1] = 1
+    trace.devices = [Device(0, 0, "NVIDIA A100"), Device(0, 1, "NVIDIA A100")]
+    assert not communication_kernels(trace).any() and len(data_parallel_kernels(trace)) == 1
+    assert summarize(trace).communication is None
+    trace.devices[1] = Device(1, 0, "NVIDIA A100")  # each rank has one device
+    assert communication_kernels(trace).tolist() == [True, True]
