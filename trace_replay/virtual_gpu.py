@@ -79,7 +79,7 @@ class ReplayReport:
     __repr__ = __str__
 
     def to_html(self) -> str:
-        """Return an HTML page like that of the command `trace report`."""
+        """Return the HTML page of the command `trace report`."""
         with our_packages():
             from tui.report.page import NamedTrace, report_html
 
@@ -191,7 +191,7 @@ class InProcessGpu:
             return now_ns
 
     def values_not_computed(self) -> int:
-        """Return how many of the GPU values that the script has read were placeholders instead of computed values."""
+        """Return how many placeholders the script has read instead of GPU values."""
         with our_packages():
             return int(_child().values_not_computed())
 

@@ -91,7 +91,7 @@ class CommunicationRecorder:
         self._writer.collectives.give_up(pending)
 
     def read_flight_recorder_if_due(self) -> bool:
-        """If PyTorch's flight recorder probably contains enough new collectives, read them and return True."""
+        """Read PyTorch's flight recorder if it probably contains enough new collectives."""
         if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
         self.read_flight_recorder()

@@ -116,7 +116,7 @@ class OwnCost:
         return min(times) / _CALLS
 
     def _cold_ns(self, call: Callable[..., None]) -> float:
-        """Return the time of a call with cold caches, without the time that costed methods count."""
+        """Measure a call with cold caches, without the time that was already counted as overhead."""
         other, times = bytearray(_CACHE_BYTES), []
         for _ in range(_COLD_CALLS):
             other[:] = bytes(_CACHE_BYTES)

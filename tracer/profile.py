@@ -226,7 +226,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the profile without calling `stop_trace`, because `stop_trace` waits for the GPU and the GPU hangs."""
+        """Discard the profile without calling `stop_trace`, which would wait for a hanging GPU."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:

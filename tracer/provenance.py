@@ -99,8 +99,7 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return the rank and the counts in the file's header. The recorder writes a new header when the rank or a count
-        changes."""
+        """Return values of the file's header. The recorder writes a new header when one of the values changes."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:

@@ -79,7 +79,7 @@ class Recorder:
         self.workload = self.steps.script.workload
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
 
-        # These attributes are the methods of `CallListener`, which are called several times per step.
+        # the methods of `CallListener`, stored as attributes for speed
         reports = self.steps.reports
         self.enter_phase = reports[ENTER]  # loader, h2d, zero_grad, backward, optimizer or other
         self.leave_phase = reports[LEAVE]

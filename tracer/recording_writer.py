@@ -35,7 +35,7 @@ from traces.script.deferred_signals import deferred_signals
 
 # Maximum number of steps that are kept in memory until their GPU times are known.
 _PENDING_STEPS = 1024
-# The recording overhead is stored as a share of the median duration of the last 1024 steps.
+# The recording overhead is divided by the median duration of the last 1024 steps.
 _USUAL_OF = 1024
 # The recorder reads and writes 64 steps at once, because reading steps one by one is slower (cold CPU caches).
 TOGETHER = 64

@@ -78,7 +78,7 @@ class StepPlan:
 class RepeatedSteps:
     """Compares the calls of the current training step with an earlier step, and stores the time of each call."""
 
-    # With slots, all that a report needs is in a few cache lines.
+    # Slots keep the attributes in a few cache lines.
     __slots__ = (
         "_learning", "captures", "current_device", "current_handle", "device", "events", "expected", "is_plain", "known",
         "lock", "offset_ns", "perf_ns", "plan", "profiles", "stream", "thread", "times_ns", "weight",
@@ -132,7 +132,7 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The first phase of a step may begin without a call. In that case, `begins` has one number less than `names`.
+        # If the first phase begins without a call, `begins` is shorter than `names`.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
@@ -147,6 +147,6 @@ class RepeatedSteps:
             self.expected = [tuple(of[:4]) for of in self.known]
 
     def ended(self) -> list[int]:
-        """Begin the next step, and return the times of the last step's reports."""
+        """Begin the next step, and return the times of all calls in the last step."""
         times_ns, self.times_ns = self.times_ns, []
         return times_ns

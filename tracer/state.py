@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class LivingObjects(dict[int, ref[Any]]):
     """Stores weak references to objects, and compares the objects by identity.
 
-    The class derives from dict, because a dict tests whether it is empty without calling a Python function.
+    The class derives from dict, because testing whether a dict is empty runs no Python code.
     """
 
     def add(self, item: object) -> None:

@@ -117,7 +117,7 @@ class StepRecorder:
     # --- reports
 
     def reporter(self, kind: int) -> Callable[..., None]:
-        """Return the function that handles reports of one kind. It is a closure, because other callables are slower."""
+        """Return a function that handles reports of one kind. Closures are faster than other callables."""
         # see Note [Steps repeat] in repeated_steps.py and Note [Steps on one stream]
         cost, repeated, leaves, modules = self.cost, self._repeated, kind == LEAVE, kind == MODULE
 
@@ -168,7 +168,7 @@ class StepRecorder:
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Process the calls of the current step that were stored but not processed yet."""
+        """Process the stored calls of the current step."""
         repeated = self._repeated
         if repeated.known:
             self._leave_stream()
@@ -230,7 +230,7 @@ class StepRecorder:
             script.loader_exhausted(thread)
 
     def _act(self, action: int, now_ns: int, boundary: int) -> None:
-        """Do what the same report did in an earlier step."""
+        """Repeat the action of the same call in the earlier step."""
         if action == LEAVES:
             self._events.record(now_ns, self._stream_of(self._open))
         elif action == BEGINS:
@@ -256,7 +256,7 @@ class StepRecorder:
             access.is_calling = False
 
     def _follow(self) -> None:
-        """Collect the next steps in a RepeatedRun, if they may be like the last one."""
+        """Expect the next steps to be like the last step, if possible."""
         # see Note [Steps on one stream]
         repeated, access, start = self._repeated, self._events.access, self._start
         plan, stream = repeated.plan, self._stream_of(start)
@@ -273,7 +273,7 @@ class StepRecorder:
             self._writer.begin_run(plan, stream, start, self._start_ns)
 
     def _leave_stream(self) -> None:
-        """Make a BoundaryEvent of each CUDA event of the current step."""
+        """Create a BoundaryEvent for each CUDA event of the current step."""
         repeated, run = self._repeated, self._writer.run
         if not repeated.is_plain or run is None:
             return
@@ -477,8 +477,7 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, start, end, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,
         )
-        # The lists `reads` and `found` are emptied before the step is written. An exception in a signal handler therefore
-        # cannot cause the lists to be written twice.
+        # Empty both lists before writing the step, so that an exception in a signal handler cannot cause a second write.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

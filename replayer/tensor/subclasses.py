@@ -1,5 +1,4 @@
-"""Supports virtual tensors of other tensor classes, such as subclasses of nn.Parameter, lazy parameters and torchvision's
-tv_tensors.
+"""Creates virtual tensors of other classes, such as subclasses of nn.Parameter or torchvision's tv_tensors.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 

@@ -1,4 +1,4 @@
-"""Swaps the C++ tensors to which two Python tensor objects refer.
+"""Swaps the C++ tensors of two Python tensors.
 
     swap(parameter, moved)      # the object that optimizers hold is now on another device
 
@@ -26,8 +26,8 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap two C++ tensors, even if C++ code has weak references to `tensor`. Raise NotEmulated if PyTorch still refuses the
-    swap because of weak references."""
+    """Swap two C++ tensors, even if C++ code has weak references to `tensor`. Raise NotEmulated if PyTorch refuses to swap the
+    tensors."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

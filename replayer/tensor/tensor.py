@@ -1,10 +1,10 @@
 # mypy: allow-untyped-calls
-"""Defines virtual tensors, which have a shape, a dtype, a device, an autograd graph and GPU memory, but no values.
+"""Defines virtual tensors, which have a shape, a dtype and an autograd graph, but no values.
 
     x = torch.zeros(2, 3, device="cuda")
     type(x), x.device, x.is_cuda    # VirtualTensor, device(type='cuda', index=0), True
 
-PyTorch's C++ code sees a virtual tensor on a device "lazy:0", but Python code sees "cuda:0".
+The device of a virtual tensor is "cuda:0" in Python code, but "lazy:0" in PyTorch's C++ code.
 
 Note [Lazy]
     Autograd ends the process if a tensor's device type has no device guard. A build without CUDA has C++ guards only for CPU,
@@ -47,7 +47,7 @@ _data: TorchAny = torch._C.TensorBase.data
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
-    """Makes `type(x) == torch.Tensor` true for virtual tensors, and `type(p) == nn.Parameter` for virtual parameters."""
+    """Makes `type(x) == torch.Tensor` true for virtual tensors."""
 
     plain_class: type[TorchAny]
 
@@ -62,7 +62,7 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"]):
-    """Provides the attributes that a script has set on a virtual tensor, without the replayer's attributes."""
+    """Contains the attributes that a script has set on a virtual tensor."""
 
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
@@ -248,8 +248,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """If a script assigns a number, as in `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy
-        (`THPVariable_setitem`).
+        """For `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy (`THPVariable_setitem`).
         """
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
@@ -356,7 +355,7 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` if one of the tensors is on the host and the other is on the virtual GPU.
+    """Execute `tensor.data = data`, where one tensor is on the host and one on the virtual GPU.
 
     The Python object `tensor` stays the same, so optimizers can keep their references to it.
     """

@@ -30,7 +30,7 @@ LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
 def words_of_cuda(text: str) -> str:
-    """Replace the names of "lazy" devices and tensors in PyTorch's error message by CUDA's names."""
+    """Replace "lazy" by "cuda" in an error message of PyTorch."""
     text = _TYPE_NAME.sub(r"torch.cuda.\1Tensor", _PRINTED_TYPE.sub(r"CUDA\1", text))
     text = _DEVICE_NAME.sub("cuda", text)
     return text.replace(f"'{BACKEND.capitalize()}' backend", "'CUDA' backend")
@@ -47,7 +47,7 @@ def on_one_device(error: Exception) -> Exception:
 
 
 def is_virtual(value: object, tensor_class: TorchAny) -> bool:
-    """Return True for strided virtual tensors and parameters, but not for tensors of a class that the script defines."""
+    """Return True for virtual tensors and parameters, but not for subclasses that the script defines."""
     kind = type(value)
     return kind is tensor_class or kind is tensor_class.parameter_class
 
@@ -125,7 +125,7 @@ class TensorMetaTable:
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:
-        """Return the metadata that a copy of the host tensor `tensor` has on GPU `index`."""
+        """Return the metadata of a copy of `tensor` on GPU `index`."""
         return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:

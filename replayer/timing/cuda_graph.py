@@ -1,4 +1,4 @@
-"""Captures CUDA graphs: stores the ops of the script and executes the ops each time the graph is replayed.
+"""Stores the ops of a captured CUDA graph, and executes the ops each time the graph is replayed.
 
     capture = GraphCapture(stream, thread, everywhere=True, refuse=error)
     capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it
@@ -118,7 +118,7 @@ class GraphCapture:
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:
-        """Return the captured graph, and undo the capture's changes of streams and tensor values."""
+        """End the capture, restore streams and tensor values, and return the graph."""
         for undo in self._as_before.values():
             undo()
         for stream in self._preceding:

@@ -38,8 +38,8 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the time that the thread has reached in the recorded phase `segment`, in nanoseconds since the start of the
-        phase. If the thread was in another phase, its time is set to `first_ns`."""
+        """Return the thread's position in the recorded phase `segment`, in nanoseconds since the phase began. If the thread was
+        in another phase before, its position becomes `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns

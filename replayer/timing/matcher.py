@@ -98,8 +98,7 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def take_over(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Continue the script's current step in place of the matcher `other`, which uses another recorded step. Return the
-        current phase."""
+        """Replace the matcher `other` in the middle of a training step. Return the current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -165,14 +164,14 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if the script has called ops for less than half of the predicted GPU time."""
+        """Return True if the script's ops so far account for less than half of the predicted GPU time."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return True if enough recorded calls are unused to repeat most of the script's ops from number `calls` on.
+        """Return True if most of the latest ops can be found once more among the unused recorded calls.
 
-        Returns None if too few ops from number `calls` on were recorded.
+        Return None if too few of the latest ops were recorded.
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(_is_same_shape(call.match) for call in made)
@@ -201,8 +200,7 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Move the thread forward to the time `position_ns` in the recorded phase, and the thread's clock by the same
-        amount."""
+        """Advance the thread and its clock to a later time in the recorded phase."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.mark_reached(thread, position_ns)
 
@@ -263,12 +261,12 @@ class SegmentMatcher:
         return max((one.end_ns for one in earlier if not one.of_other_phase), default=0)
 
     def fits(self, recorded: RecordedSegment) -> bool:
-        """Return True if the recorded phase `recorded` contains all calls that were found so far."""
+        """Return True if the phase `recorded` contains all calls found so far."""
         keys = (self.step.keys[call.signature] for call in self._calls_so_far if _is_same_shape(call.match))
         return all(key.exact in recorded.exact or key.equivalent in recorded.equivalent for key in keys)
 
     def take_over(self, other: SegmentMatcher) -> None:
-        """Find new recorded calls for all ops of the matcher `other`, which uses another recorded step."""
+        """Find recorded calls for all ops that the matcher `other` has handled."""
         for remembered in other._calls_so_far:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on

@@ -1,4 +1,4 @@
-"""Schedules recorded kernels that no op of the script has launched.
+"""Schedules recorded kernels that the script did not launch.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)

@@ -56,11 +56,11 @@ class StreamScheduler:
         return stream
 
     def script_device(self, recorded_device: int) -> int:
-        """Return the index of the script's device for a recorded device."""
+        """Convert the index of a recorded device to the index of the script's device."""
         return (self.home + recorded_device) % max(len(self.recording.devices), 1) if self.home else recorded_device
 
     def recorded_device(self, device: int) -> int:
-        """Return the index of the recorded device for a device of the script."""
+        """Convert the index of the script's device to the index of the recorded device."""
         return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
 
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
@@ -185,14 +185,13 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the median recorded host time of an op, or the median of all ops if the op was not recorded."""
+        """Return the median recorded host time of an op. An unrecorded op gets the median of all ops."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
         shapes, dtype = _seen(signature)
         samples = self.recording.samples.get(self.recording.keys[signature].named)
-        # If an op's shapes were not recorded, the op's recorded time cannot be scaled to the script's shapes. The recorded time
-        # is used unchanged, because the script is probably the recorded program.
+        # Without recorded shapes, the recorded time of an op cannot be scaled, so it is used unchanged.
         if samples and not self.of_other_program and not any(recorded for recorded, _, _ in samples):
             return int(median(ns for _, _, ns in samples)), Origin.SCALED
         estimate = self.recording.costs.estimate(canonical_op(signature.op), shapes, dtype, signature.outputs)

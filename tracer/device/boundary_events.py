@@ -236,7 +236,7 @@ class BoundaryEvents:
         return ticks_ns, unfinished_ns
 
     def _done(self, steps: list[list[Any]]) -> tuple[int, int]:
-        """Return the number of finished steps, and when the next step was found unfinished."""
+        """Return the number of finished steps, and the latest time at which the next step was unfinished."""
         low, high, unfinished_ns = 0, len(steps), NONE
         middle = high - 1  # usually all steps are done
         while low < high:
@@ -300,8 +300,8 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the current device if it has a CUDA context. If the current device has no CUDA context, return the only device
-        with a CUDA context, or NONE."""
+        """Return the current device if it has a CUDA context. If not, return the only device with a CUDA context. Return NONE
+        if the device is ambiguous."""
         has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)

@@ -116,7 +116,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wrap a collective function, so that successful calls in this rank's process groups are recorded."""
+        """Wrap a collective function, so that its successful calls are recorded."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -159,8 +159,8 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Return a function that finds the process group in the arguments of a call, or returns None if this rank is not a
-        member of the group.
+        """Return a function that finds the process group in the arguments of a call. The function returns None for process
+        groups without this rank.
         """
         dist = self._dist
 
@@ -238,8 +238,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls the methods of process
-        groups, and not the wrapped functions of torch.distributed."""
+        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls the methods of process groups
+        instead of the functions of torch.distributed."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -252,7 +252,7 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions that communicate between ranks, in all PyTorch modules that refer to the functions.
+    """Wrap the functions that communicate between ranks, in all PyTorch modules that import them.
 
     Deprecated functions are not wrapped, so that their deprecation warnings show the calling line of the script.
     """

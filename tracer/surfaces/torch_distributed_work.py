@@ -75,7 +75,7 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a method that waits for a collective, and record a CUDA event before and after the first wait."""
+        """Wrap a method that waits for a collective, to record CUDA events before and after the wait."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,7 +15,7 @@ _CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_nor
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions that clip gradients, under all names by which PyTorch refers to them."""
+    """Wrap the functions that clip gradients, under all their names in PyTorch."""
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)
         wrapped = before(call, methodcaller("aside_called"))

@@ -76,7 +76,7 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make CPython's function PySequence_Check return false for tensors, as before `__getitem__` was wrapped.
+    """Make CPython's function PySequence_Check return false for tensors, although `__getitem__` is wrapped.
 
     CPython treats a class with a Python method `__getitem__` as a sequence. If CPython treats a scalar tensor `x` as a
     sequence, `torch.Tensor([[x]])` fails, because a scalar tensor has no length. The function relies on the memory layout of
@@ -151,7 +151,7 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Return how many elements are selected by an index that contains boolean masks. Return NONE for an index with lists."""
+    """Return the number of elements that an index with boolean masks selects. Return NONE for an index with lists."""
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]
     if any(isinstance(part, (bool, list)) for part in parts) or any(t.dim() > 1 and not _is_mask(t) for t in tensors):

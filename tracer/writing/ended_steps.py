@@ -1,6 +1,6 @@
 """Defines steps that have ended and wait to be written.
 
-A RepeatedRun stores consecutive steps that follow one plan and record all CUDA events on one stream.
+A RepeatedRun stores consecutive steps with the same phases on the same CUDA stream.
 
     run = RepeatedRun(plan, stream, start, start_ns=0, number=16)
     run.steps.append(RepeatedStep([5, 9], [event, event], [], []))
@@ -69,7 +69,7 @@ class RepeatedRun:
         self.asked_ns = NONE  # host time at which the last event of the first step was found unfinished
 
     def forget(self, count: int, end: BoundaryEvent | None) -> None:
-        """Remove the first steps, which ended with the event `end`."""
+        """Remove the first `count` steps."""
         if count:
             self.start, self.start_ns = end, self.steps[count - 1].times_ns[-1]
             self.number += count

@@ -1,4 +1,4 @@
-"""Finds known argument values for which an assertion in a CUDA kernel would fail, such as an index out of range.
+"""Finds arguments for which an assertion in a CUDA kernel would fail, such as an index out of range.
 
     failed_assert(torch.ops.aten.index_select.default, (x, 0, index), host_values)
     # "aten/src/ATen/native/cuda/Indexing.cu: indexSelectSmallIndex: ... Assertion `srcIndex < srcSelectDimSize` failed."

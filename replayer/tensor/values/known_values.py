@@ -3,7 +3,7 @@
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
 
-Scripts branch on step counters, label counts and masks. The host knows these values, because they do not depend on weights.
+Scripts branch on step counters, label counts and masks, which the host can compute without the model's weights.
 """
 
 from __future__ import annotations

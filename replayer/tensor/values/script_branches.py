@@ -1,4 +1,4 @@
-"""Chooses True or False for an unknown condition, so that assertions hold and the script raises no error.
+"""Chooses True or False for an unknown condition, so that the script raises no error.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False

@@ -1,4 +1,4 @@
-"""Decides for each op whether the host computes the returned values, or assumes values for them.
+"""Decides for each op whether the host computes or assumes the values of the result.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
@@ -60,7 +60,7 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
-    """Return a function that stores the values of an op's results after each call, or None if there is nothing to store."""
+    """Return a function that stores the values of an op's results after each call."""
     outcome = plan.outcome
     if (
         func in _EMPTY

@@ -123,7 +123,7 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Make the GPUs busy for the recorded time of all ops so far.
+        """Keep the GPUs busy for the recorded time of all ops so far.
 
         Returns False if no nn.DataParallel stages were recorded in the current phase.
         """

@@ -21,7 +21,7 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Return the phase `name` with its published GPU time, or None if no time was published for the phase."""
+        """Return a phase with its published GPU time, or None if no time was published."""
         known = self._library.phase(name)
         if known is None:
             return None
@@ -45,7 +45,7 @@ class LibraryPhases:
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return a phase with the GPU time `before_ns` plus the published forward time of the model."""
+        """Return a phase that takes `before_ns` plus the model's published forward time."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:

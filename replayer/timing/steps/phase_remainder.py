@@ -1,4 +1,4 @@
-"""At the end of a phase, adds the recorded kernels that no op of the script has launched.
+"""At the end of a phase, adds the recorded kernels that the script did not launch.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -62,9 +62,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add the GPU work of all ops without recorded kernels. If the script is the recorded program,
-        the unused recorded kernels of the phase are added. If the script is another program, the times of the ops are
-        estimated."""
+        """Add GPU work for ops without recorded kernels at the end of a phase. If the script is the recorded program, add the
+        unused recorded kernels of the phase. If not, estimate the times of the ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -84,9 +83,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Before the host waits for the GPU, add the GPU work of all ops without recorded kernels. The unused kernels of the
-        phase are added if the script is the recorded program. The times of the ops are estimated if the script is another
-        program."""
+        """Add GPU work for ops without recorded kernels before the host waits for the GPU."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

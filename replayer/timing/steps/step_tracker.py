@@ -1,4 +1,4 @@
-"""Finds the script's current step and phase, and the recorded step whose times the replay uses.
+"""Finds the script's current training step and phase, and the matching recorded step.
 
     tracker.enter(thread, "backward")
     tracker.leave(thread, "backward")
@@ -47,7 +47,7 @@ from traces.script.step_rule import Optimizers
 class StepTracker:
     """Tracks the script's position in the recording.
 
-    The attribute `step` finds recorded times for the current training step, and the attribute `segment` for the current phase.
+    The object `step` finds recorded times for the current training step, and `segment` for the current phase.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class StepTracker:
         return segment
 
     def called(self, thread: HostThread, phase_class: int) -> None:
-        """Begin the loss phase when the script calls a loss function (LOSS), or a forward pass after a backward pass (FORWARD).
+        """Begin the loss phase (LOSS), or the forward phase after a backward pass (FORWARD).
 
         A single op such as log_softmax does not begin the loss phase.
         """
@@ -122,7 +122,7 @@ class StepTracker:
 
     @property
     def row_of_values(self) -> int:
-        """Return the index of the recorded step that provides values such as the loss for `loss.item()`."""
+        """Return the index of the recorded step that provides values for calls such as `loss.item()`."""
         if self._follows and self.number < len(self.recording.steps):
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
@@ -143,7 +143,7 @@ class StepTracker:
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
-        # Resume the replay's clock even if the phase has changed, because the script would hang if the clock stayed stopped.
+        # Resume the clock even if the phase has changed, because the script would hang with a stopped clock.
         if name == "loader" and self._clock_paused_for_loader:
             self._clock_paused_for_loader = False
             self._scheduler.clock.resume()
@@ -201,7 +201,7 @@ class StepTracker:
         # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates:
             return
-        # A CUDA graph without gradients may be launched in a training step, so the launch does not begin an evaluation step.
+        # Launching a CUDA graph without gradients does not turn a training step into an evaluation step.
         if is_evaluation and self.launches_graph and self.trained and self.grads_enabled is not None and self.grads_enabled():
             return
         self._evaluates = is_evaluation
@@ -372,8 +372,8 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def add_gpu_work_so_far(self, thread: HostThread) -> None:
-        """Make the GPU busy with all ops of the current phase so far. If only the phase's total GPU time is known, all its ops
-        are assumed to take equally long."""
+        """Make the GPU busy with all ops of the current phase so far. If only the total GPU time of the phase is known, all ops
+        take equally long."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)
@@ -422,9 +422,9 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Switch to a recorded step that has the op, and return the current phase.
+    """Switch to a recorded step that contains the op, and return the current phase.
 
-    Returns None if no recorded step has the op. See Note [Training steps of several shapes] in recorded_run.py.
+    Return None if no recorded step contains the op. See Note [Training steps of several shapes] in recorded_run.py.
     """
     segment, recording = tracker.segment, tracker.recording
     if segment is None or segment.recorded is None or segment.recorded.phase_grained:

@@ -46,7 +46,7 @@ class HostRanges:
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Store a new order of ops: the k-th op in the trace had the index `order[k]` in the script."""
+        """Store that the k-th op in the trace was number `order[k]` in the script."""
         self._reordered.append((row, order))
 
     def pop(self, row: int) -> TakenRanges:
@@ -124,7 +124,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Add module calls to the host table. For each op and each module call, return the row of the enclosing module call.
+        """Return rows of the host table for module calls, and the parent rows of all ops and module calls.
 
         Args:
             thread, start_ns, end_ns: one value per op

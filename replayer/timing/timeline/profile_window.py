@@ -132,7 +132,7 @@ class _Clocks:
 def merged(
     kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> ProfilerJson:
-    """Return the content of a Kineto file with the events of the virtual GPU added.
+    """Add the events of the virtual GPU to the content of a Kineto file.
 
     Args:
         shift_ns: Unix time minus the virtual time of `window`
@@ -201,8 +201,7 @@ def merged(
 
 
 def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
-    """Yield the GPU ranges. Like in Kineto's files, each range lasts from the start of its first kernel to the end of its last
-    kernel."""
+    """Yield the GPU ranges. A range lasts from the start of its first kernel to the end of its last kernel."""
     work = {event["args"]["correlation"]: event for event in _spans(events, *_ON_GPU)}
     launches: dict[Any, list[tuple[float, ProfilerJson]]] = defaultdict(list)
     for event in events:
@@ -236,7 +235,7 @@ class WindowOp(NamedTuple):
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """Yield the virtual GPU's ops by start time. The last entry contains the kernels that no op launched."""
+    """Yield the virtual GPU's ops by start time. The last entry contains kernels without an op."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(

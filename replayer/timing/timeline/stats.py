@@ -13,8 +13,8 @@ from traces.model.trace import Origin
 
 @dataclass(slots=True)
 class ReplayStats:
-    """Collects figures for the report of a replay, such as GPU times (in ns) and numbers of ops. The report excludes the time
-    before the first training step."""
+    """Stores GPU times (in ns) and numbers of ops for the report of a replay. The report excludes the time before the first
+    training step."""
 
     # device time by the origin of its duration
     charged_ns: dict[int, int] = field(default_factory=lambda: {int(origin): 0 for origin in Origin})

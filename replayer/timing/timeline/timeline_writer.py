@@ -239,8 +239,8 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return an array with one row of the trace's host table for each op. The array is read-only, and the threads and times
-        are missing."""
+        """Return a read-only array with one row of the host table per op. The columns of threads and times are not filled
+        yet."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
@@ -352,7 +352,7 @@ class TimelineWriter:
     def flush(self, header: Trace) -> None:
         """Write the current rows and header to the file.
 
-        Raises OSError or TraceError if the writing thread has failed, and TimeoutError after `_WRITES_WITHIN_S`.
+        Raises TimeoutError if writing takes too long, and OSError or TraceError if writing fails.
         """
         self._hand_over()
         written = threading.Event()
