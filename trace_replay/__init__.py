@@ -1,4 +1,4 @@
-"""Provides the function `gpu`, which starts a virtual GPU in the current process, and the `trace` command.
+"""Provides the `trace` command, and the function `gpu`, which starts a virtual GPU in the current process.
 
     with trace_replay.gpu("v100", values="compute") as gpu: ...     # virtual_gpu.py
     from trace_replay import traces     # our `traces`, even if another module has this name

@@ -174,7 +174,7 @@ class InProcessGpu:
             return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in library_messages(self.timeline()))]
 
     def on_refusal(self, listener: Callable[[str], object]) -> None:
-        """Call a function with an error message whenever the script makes a CUDA call that the virtual GPU does not support."""
+        """Pass an error message to a function whenever the script makes an unsupported CUDA call."""
         with our_packages():
             _child().watch_refusals(listener)
 

@@ -84,7 +84,7 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stop timing a collective, because the script deleted the collective's Work object without calling `wait`.
+        """Stop timing a collective when the script deletes its Work object without calling `wait`.
 
         Python's garbage collector may call this method at any time, so the method must not wait for a lock.
         """

@@ -135,7 +135,7 @@ class _Costed(Protocol):
 
 
 def costed(method: T) -> T:
-    """Decorate a method, so that it takes the recorder's lock and its time is added to the recording overhead."""
+    """Decorate a method to take the recorder's lock, and to add the method's time to the recording overhead."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

@@ -83,8 +83,7 @@ class ProcessFacts:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Return the index of a device in the list `devices`. If the list `devices` does not contain the device, append the
-        device."""
+        """Return the index of a device in the list `devices`. If the device is new, append it to the list."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -99,7 +98,7 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return values of the file's header. The recorder writes a new header when one of the values changes."""
+        """Return the changeable values of the file's header. The recorder writes a new header when a value changes."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:

@@ -1,4 +1,4 @@
-"""Creates virtual tensors of other classes, such as subclasses of nn.Parameter or torchvision's tv_tensors.
+"""Creates virtual versions of other tensor classes, such as subclasses of nn.Parameter and torchvision's tv_tensors.
 
     virtual_class(Tagged, VirtualTensor)    # class Tagged(Tagged, VirtualTensor)
 

@@ -108,7 +108,7 @@ class StepMatcher:
         return segment
 
     def find_in_phase_of_same_name(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Find a recorded call of an op in other phases with the same name as the phase `here`.
+        """Find a recorded call of the op in another phase with the same name.
 
         Args:
             exact: a key that consists of the op, its shapes and its dtype
@@ -140,8 +140,7 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # The number `may_defer` limits the length of the list `deferred`, which would grow forever in a script without training
-        # steps.
+        # Limit the length of the list `deferred`, which would grow forever in a script without training steps.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -359,7 +358,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Return the unused recorded kernels up to the launch time `launched_ns`, and mark the kernels as used."""
+        """Return all unused kernels that were launched until `launched_ns`, and mark them as used."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:

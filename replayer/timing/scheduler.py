@@ -185,7 +185,7 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the median recorded host time of an op. An unrecorded op gets the median of all ops."""
+        """Return the median recorded host time of an op. An unrecorded op gets the median host time of all ops."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:

@@ -300,8 +300,8 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the current device if it has a CUDA context. If not, return the only device with a CUDA context. Return NONE
-        if the device is ambiguous."""
+        """Return the current device, or another device if only that device has a CUDA context. Return NONE if the device is
+        ambiguous."""
         has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)

@@ -145,7 +145,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Start the thread early, because Python 3.12 cannot start threads after the script has ended."""
+        """Start the waiting thread early, because Python 3.12 cannot start threads after the script has ended."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:

@@ -58,7 +58,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     def without_gpu() -> bool:
         """Return True if the machine has no GPU.
 
-        The test works in forked processes, because `torch.cuda.device_count` asks NVML.
+        `torch.cuda.device_count` also works in forked processes, because it asks NVML.
         """
         return bool(torch.cuda.device_count() == 0)
 

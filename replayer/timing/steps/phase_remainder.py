@@ -63,7 +63,7 @@ class PhaseRemainder:
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
         """Add GPU work for ops without recorded kernels at the end of a phase. If the script is the recorded program, add the
-        unused recorded kernels of the phase. If not, estimate the times of the ops."""
+        unused recorded kernels of the phase. If the script is another program, estimate the times of the ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0

@@ -372,8 +372,8 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def add_gpu_work_so_far(self, thread: HostThread) -> None:
-        """Make the GPU busy with all ops of the current phase so far. If only the total GPU time of the phase is known, all ops
-        take equally long."""
+        """Keep the GPU busy for the time of all ops in the current phase so far. If only the total GPU time of the phase is
+        known, all ops take equally long."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)

@@ -245,11 +245,11 @@ class TimelineWriter:
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add kernels and copies as an int64 matrix with the columns of the trace's device table."""
+        """Add kernels and copies from an int64 matrix with the columns of the device table."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events as a matrix with the columns of the trace's memory table.
+        """Add memory events from a matrix with the columns of the memory table.
 
         Each memory event gets the start time of its op. If the op has not begun, the event gets the time `now_ns`.
         """
@@ -273,8 +273,7 @@ class TimelineWriter:
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add ops as an int64 matrix with the columns of the trace's host table. Return the row number of the first added
-        op."""
+        """Add ops from an int64 matrix with the columns of the host table. Return the row number of the first added op."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
@@ -320,7 +319,7 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace of all events since the call of `watch`, and the row of the next op for each memory event."""
+        """Return a trace of all events since the call of `watch`, and the next op after each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
