@@ -10,7 +10,7 @@ Note [Segments on several streams]
 
 Note [Steps on one stream]
     If steps repeat on the default stream of one GPU, no BoundaryEvent is created. A RepeatedRun collects the CUDA events, and
-    reads and writes them 16 steps at a time. If anything differs, the events of the current step become instances of
+    reads and writes them 64 steps at a time. If anything differs, the events of the current step become instances of
     BoundaryEvent, and the rest of the step is recorded as usual.
 """
 

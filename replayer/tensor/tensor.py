@@ -248,8 +248,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """For `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy (`THPVariable_setitem`).
-        """
+        """For `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy (`THPVariable_setitem`)."""
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
         super().__setitem__(index, value)

@@ -171,6 +171,9 @@ class SegmentMatcher:
         """Return True if most of the latest ops can be found once more among the unused recorded calls.
 
         Return None if too few of the latest ops were recorded.
+
+        Args:
+            calls: the number of the first of the latest ops
         """
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(_is_same_shape(call.match) for call in made)
