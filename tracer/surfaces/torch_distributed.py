@@ -238,8 +238,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls the methods of process groups
-        instead of the functions of torch.distributed."""
+        """Wrap the methods of a process group if its class is written in Python. PyTorch's C++ code calls the methods of
+        process groups instead of the functions of torch.distributed."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():

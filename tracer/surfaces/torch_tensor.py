@@ -31,7 +31,7 @@ _DEPTH = _Depth()  # one value per thread
 
 
 class Quiet:
-    """Inside this `with` block, values that the current thread reads from tensors are not recorded."""
+    """Stops the recording of values that the current thread reads from tensors."""
 
     def __enter__(self) -> Self:
         _DEPTH.quiet += 1
