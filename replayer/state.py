@@ -65,8 +65,8 @@ class ReplayerState:
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
         self.makes_reducer = False
-        # `reducer_reads_now` is True while DistributedDataParallel's C++ code starts all-reduces and reads the results in one
-        # call (Note [Futures in the backward pass] in distributed/work_future.py).
+        # True while DistributedDataParallel's C++ code waits for all-reduces (Note [Futures in the backward pass] in
+        # distributed/work_future.py)
         self.reducer_reads_now = False
 
     def after_fork(self) -> None:
@@ -94,7 +94,7 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the object that tracks the script's steps, or None if the script has not used the virtual GPU yet.
+    """Return the script's training steps, or None before the first use of the virtual GPU.
 
     Return None while AOTAutograd traces a graph.
     """
@@ -117,9 +117,9 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process, which is created at the first call.
+    """Return the virtual GPU of this process.
 
-    Raise RuntimeError with CUDA's message in a child process that was forked after its parent had used the GPU.
+    Raises RuntimeError in a forked child process if the parent had used the GPU.
     """
     made = STATE.gpu
     if made is not None:
@@ -136,7 +136,7 @@ def gpu() -> VirtualGpu:
 
 
 def describe_gpu() -> VirtualGpu:
-    """Return the virtual GPU without starting CUDA, for callers that only read versions or the number of devices."""
+    """Return the virtual GPU without initializing CUDA."""
     with STATE.lock:
         found = STATE.gpu or STATE.described
         if found is None:

@@ -5,8 +5,7 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-Each output size is computed on the host, taken from the recording, or assumed. As on CUDA, the host waits for the device to
-find out the output size.
+Each output size is computed on the host, taken from the recording, or assumed. As on CUDA, the host waits for the device.
 """
 
 from __future__ import annotations
@@ -137,7 +136,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `repeat_interleave`. If the script does not pass `output_size`, the host waits for the device."""
+        """Run `repeat_interleave`. Without the argument `output_size`, the host waits for the device."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel
@@ -230,7 +229,7 @@ class DataDependentOps:
 
 
 def _even_counts(total: int, size: int) -> torch.Tensor:
-    """Return `size` integers that differ by at most 1 and add up to `total`."""
+    """Distribute `total` evenly over `size` integers."""
     if not 0 < size <= KNOWN_LIMIT:
         return torch.zeros(size, dtype=torch.int64, device="cpu")
     share, left = divmod(total, size)

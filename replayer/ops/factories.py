@@ -73,7 +73,7 @@ class Factories:
         return made
 
     def kaiser_window(self, length: int, *shape: TorchAny, **options: TorchAny) -> torch.Tensor:
-        """Create a Kaiser window on the CPU and copy the window to the virtual GPU, for which PyTorch has no kernel."""
+        """Create a Kaiser window on the CPU, and copy the window to the virtual GPU."""
         device = torch.device(BACKEND, index_of(options.pop("device", None)))
         return torch.kaiser_window(length, *shape, device="cpu", dtype=options.get("dtype")).to(device)
 
@@ -92,7 +92,7 @@ class Factories:
 
 
 def reducer_map(shape: tuple[int, ...], index: int) -> torch.Tensor:
-    """Create the CPU tensor in which DistributedDataParallel's Reducer marks used parameters."""
+    """Create the CPU tensor in which DistributedDataParallel marks used parameters."""
     # see Note [The map of used parameters] in process_group.py
     made: TorchAny = torch.empty(shape, dtype=torch.int32, device="cpu")
     made.reducer_device = index

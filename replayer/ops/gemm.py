@@ -25,7 +25,7 @@ PRODUCTS = frozenset(getattr(getattr(aten, name), overload) for name in _NAMES f
 
 
 def use_workspace(result: TorchAny) -> bool:
-    """Allocate the calling thread's cuBLAS workspace, and return True if cuBLAS reuses its workspaces in later calls."""
+    """Allocate a cuBLAS workspace, and return True if cuBLAS keeps its workspaces after the call."""
     here = gpu()
     if here.blas.kept and result.tensor_meta.numel:
         device = result.tensor_meta.index
@@ -34,7 +34,7 @@ def use_workspace(result: TorchAny) -> bool:
 
 
 def _is_lt(result: TorchAny, bias: TorchAny, left: TorchAny, right: TorchAny, beta: float = 1, **_: TorchAny) -> bool:
-    """Return True if PyTorch uses cuBLASLt for `addmm` (addmm_out_cuda_impl in aten/src/ATen/native/cuda/Blas.cpp)."""
+    """Return True if PyTorch uses cuBLASLt for `addmm` (aten/src/ATen/native/cuda/Blas.cpp)."""
     return (
         beta == 1
         and result.dtype in _LT_DTYPES

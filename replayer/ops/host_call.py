@@ -1,4 +1,4 @@
-"""Runs an op on the CPU: converts its virtual tensors to host tensors, and its results to virtual tensors.
+"""Runs an op of the virtual GPU on the CPU, with host tensors as arguments.
 
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)
@@ -70,8 +70,7 @@ class HostCall(CallArguments):
         return result
 
     def holding(self, storage: torch.UntypedStorage, index: int) -> Allocation:
-        """Allocate memory on the virtual GPU for a host storage. With the option `--values compute`, the allocation keeps the
-        values of the host storage."""
+        """Allocate memory on the virtual GPU for a host storage."""
         made = allocate(gpu(), index, storage.nbytes())
         if computing():
             made.known = bytes_of(storage)

@@ -48,14 +48,14 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # The recording does not contain the fill value, because PyTorch itself reads the value, not the script.
+            # PyTorch waits for the fill value, but recordings do not contain the value.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
-        # A recorded value may come from another script, so the value may not fit the dtype of the tensor that is read.
+        # Ignore recorded fractions if the tensor has an integer dtype.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)
@@ -75,7 +75,7 @@ class HostReads:
         return self._same("aten::equal", one, other, torch.equal, unknown=unknown)
 
     def allclose(self, one: torch.Tensor, other: torch.Tensor, *tolerances: TorchAny, **options: TorchAny) -> bool:
-        """Run `torch.allclose`. If the values of both tensors are unknown, return True."""
+        """Run `torch.allclose`. Unknown values are assumed to be close."""
 
         def close(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
             return torch.allclose(mine, theirs, *tolerances, **options)
@@ -116,8 +116,10 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 
 
 def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
-    """Return True if PyTorch reads a value from the device before the op runs (`masked_fill__cuda` and
-    `canDispatchToMaskedFill` in ATen/native)."""
+    """Return True if PyTorch copies an argument's value to the host before the op runs.
+
+    See `masked_fill__cuda` and `canDispatchToMaskedFill` in ATen/native.
+    """
     at = _FILL_VALUES.get(func)
     if at is not None:
         return hasattr(args[at], "allocation")
@@ -133,8 +135,7 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal` if no kernel is needed, or None if a kernel compares the values
-    (ATen/native/cuda/Equal.cpp)."""
+    """Return the result of `torch.equal`, or None if PyTorch needs a kernel to compare the values."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

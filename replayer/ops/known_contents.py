@@ -1,4 +1,4 @@
-"""Runs ops whose results the host knows without computing on the device, and stores the known values.
+"""Runs ops that write known values, such as `torch.zeros`, and stores the values on the host.
 
     torch.zeros(3, device="cuda").tolist()    # [0.0, 0.0, 0.0], although nothing was computed
 """
@@ -126,8 +126,7 @@ class KnownContents:
 def index_put_new(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> TorchAny:
-    """Run `aten::index_put` on a copy of `target`. In the backward pass of indexing, overwrite `target` itself, as PyTorch does
-    on CUDA."""
+    """Run `aten::index_put` on a copy of `target`. In the backward pass of indexing, overwrite `target`, as on CUDA."""
     node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
     if node is not None and node.name().startswith("IndexBackward"):
         return aten._index_put_impl_.default(target, indices, values, accumulate, True)

@@ -60,7 +60,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         return self
 
     def new(self, indices: torch.Tensor, values: TorchAny, size: TorchAny) -> torch.Tensor:  # type: ignore[override]
-        """Run the old constructor `Tensor.new`. Optimizers call it to create tensors with the shape of a sparse gradient."""
+        """Run the old constructor `Tensor.new`. Optimizers call `new` to create sparse tensors."""
         return torch.sparse_coo_tensor(indices, values, size)
 
     def untyped_storage(self) -> TorchAny:
@@ -129,7 +129,6 @@ class Layouts:
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
-        """If `known` is False, the values in the tensor `host` are placeholders."""
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided
         place = torch.device(BACKEND, index)

@@ -3,8 +3,8 @@
     shapes = BatchShapes(trace, batch=32)
     shapes.for_batch(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-A recording does not show which dimension of a tensor is the batch dimension. By default, the first dimension of the batch size
-is taken as the batch dimension. The shapes of parameters and of optimizer states do not change with the batch size.
+A recording does not show which dimension of a tensor is the batch dimension. By default, the first dimension that equals the
+batch size is the batch dimension. The shapes of parameters and of optimizer states do not change with the batch size.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BatchShapes:
         self._weights |= {shape[::-1] for shape in self._weights if len(shape) == 2}
 
     def for_batch(self, batch: int, op: str, shapes: Shapes, phase: str = "") -> Shapes:
-        """Return the shapes of a recorded call for a new batch size and sequence length."""
+        """Return the shapes of a call for a new batch size."""
         grown = self._at(batch, op, shapes, phase)
         if self._length is None or phase in _FIXED_PHASES:
             return grown

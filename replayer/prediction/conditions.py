@@ -14,8 +14,8 @@ from traces.rates.estimate_errors import prediction_errors
 
 _ROWS = prediction_errors()
 
-# The mean error of predicted step times for each source of kernel times (benchmarks/what_if.py, docs/what_if.md). The error of
-# predictions from data sheets was not measured, so the largest measured error is used.
+# Mean errors of predicted step times, measured by benchmarks/what_if.py (docs/what_if.md). The error of predictions from data
+# sheets (Origin.ROOFLINE) was not measured, so the largest measured error is used.
 EXPECTED_ERROR = {
     Origin.MEASURED: 0.0,
     Origin.SCALED: _ROWS["networks_batch"],
@@ -114,7 +114,7 @@ def short(name: str) -> str:
 
 
 def require_link(gbps: float) -> None:
-    """Raise TraceError if no known link between GPUs has the given bandwidth."""
+    """Raise TraceError if the bandwidth is outside the range of known GPU links."""
     if not _SLOWEST_LINK_GBPS <= gbps <= _FASTEST_LINK_GBPS:
         raise TraceError(
             f"no link between GPUs moves {gbps:g} GB/s; PCI Express 3.0 has 16, NVLink of an H100 450 GB/s in one direction"

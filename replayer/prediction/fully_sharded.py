@@ -3,7 +3,7 @@
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
     schedule.exposed_ns         # communication time that is not hidden
 
-The prediction follows torch.distributed.fsdp and Zhao et al., "PyTorch FSDP", 2023, section 3:
+The prediction models torch.distributed.fsdp (Zhao et al., "PyTorch FSDP", 2023, section 3):
 
 * Communication overlaps with computation on a separate stream.
 * The backward pass gathers parameters early, as with `BackwardPrefetch.BACKWARD_PRE`.
@@ -99,8 +99,7 @@ def _passed(
 
 
 def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
-    """Divide the durations of optimizer kernels by the number of ranks, because each rank updates only its own part of the
-    parameters."""
+    """Divide the durations of optimizer kernels by the number of ranks."""
     rows = recorded.device.is_work & np.isin(launch_phase_names(recorded), ("optimizer", "zero_grad"))
     shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))
     return np.where(rows, shard_ns, durations_ns)
@@ -157,7 +156,7 @@ def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
 
 
 def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
-    """Return the number of bytes that a rank receives in one training step."""
+    """Return the bytes that a rank receives in one training step."""
     total = 0.0
     for unit in calls:
         gather = wire_bytes(GATHER, _input_bytes(GATHER, sizes[unit], ranks), ranks)

@@ -39,7 +39,7 @@ class Layer:
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the rows of the trace's host table that contain forward ops with recorded shapes.
+    """Return the indices in `trace.host` of all forward ops with recorded shapes.
 
     Args:
         one_step: selects only the last complete step

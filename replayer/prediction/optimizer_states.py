@@ -1,4 +1,4 @@
-"""Lists the number of parameter-sized tensors that each optimizer keeps, according to the documentation of torch.optim.
+"""Lists how many state tensors each optimizer in torch.optim keeps per parameter.
 
     states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """
@@ -19,7 +19,7 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """Return how many tensors the optimizer stores for each parameter. Return 0 for an unknown optimizer."""
+    """Return the optimizer's number of tensors per parameter, or 0 if the optimizer is unknown."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

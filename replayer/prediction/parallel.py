@@ -79,7 +79,7 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Return how long communication continues after the backward pass.
+    """Return the communication time after the backward pass.
 
     Args:
         buckets: the size in bytes and the duration of each gradient reduction

@@ -63,8 +63,6 @@ class PredictedTime:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedFigures:
-    """Stores the predicted times and the expected error."""
-
     device: str
     batch: int
     recorded_batch: int
@@ -92,7 +90,7 @@ class Prediction(PredictedFigures):
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Return one prediction. Raises TraceError if the recording lacks necessary data.
+    """Return one prediction. Raises TraceError if necessary data is missing.
 
     Args:
         strict: if True, missing optional data also raises TraceError
@@ -234,7 +232,7 @@ class Predictor:
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
-    """Mark the trace of a replay as estimated, because the replay used predicted times."""
+    """Mark a replayed trace as estimated."""
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))
@@ -285,7 +283,7 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the step time, or the duration of the whole trace if the trace has no steps."""
+    """Return the step time, or the trace's duration if there are no steps."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
@@ -296,8 +294,7 @@ def step_ns(trace: Trace) -> float:
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
     """Return the step time of a predicted trace.
 
-    If the steps were recorded without a profiler, the predicted change of the GPU time is added to the recorded step time. If
-    the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
+    If the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
     """
     before, after = pace(recorded), pace(predicted)
     if before is None or after is None or before.busy_share is None or after.busy_share is None:
@@ -311,7 +308,7 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace) -> float:
-    """Return the GPU time of one step, or of the whole trace if the trace has no steps."""
+    """Return the GPU time of one step, or of the whole trace without steps."""
     found = pace(trace)
     return float(busy_ns(trace) if found is None or found.gpu_time_ns is None else found.gpu_time_ns)
 

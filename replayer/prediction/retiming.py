@@ -2,7 +2,7 @@
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 
-Each kernel waits for the same event as in the recording (Note [Start times of kernels] in recording/indexer.py).
+Each kernel starts after the same event as in the recording (Note [Start times of kernels] in recording/indexer.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return the trace with new kernel durations and a CPU that is `host_speed` times as fast.
+        """Return the trace with new kernel durations and a faster or slower CPU.
 
         Args:
             durations_ns: one value for each row of the recording's device table
@@ -128,7 +128,7 @@ def _wait(
     ended_ns = begun_ns
     done = np.flatnonzero(recorded_end <= end_ns + WAIT_CAME_BACK_NS)
     if awaited != NONE and awaited < len(recorded_end):
-        # A copy of pageable memory returns before the copy ends, when the data is in the driver's staging buffer.
+        # The call that copies pageable memory returns before the copy ends.
         ended_ns = max(begun_ns, int(new_end[awaited]) + end_ns - int(recorded_end[awaited]))
     elif len(done):
         last = done[recorded_end[done].argmax()]
@@ -173,7 +173,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """A phase ends on the GPU when the last kernel launched during the phase ends."""
+    """On the GPU, a phase ends with its last kernel."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch >= 0))
     if not len(work) or not (phases.device_end_ns != NONE).any():

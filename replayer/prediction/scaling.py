@@ -3,8 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-Each recorded duration is multiplied by the estimate for the new conditions and divided by the estimate for the recorded
-conditions.
+A recorded duration is multiplied by the ratio of two estimates: for the new and for the recorded conditions.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Scaling:
     costs: OpCosts
 
     def keep_shorter(self, durations_ns: Column) -> None:
-        """Set the shorter kernel durations of a rank that does only part of the work."""
+        """Set shorter kernel durations."""
         changed = (durations_ns != self.durations_ns) & (self.origins == Origin.MEASURED)
         self.origins = np.where(changed, int(Origin.SCALED), self.origins).astype(np.uint8)
         self.durations_ns = durations_ns
@@ -64,7 +63,7 @@ class Scaling:
     def of(
         cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
-        """Scale all kernels of a trace. Raises TraceError if the recording lacks necessary data.
+        """Scale all kernels of a trace. Raises TraceError if necessary data is missing.
 
         The argument `calls` defaults to `calls_of(trace)`.
         """
@@ -95,7 +94,7 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return the row of the op that launched each kernel, or NONE for ops without recorded shapes."""
+    """Return for each kernel the index in `trace.host` of the op with recorded shapes that launched the kernel."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, shaped = host.parent.tolist(), has_shapes.tolist()
@@ -226,7 +225,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # The bus of another GPU may be faster or slower, so copy times on another GPU are marked as scaled.
+        # Copy times on another GPU are uncertain, because the bus may be faster or slower.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

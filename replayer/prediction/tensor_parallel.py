@@ -3,8 +3,7 @@
     split = TensorSplit.of(trace, calls, shapes_of, ranks=4)    # raises TraceError if the recording has no pairs
     split.durations_ns(durations_ns, trace.device.is_work, costs)
 
-The work is divided among the GPUs as in Megatron-LM (Shoeybi et al., 2019, section 3) and in PyTorch's ColwiseParallel and
-RowwiseParallel:
+The GPUs divide the work as in Megatron-LM (Shoeybi et al., 2019, section 3):
 
 * The weights of the first matrix products, such as query, key and value, are split by columns.
 * The weight of the last matrix product, such as attention's output projection, is split by rows.
@@ -48,7 +47,7 @@ _Call = tuple[ScaledOp, Shapes]
 
 @dataclass(frozen=True)
 class Product:
-    """Describes a matrix product of activations (rows x depth) and a weight (depth x columns)."""
+    """Multiplies activations (rows x depth) by a weight (depth x columns)."""
 
     rows: int
     depth: int
@@ -66,7 +65,7 @@ class Product:
 
 @dataclass
 class Pair:
-    """Stores a group of matrix products. Each number is an index into the list of forward ops."""
+    """Stores the indices of matrix products that are split together."""
 
     columns: list[int]
     between: list[int] = field(default_factory=list)
@@ -74,7 +73,7 @@ class Pair:
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """Return the groups of matrix products that tensor parallelism splits together."""
+    """Find the matrix products that tensor parallelism splits together."""
     # see Note [Pairs of matrix products]
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
@@ -116,7 +115,7 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """Stores which kernels are divided among the ranks, and which all-reduces combine the partial results."""
+    """Stores how tensor parallelism divides the kernels of a recording."""
 
     ranks: int
     pairs: int
@@ -129,9 +128,9 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Find the kernels whose work is divided among `ranks` ranks.
+        """Divide the work of a recording among several ranks.
 
-        Raises TraceError if the recording has no matrix products that can be divided (Note [Pairs of matrix products]).
+        Raises TraceError if the recording has no suitable matrix products (Note [Pairs of matrix products]).
 
         Args:
             calls: the op that launched each kernel, or None if the op is unknown
@@ -279,9 +278,9 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of an op on one rank after the op's work was divided among the ranks.
+    """Return the input shapes of one rank's part of an op.
 
-    The dimension of a matrix product that has `size` elements is divided by `ranks`.
+    In matrix products, the dimension with `size` elements is divided by `ranks`.
     """
     product = Product.of(op, shapes) if size else None
     if product is None:

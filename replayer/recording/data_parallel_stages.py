@@ -25,8 +25,6 @@ _TRANSFERS = ("Broadcast", "ReduceAddCoalesced")
 
 
 class CopyMethod(Enum):
-    """Names a method of copying parameters in nn.DataParallel."""
-
     # see Note [Copies of parameters]
 
     COPIES = 0
@@ -35,13 +33,12 @@ class CopyMethod(Enum):
 
 
 def nccl_ops(trace: Trace) -> dict[int, str]:
-    """Return the op of each NCCL kernel that nn.DataParallel launched. The keys are indices into `trace.strings`."""
+    """Return op names of nn.DataParallel's NCCL kernels. The keys are indices into `trace.strings`."""
     return {name: f"nccl::{function}" for name, function in data_parallel_kernels(trace).items()}
 
 
 def copy_method_of(trace: Trace) -> CopyMethod:
-    """Return how nn.DataParallel copied parameters to the GPUs. If the recording does not show the method, return
-    `CopyMethod.COPIES`."""
+    """Return how nn.DataParallel copied parameters to the GPUs. The default is `CopyMethod.COPIES`."""
     host, device, strings = trace.host, trace.device, trace.strings
     if nccl_ops(trace):
         return CopyMethod.NCCL
@@ -65,7 +62,7 @@ class RecordedStage(NamedTuple):
 def recorded_stages(
     trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0, own_ns: Callable[[Column], Column] = np.asarray
 ) -> dict[int, list[RecordedStage]]:
-    """Return the nn.DataParallel stages of each phase, by the phase's row number in the trace.
+    """Return the nn.DataParallel stages of each phase. The keys are indices into `trace.phases`.
 
     Args:
         own_ns: converts recorded host times to host times of the replay

@@ -73,7 +73,7 @@ class RecordingIndexer:
         self.launched_ns = launched[order]
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
-        # If fewer than half of the kernels have no recorded launch, these kernels were launched before the recording began.
+        # Some kernels may have been launched before the recording began.
         unlaunched = self.launch_row < 0
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
@@ -82,14 +82,13 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # In a recording without steps, the profiler's overhead is unknown, so the times are not corrected (factor 1.0).
+        # Without steps, the profiler's overhead is unknown, so times are not corrected (factor 1.0).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """Return the launch time of each kernel. The typical launch latency is assumed for kernels without a recorded
-        launch."""
+        """Return the launch time of each kernel. Unknown launch times are estimated from the kernels' start times."""
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
@@ -135,11 +134,10 @@ class RecordingIndexer:
         waits = host_waits(trace, self.rank)
         waits = waits.take(np.isin(waits.call, np.union1d(documented, self._copying_calls())))
         self.waiting_calls = np.union1d(documented, waits.call)
-        # If a recorded synchronizing call did not wait for the GPU, its whole duration is CPU time. The replayed call spends
-        # this CPU time before it waits.
+        # If a synchronizing call did not wait for the GPU, its whole duration is CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # A GPU copy starts some time after its launch call. The replayed copy has the same delay.
+        # A replayed GPU copy starts with the recorded delay after its launch call.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         place_of = np.full(len(trace.device), NONE)
         place_of[self.work] = np.arange(len(self.work))
@@ -235,7 +233,7 @@ class RecordingIndexer:
         batch_there_active = self._pace.own_ns(self.batch_there).tolist()
         self.host_start = self._pace.own_ns(host.start_ns).tolist()
         self.host_end = self._pace.own_ns(host.end_ns).tolist()
-        # The launch of a CUDA graph is treated as one op to which all kernels of the graph belong.
+        # The launch of a CUDA graph counts as one op.
         is_op = (host.kind == HostKind.OP) | is_graph_launch(self.trace)
         self.host_columns = host.parent.tolist(), is_op.tolist()
         self.wait_in = self._last_waits()

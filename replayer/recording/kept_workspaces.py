@@ -1,4 +1,4 @@
-"""Determines whether cuBLAS kept its workspace allocated in the recorded program.
+"""Determines whether cuBLAS kept its workspace allocated.
 
     keeps_workspaces(trace, rank, frozenset({8_519_680}))    # True, False, or None if the recording does not show it
 
@@ -16,8 +16,7 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return True if cuBLAS kept its workspaces allocated after matrix products, or None if the recording does not show the
-    workspaces.
+    """Return True if cuBLAS kept its workspaces allocated, or None if this is unknown.
 
     Args:
         sizes_bytes: has the possible sizes of a cuBLAS workspace on the recorded GPU

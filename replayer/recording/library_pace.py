@@ -1,4 +1,4 @@
-"""Takes the duration of each training phase (forward, backward, optimizer) from a library of published measurements.
+"""Looks up the durations of training phases in published measurements.
 
     pace = LibraryPace(choice, optimizers())
     pace.watch(model, [((32, 3, 224, 224), "float32")], "off", True)    # the script calls `model`; finds v100/resnet50
@@ -56,7 +56,7 @@ COUNTED_ELSEWHERE_NS = 1  # time of a phase whose real time is included in that 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """Stores the phase durations of one model call."""
+    """Stores how long the training phases of one model call take."""
 
     of: LibraryCall
     origin: Origin
@@ -146,8 +146,7 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the memory limit in bytes at which the virtual GPU runs out of memory like the real GPU. Return None if the
-        batch fits.
+        """Return the size in bytes at which the virtual GPU runs out of memory. Return None if the batch fits.
 
         Args:
             peak_bytes: the script's memory peak so far
@@ -161,7 +160,7 @@ class LibraryPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """Return the measured times of the next model call, or None if the model was not measured."""
+        """Return measured times of the next model call, or None for unmeasured models."""
         call, self._call = self._call, None
         return call
 
@@ -170,7 +169,7 @@ class LibraryPace:
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """Return the measured GPU time in ns of a phase such as "backward", or None if no time was measured."""
+        """Return the measured GPU time in ns of a phase such as "backward"."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None
@@ -178,7 +177,7 @@ class LibraryPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """Return the interpolated duration of a copy from pageable memory, or None if no copy was measured."""
+        """Return the duration of a copy from pageable memory, or None if no copy was measured."""
         if size_bytes < BANDWIDTH_FROM_BYTES or (found := self._copies()) is None:
             return None
         of_bytes, of_ns = found
@@ -192,8 +191,7 @@ class LibraryPace:
     def step_ended(self, trained: bool) -> int:
         """End the training step, and return the index of the LibrarySteps object that counts the step.
 
-        If the batch was too large for the real GPU, its step times were not measured. NotInLibrary is raised after several
-        training steps with this batch.
+        Raises NotInLibrary after several training steps with a batch that was too large for the real GPU.
         """
         if self._full is not None and trained:
             self._full_steps += 1

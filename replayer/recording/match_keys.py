@@ -1,4 +1,4 @@
-"""Makes the keys by which an op's recorded calls are found: shapes, dtypes and memory layouts.
+"""Makes the keys for finding an op's recorded calls.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -20,13 +20,11 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 class RecordedKeys:
-    """Makes lookup keys for recorded ops and for ops of the running script."""
-
     def __init__(self, trace: Trace) -> None:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
         self.has_layouts = bool(np.any(trace.host.layout >= 0))
-        # On AMD GPUs, an ordinary kernel may copy memory. The kernel's name does not tell the direction of the copy.
+        # On AMD GPUs, ordinary kernels may copy memory without showing the copy's direction.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
@@ -53,7 +51,7 @@ class RecordedKeys:
 
 
 def _incomplete_ops(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
-    """Profilers record no dtypes for lists of tensors, and no shapes for long lists of tensors."""
+    """Find the ops whose shapes or dtypes the profiler does not record, such as ops on lists of tensors."""
     host, strings = trace.host, trace.strings
     ops = host.kind == HostKind.OP
     calls = np.unique(np.stack([host.name[ops], host.shapes[ops], host.dtypes[ops]], axis=1), axis=0).tolist()

@@ -1,4 +1,4 @@
-"""Determines the rank of this process, and which recorded rank provides times and GPUs for the process.
+"""Determines the rank of this process, and the recorded rank to replay.
 
     rank = Rank.of(os.environ)              # Rank(number=3, local=1, local_count=2)
     rank.recorded(trace.ranks)              # the recorded rank to replay: 3 modulo the number of ranks
@@ -23,7 +23,7 @@ class Rank:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Rank:
-        """Return the rank from torchrun's environment variables, or rank 0 if the variables are missing or invalid."""
+        """Return the rank from torchrun's environment variables. The default is rank 0."""
         values = [environment.get(name, "") for name in ("RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE")]
         if not all(text.isdigit() for text in values[:2]):
             return cls()
@@ -34,8 +34,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of the recorded rank. If this machine runs more processes than GPUs were recorded, the recorded GPUs
-        are repeated until each process has one."""
+        """Return the GPUs of the recorded rank. If more GPUs are needed, the recorded GPUs are repeated."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -49,11 +49,10 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. The calls come from the last step with the most calls, because
-    early steps may include autotuning.
+    """Stores the calls of one compiled function by input shapes. The calls come from the last step with the most calls.
 
-    The recorder does not store the inputs of compiled code without a backward pass. Calls without recorded inputs are the same
-    variant if their ops are the same.
+    The recorder does not store the inputs of compiled code without a backward pass. Calls without recorded inputs are grouped
+    by their ops.
     """
 
     forward: Variants = field(default_factory=dict)
@@ -95,9 +94,8 @@ class RecordedRegions:
     ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None if no recorded call matches.
 
-        A compiled function is found by torch.compile's number, such as "0/1", and by the shapes of its inputs. If this pair was
-        not recorded, the recorded function with the most similar ops is taken. If its inputs had other shapes, its ops get the
-        shapes that they have with these inputs.
+        A compiled function is found by torch.compile's number, such as "0/1", and by its input shapes. The default is the
+        recorded function with the most similar ops.
 
         Args:
             number: counts the function's calls in a training step
@@ -154,7 +152,7 @@ class RecordedRegions:
 
 
 def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
-    """Return the new size by the recorded size, or nothing if the inputs correspond in no clear way."""
+    """Map recorded sizes to new sizes. The result is empty if the mapping is ambiguous."""
     if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
         return {}
     pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}
@@ -165,7 +163,7 @@ def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
 
 
 def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
-    """Return how well the names of recorded ops fit a graph, from 0 to 1."""
+    """Return the similarity of op names as a number from 0 to 1."""
     known, found = set(graph_ops), set[str]()
     words = explained = 0
     for one in recorded:
@@ -178,7 +176,7 @@ def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
 
 
 def _similarity(recorded: Ops, graph_ops: GraphOps) -> float:
-    """Return the share of recorded ops whose shapes occur in the graph, or 1.0 if no op can be compared."""
+    """Return the share of recorded ops whose shapes occur in the graph."""
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
     compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]

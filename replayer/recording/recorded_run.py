@@ -122,7 +122,7 @@ class RecordedRun:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """Return the recorded step for training step `number` (from 0)."""
+        """Return the recorded step for a training step of the replay."""
         # see Note [Training steps of several kinds]
         chosen, last = self.steps[self._at(self.first[: -len(self.cycle)], number)], len(self._trained)
         if number >= last and not self._period:
@@ -136,15 +136,13 @@ class RecordedRun:
         return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return the recorded step for evaluation step `number` of the replay. If the recording has no evaluation steps, return
-        a training step."""
+        """Return the recorded step for an evaluation step of the replay. The default is a training step."""
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return the steps of the same kind as `step` that contain a recorded call with the key `exact` in the phase
-        `place`."""
+        """Return all steps of the same kind that contain an equal op call in the same phase."""
         if self._steps_by_call is None:
             self._steps_by_call = {}
             for i in sorted({*self.cycle, *self.evaluations}):
@@ -155,7 +153,7 @@ class RecordedRun:
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return the recorded step number `number`. If the recording has fewer steps, its steps are repeated."""
+        """Return a recorded step by number. The recorded steps repeat in a longer replay."""
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
     def number_of(self, step: RecordedStep) -> int:

@@ -16,7 +16,7 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Stores three keys for finding a recorded call of an op."""
+    """Stores the keys for finding a recorded op call."""
 
     exact: str  # contains the op, shapes and dtype
     equivalent: str  # replaces the op by a common name for equal computations
@@ -24,7 +24,7 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """Stores one recorded call of an op, with host times in ns since the start of the phase."""
+    """Stores one recorded op call. Times are in ns since the start of the phase."""
 
     start_ns: int
     end_ns: int
@@ -74,7 +74,7 @@ class RecordedSegment:
     predicted: bool = False  # True for a predicted segment (replicas.py); unmatched work may not exist in the script
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
-        """Add a recorded call of an op. Add calls in the order of their start times."""
+        """Add a recorded op call. Calls must be added in the order of their start times."""
         self.exact.setdefault(keys.exact, []).append(instance)
         self.equivalent.setdefault(keys.equivalent, []).append(instance)
         self.named.setdefault(keys.named, []).append(instance)
@@ -119,7 +119,7 @@ class KernelColumns(NamedTuple):
 class RecordedStep:
     """Stores one recorded step.
 
-    Each key of `segments` is a phase name and an index, because a phase can occur several times in a step.
+    The keys of `segments` are pairs (phase name, index), because a phase may occur several times.
     """
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
@@ -142,7 +142,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of the step in which each phase takes at least as much host time as in the step `slow`."""
+        """Return a copy that takes at least as much host time as another step."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

@@ -4,7 +4,7 @@
     add_devices(recording, gpus=2)
     recording.devices       # two copies of the recorded device, as cuda:0 and cuda:1
 
-Each GPU runs the recorded forward and backward ops with a part of the batch.
+Each GPU processes a part of the batch.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def add_devices(recording: RecordedRun, gpus: int) -> None:
 
 
 def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
-    """Return the first `gpus` recorded GPUs. If too few GPUs were recorded, repeat the first recorded GPU."""
+    """Return `gpus` GPUs, by repeating the first recorded GPU if necessary."""
     if not gpus:
         return recorded
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]
 
 
 def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
-    """Raise TraceError if a recording of `recorded` GPUs cannot be replayed with `gpus` GPUs."""
+    """Raise TraceError if a recording cannot be replayed with `gpus` GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
         raise TraceError(f"--gpus {gpus} needs a recording with the kernels of one GPU, but this recording has {has}")

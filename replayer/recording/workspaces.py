@@ -1,4 +1,4 @@
-"""Reads recorded workspaces: memory that cuDNN or cuBLAS allocates for an op and frees before the op returns.
+"""Reads recorded workspaces, the temporary memory of cuDNN and cuBLAS.
 
     workspaces = Workspaces.of(trace, recording, rank)
     workspaces.of_op(recording.keys[signature])     # ((), (56623104, -56623104)): after the op's first output

@@ -1,7 +1,7 @@
 """Replaces the functions of PyTorch and Python that a script can call to reach a GPU.
 
-Each file is named after the Python module that the file patches: torch_cuda.py patches `torch.cuda`. The function `install_all`
-applies all patches.
+Each file is named after the module that it patches, so torch_cuda.py patches `torch.cuda`. The function `install_all` applies
+all patches.
 
     start(lambda: VirtualGpu(...))      # replayer.state
     install_all(torch)                  # this process now has a GPU, created at first use

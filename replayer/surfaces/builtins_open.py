@@ -3,7 +3,7 @@
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
-Files that C or C++ code opens (cv2.imread, torchvision.io, h5py, lmdb, mmap) are not counted and not slowed down.
+Files that C or C++ code opens, such as `cv2.imread`, are ignored.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """Counts each byte of a file only once, because image libraries often read a file's header twice."""
+        """Counts each byte of a file only once."""
 
         _begin = _end = -1
 
@@ -142,7 +142,7 @@ def _counted(storage: StorageClient, fetching: _Fetch) -> Any:
 
 
 def _machine_cpu_ns() -> int:
-    """Return the CPU time of all processes on the machine, including steal time (`man 5 proc`, /proc/stat)."""
+    """Return the CPU time of all processes, including steal time (`man 5 proc`, /proc/stat)."""
     try:
         with _open("/proc/stat", encoding="ascii") as file:
             rows = [line.split() for line in file if line.startswith("cpu")]

@@ -6,7 +6,7 @@
     nvidia-smi -q -d MEMORY
 
 The command prints "[N/A]" for temperature, power, clocks and utilization, because recordings do not contain them. This file
-imports only the standard library, because it runs as a script without access to the project's packages.
+imports only the standard library, because it runs as a script outside of the package.
 """
 
 import argparse
@@ -34,8 +34,7 @@ class SmiDevice(TypedDict):
 
 
 class SmiFacts(TypedDict):
-    """Describes the JSON file from which the emulated `nvidia-smi` command gets its output. `driver` and `cuda` are version
-    numbers."""
+    """Describes the JSON file that the emulated `nvidia-smi` command reads. `driver` and `cuda` are version numbers."""
 
     driver: str
     cuda: str

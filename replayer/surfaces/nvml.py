@@ -56,7 +56,7 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the GPU utilization: the share of time since the previous query in which the GPU was busy.
+    """Computes the GPU utilization since the previous query.
 
     NVML averages the utilization of a GPU over at least 1/6 s.
     """

@@ -15,7 +15,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch os._exit, except in forked children such as DataLoader workers, which write no timeline."""
+    """Patch os._exit. Forked children, such as DataLoader workers, write no timeline."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         state.STATE.finish()

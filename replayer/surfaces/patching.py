@@ -1,10 +1,10 @@
-"""Makes PyTorch functions that a replay does not emulate raise NotEmulated or do nothing.
+"""Replaces PyTorch functions by functions that raise NotEmulated or do nothing.
 
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
     ignore(torch.cuda.nvtx, {"mark": (None, "nobody listens")})          # returns a constant, with a reason
 
-Where possible, a replay patches C functions (`torch._C._cuda_*`) and keeps the Python code of torch that calls them.
+Where possible, a replay patches only C functions (`torch._C._cuda_*`) and keeps PyTorch's Python code.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions that a replay need not emulate. The replacements return constants.
+    """Replace functions by functions that return constants.
 
     Args:
         answers: maps the name of each function to the constant that it returns, and to the reason for the constant
@@ -76,8 +76,7 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
-    """Create the class `torch.<name>`, whose constructor calls the function `make`. `isinstance(x, created_class)` returns the
-    same as `isinstance(x, base)`.
+    """Create the class `torch.<name>`. Its constructor calls the function `make`, and `isinstance` checks for the class `base`.
     """
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -1,4 +1,4 @@
-"""Adds an explanation to the traceback if a package fails because it needs NVIDIA's driver.
+"""Explains errors of packages that need NVIDIA's driver.
 
     AssertionError: libcuda.so cannot found!
     trace: triton asked for NVIDIA's driver, its libraries or device memory. A replay has none of them: ...
@@ -29,7 +29,7 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Patch sys.excepthook. If the argument `keep_in` is a folder, the hook writes errors to a file in the folder."""
+    """Patch sys.excepthook. The hook writes errors to a file in the folder `keep_in`."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
@@ -55,7 +55,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message. If the error was raised in a DataLoader worker, return the last line."""
+    """Return the first line of an error message, or the last line for errors of DataLoader workers."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
@@ -74,7 +74,7 @@ def _is_of_no_data(error: BaseException) -> bool:
 
 
 def package_of(frames: TracebackType | None) -> str:
-    """Return the name of the third-party package that raised the error."""
+    """Return the name of the package that raised the error."""
     found = "a C++ or CUDA extension"
     while frames is not None:
         parts = Path(frames.tb_frame.f_code.co_filename).parts

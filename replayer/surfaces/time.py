@@ -4,10 +4,10 @@
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
 The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
-background thread, `sleep` waits until other threads have advanced the virtual time far enough.
+background thread, `sleep` waits until other threads have advanced the virtual time.
 
-A script is polling if it repeatedly sleeps for a short time (at most `_LONGEST_POLL_S`) and does not use the GPU in between.
-When a script is polling, `sleep` takes real time, because other processes make progress only in real time.
+In a polling loop, `sleep` takes real time, because other processes need real time. A polling loop sleeps repeatedly for at most
+`_LONGEST_POLL_S` without using the GPU.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
 processes use real time.
@@ -111,7 +111,7 @@ def _others_run() -> bool:
 
 
 def uses_os_timeouts(module: str) -> bool:
-    """Return True if a Python module needs real time, because it waits for the operating system."""
+    """Return True for Python modules that wait in the operating system."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 

@@ -1,6 +1,6 @@
 """Patches torch.autograd so that the replay detects the backward pass and inference mode.
 
-On the device type "lazy", PyTorch's autograd engine runs the backward pass in the calling thread (Engine::ready_queue in
+The autograd engine runs the backward pass on virtual tensors in the calling thread (Engine::ready_queue in
 torch/csrc/autograd/engine.cpp).
 """
 
@@ -40,8 +40,7 @@ def install(torch_module: ModuleType) -> None:
 def _run_backward(
     run: Callable[..., TorchAny], outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
-    """Raise PyTorch's error for a gradient on the wrong device, because the autograd engine does not check gradients that are
-    tensor subclasses."""
+    """Run the backward pass. Raise PyTorch's error if a gradient is on the wrong device."""
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")

@@ -27,7 +27,7 @@ REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "effic
 
 
 def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
-    """Return a getter and a setter for a flag that only PyTorch builds with CUDA can set."""
+    """Return a getter and a setter for a backend flag."""
     chosen: list[TorchAny] = []
 
     def choose(value: TorchAny) -> None:
@@ -51,7 +51,7 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # Functions of `torch.backends.cudnn` look up their global names in the module `torch.backends.cudnn.m`.
+    # The functions of `torch.backends.cudnn` are in the module `torch.backends.cudnn.m`.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}
@@ -70,7 +70,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _tell_recorded_cuda(version: TorchAny) -> None:
-    """Make a CPU build of PyTorch report the recorded CUDA version, because scripts interpret the version None as "no GPU"."""
+    """Make `torch.version.cuda` return the recorded CUDA version in CPU builds of PyTorch."""
 
     def recorded_version(name: str) -> TorchAny:
         if name != "cuda":

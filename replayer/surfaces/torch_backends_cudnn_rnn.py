@@ -15,7 +15,6 @@ from traces.script.patching import patch
 
 def install(torch_module: ModuleType) -> None:
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, functions of `torch.backends.cudnn.rnn` look up their global names in the module
-    # `torch.backends.cudnn.rnn.m`.
+    # Since PyTorch 2.11, the functions of `torch.backends.cudnn.rnn` are in the module `torch.backends.cudnn.rnn.m`.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))

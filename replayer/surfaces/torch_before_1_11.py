@@ -1,10 +1,9 @@
-"""Makes autograd save the tensors that PyTorch 1.10 saved for the backward pass, because saved tensors occupy GPU memory.
+"""Makes autograd save the same tensors for the backward pass as PyTorch 1.10.
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 
 Before PyTorch 1.11, in-place ReLU6 and Hardtanh saved their result, and convolutions saved a contiguous copy of their input.
-The rules come from PyTorch 1.10 (`hardtanh_` in tools/autograd/derivatives.yaml, `_convolution` in
-aten/src/ATen/native/Convolution.cpp).
+See PyTorch 1.10: `hardtanh_` in tools/autograd/derivatives.yaml, and `_convolution` in aten/src/ATen/native/Convolution.cpp.
 """
 
 from __future__ import annotations

@@ -19,8 +19,7 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, patch_around, when_imported
 
-# If a GPU is available, `torch.compiler.reset()` imports C functions that CPU builds of PyTorch lack
-# (torch/_inductor/cudagraph_trees.py).
+# `torch.compiler.reset()` imports these C functions, but CPU builds of PyTorch lack them (torch/_inductor/cudagraph_trees.py).
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _COMPILATIONS_KEPT = 1 << 20
@@ -33,13 +32,13 @@ def install(torch_module: ModuleType) -> None:
         return compile_graph(model, inputs, config_patches={**self.config, **(config_patches or {})})
 
     def get_compiler_config(self: TorchAny) -> TorchAny:
-        """Return Inductor's settings without importing all of Inductor, which would take half a second."""
+        """Return Inductor's settings without importing all of Inductor."""
         config: TorchAny = import_module("torch._inductor.config")
         with config.patch(self.config):
             return config.get_config_copy()
 
     patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
-    # By default, PyTorch keeps the metrics of only the last 64 compilations.
+    # By default, PyTorch keeps only the metrics of 64 compilations.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
     when_imported("torch._dynamo.backends.cudagraphs", _replace_cudagraphs)

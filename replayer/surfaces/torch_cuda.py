@@ -64,7 +64,7 @@ IGNORED_C: dict[str, tuple[object, str]] = {
 
 _ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release
 
-# At the first use of CUDA, PyTorch checks that its binaries contain kernels for the GPU. A replay needs no CUDA kernels.
+# PyTorch checks that its binaries contain kernels for the GPU, but a replay needs no CUDA kernels.
 _BUILD_CHECKS = {"_check_capability", "_check_cubins", "_register_triton_kernels"}
 
 
@@ -80,7 +80,7 @@ class CudaDriver:
         self._visible = visible
 
     def device_count(self) -> int:
-        """Return the number of recorded GPUs or of entries in CUDA_VISIBLE_DEVICES, whichever is smaller."""
+        """Return the number of recorded GPUs that CUDA_VISIBLE_DEVICES makes visible."""
         if self._visible is not None:
             return self._visible
         if in_bad_fork():
@@ -91,7 +91,7 @@ class CudaDriver:
         return min(recorded, len(torch.cuda._parse_visible_devices()))
 
     def available_devices(self) -> int:
-        """Return the number of GPUs, or 0 in a child process that was forked after its parent had used CUDA."""
+        """Return the number of GPUs, or 0 in a forked process that cannot use CUDA."""
         if in_bad_fork():
             return 0
         gpu()
@@ -99,7 +99,7 @@ class CudaDriver:
 
 
 def refuse_c_functions(torch_module: ModuleType) -> None:
-    """Make all C functions for CUDA and NCCL in the installed PyTorch raise NotEmulated until they are patched."""
+    """Make all C functions for CUDA and NCCL raise NotEmulated until they are patched."""
     c: TorchAny = torch_module._C
     for name in dir(c):
         if name.startswith(("_cuda_", "_nccl_")):
@@ -170,7 +170,7 @@ def install(torch_module: ModuleType) -> None:
     partition = getattr(cuda.green_contexts, "SMPartition", None)
     refuse(partition, "torch.cuda.green_contexts.SMPartition", {"from_device": _WHOLE})
     refuse_construction(cuda.green_contexts, "torch.cuda.green_contexts", {"GreenContext": _WHOLE, "SMPartition": _WHOLE})
-    # Some C functions of torch._C are imported into torch.cuda, so the functions must be replaced in both modules.
+    # torch.cuda imports some functions of torch._C, so both modules must be patched.
     patch(
         cuda,
         _is_in_bad_fork=in_bad_fork,

@@ -30,7 +30,7 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 class Comm:
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device. For the device of `tensor`, return `tensor` itself."""
+        """Copy `tensor` to each device. On its own device, `tensor` is not copied."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -65,8 +65,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk of `tensor` per device. The chunk for the device of `tensor` is a view, and the other chunks are
-        copies."""
+        """Return one chunk of `tensor` per device. The chunk on the device of `tensor` is a view."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):
@@ -88,7 +87,7 @@ class Comm:
         return out
 
     def gather(self, tensors: Sequence[TorchAny], dim: int, destination: int | None) -> TorchAny:
-        """Concatenate the tensors into a new tensor on device `destination` (-1: host, None: current device)."""
+        """Concatenate tensors on device `destination` (-1: host, None: current device)."""
         if not tensors:
             raise RuntimeError("Expected at least one tensor to gather from")
         first = tensors[0]

@@ -1,5 +1,4 @@
-"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops, and `CUDAGraph.replay` launches the kernels of
-these ops.
+"""Emulates torch.cuda.graphs. A virtual CUDA graph stores the captured ops, and `replay` launches their kernels.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):
         y = model(static_x)     # takes no device time
@@ -31,7 +30,7 @@ PoolHandle = tuple[int, int]
 
 
 class _GraphPools:
-    """Counts how many CUDA graphs use each private memory pool, and deletes unused pools."""
+    """Counts the CUDA graphs that use a private memory pool, and deletes unused pools."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -68,7 +67,7 @@ class VirtualGraph:
         return self
 
     def register_generator_state(self, generator: TorchAny) -> None:
-        """Do nothing, because a CUDA graph on the virtual GPU generates no random numbers."""
+        """Do nothing, because virtual CUDA graphs generate no random numbers."""
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()

@@ -88,7 +88,6 @@ def stats_of_release(stats: StatsDict, torch_version: str) -> StatsDict:
 
 
 def enable_caching(enabled: bool) -> None:
-    """Raise NotEmulated if a script switches off the caching allocator of the virtual GPU."""
     if not enabled:
         raise NotEmulated("torch.cuda.caching_allocator_enable(False)", _CACHE)
 

@@ -1,4 +1,4 @@
-"""Adds the named ranges of torch.cuda.nvtx and `record_function` to the replay's timeline.
+"""Adds the ranges of torch.cuda.nvtx and `record_function` to the timeline.
 
 with torch.cuda.nvtx.range("forward"): ...             # a range in the timeline, and in torch.profiler if it runs
 with torch.profiler.record_function("forward"): ...    # the same; torch adds Optimizer.step and the DataLoader
@@ -29,7 +29,7 @@ _End = Callable[[str], None]
 
 
 def begun() -> _End | None:
-    """Begin a range in the timeline. If the process has not used a GPU yet, return None."""
+    """Begin a range in the timeline. Return None before the first use of a GPU."""
     return None if started() is None else gpu().profile.begin_range()
 
 

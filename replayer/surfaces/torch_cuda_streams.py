@@ -56,7 +56,7 @@ class StreamPool:
         return place in self._by_id
 
     def next_id(self, device: int, priority: int) -> int:
-        """Return the id of the next stream in the device's pool of streams."""
+        """Return the id of the next stream in the device's stream pool."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1
@@ -187,7 +187,7 @@ class Event(BaseEvent):  # type: ignore[misc]
 
     @property
     def cuda_event(self) -> int:
-        """Return an invented handle (cudaEvent_t). For an event that was never recorded, return 0."""
+        """Return an invented handle (cudaEvent_t). Return 0 for an unrecorded event."""
         return 0 if self.device_index is None else _HANDLE + (id(self) & 0xFFFF_FFF0)
 
     event_id = cuda_event
@@ -216,7 +216,7 @@ class Event(BaseEvent):  # type: ignore[misc]
     def elapsed_time(self, end_event: TorchAny) -> float:
         """Return the time until `end_event` in milliseconds.
 
-        Raise CUDA's error if the elapsed time is undefined, for example between events of two devices.
+        Raises an error if the elapsed time is undefined, for example between events of two devices.
         """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -247,7 +247,7 @@ def _index(device: TorchAny) -> int:
 
 
 def is_cuda(device: TorchAny) -> bool:
-    """Return True if `device` is a CUDA device. None means the current accelerator, which is a CUDA device."""
+    """Return True if `device` is a CUDA device. None means the current CUDA device."""
     return device is None or isinstance(device, int) or torch.device(device).type == "cuda"
 
 

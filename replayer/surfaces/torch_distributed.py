@@ -83,7 +83,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Register PyTorch's Python version of DDP's fp16 hook, because the C++ version cannot read virtual tensors."""
+    """Replace DDP's built-in fp16 hook by PyTorch's hook in Python, because C++ code cannot read virtual tensors."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -92,7 +92,7 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current CUDA stream wait for collectives, and then let torch.futures collect their results."""
+    """Make the current CUDA stream wait for collectives, and return their results."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()
@@ -100,19 +100,19 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip DistributedDataParallel's time statistics, because PyTorch would print a warning about the device type."""
+    """Skip DistributedDataParallel's time statistics, to avoid a warning about the device type."""
     if started() is None:
         collect(self)
 
 
 def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Skip PyTorch 2.15's flight recorder, because its C++ code does not know the virtual process group."""
+    """Skip the flight recorder of PyTorch 2.15, which does not support virtual process groups."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
 
 def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchAny:
-    """Create new process groups without splitting an existing group, because C++ code cannot split a virtual NCCL group."""
+    """Return None for a virtual NCCL group, because C++ code cannot split the group."""
     return None if isinstance(group, VirtualNccl) else source(group)
 
 
@@ -127,7 +127,7 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Keep the gloo backend alive when PyTorch registers the emulated NCCL backend in the same process group."""
+    """Keep the gloo backend when PyTorch replaces it by the emulated NCCL backend."""
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
 

@@ -1,10 +1,9 @@
 # mypy: allow-untyped-calls
-"""Implements torch.distributed._functional_collectives, on which DTensor and tensor parallelism are built.
+"""Implements torch.distributed._functional_collectives, which DTensor uses.
 
     total = funcol.all_reduce(partial, "sum", mesh)     # a new tensor, complete when all ranks' parts have arrived
 
-Like PyTorch's torch/csrc/distributed/c10d/Functional.cpp, the module keeps pending operations in a table until
-`_c10d_functional::wait_tensor` is called.
+The module reimplements torch/csrc/distributed/c10d/Functional.cpp.
 
 Note [Results wait at once]
     PyTorch wraps the result of a collective in a tensor that waits for the collective at its first use. Such a tensor would

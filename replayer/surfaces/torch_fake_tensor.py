@@ -1,10 +1,10 @@
-"""Patches PyTorch's fake tensors (torch._subclasses), which torch.export, flex_attention and DTensor use to infer shapes.
+"""Patches PyTorch's fake tensors, with which torch.export and DTensor infer shapes.
 
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
-The op `prim::device` tells autograd that fake CUDA tensors have the device type "lazy" (tensor/tensor.py, Note [Lazy]). The
-device type "cuda" would make autograd call the CUDA library, which crashes PyTorch builds without CUDA.
+Autograd sees the device type "lazy" for fake CUDA tensors (tensor/tensor.py, Note [Lazy]). The device type "cuda" crashes
+PyTorch builds without CUDA.
 """
 
 from __future__ import annotations

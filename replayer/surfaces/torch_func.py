@@ -2,7 +2,7 @@
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
 
-The patched properties `device` and `is_cuda` are slower, so they are installed only when a script first uses torch.func.
+The patched properties are slow, so they are installed at the first use of torch.func.
 """
 
 from __future__ import annotations

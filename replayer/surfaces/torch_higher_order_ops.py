@@ -2,7 +2,7 @@
 
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 
-With virtual tensors, a higher-order operator runs PyTorch's kernel for the dispatch key CompositeExplicitAutograd.
+Virtual tensors use PyTorch's kernels for the dispatch key CompositeExplicitAutograd.
 """
 
 from __future__ import annotations

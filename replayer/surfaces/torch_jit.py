@@ -2,8 +2,7 @@
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
-In PyTorch, `aten::convolution` calls `aten::_convolution`, and torch.jit.trace records only `aten::_convolution`. During
-`torch.jit.trace`, `aten::_convolution` replaces `aten::convolution`.
+As in PyTorch, traced graphs contain `aten::_convolution` instead of `aten::convolution`.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Move the tensors of a module to the host before the module is saved, because PyTorch's C++ code reads their memory."""
+    """Move a module to the host, and save the module."""
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
@@ -90,7 +89,7 @@ def _by_host(
 
 
 def _constants(module: TorchAny) -> list[TorchAny]:
-    """Return the graph nodes that hold constant tensors. `module.to` does not move these tensors to another device."""
+    """Return the graph nodes that contain constant tensors."""
     parts = [part._c for part in module.modules()]
     graphs = [part._get_method(name).graph for part in parts for name in part._method_names()]
     nodes = [node for graph in graphs for node in graph.findAllNodes("prim::Constant")]

@@ -3,7 +3,7 @@
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
-If a script starts its ranks with `torch.multiprocessing.spawn`, the index of each process is its rank.
+In `torch.multiprocessing.spawn`, the index of a process is its rank.
 
 Note [Memory of another process]
     The receiving process maps the memory of the sending process, as with CUDA. Values that the replay knows are sent together
@@ -37,8 +37,7 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # The functions are pickled under torch's names. A process that unpickles a tensor imports torch, and importing torch starts
-    # the replayer in that process.
+    # The functions are pickled under torch's names, because importing torch starts the replayer in the receiving process.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})
@@ -63,7 +62,7 @@ def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchA
 
 
 class _Mapped:
-    """Represents GPU memory of a process that has sent a tensor to this process."""
+    """Represents the GPU memory of another process."""
 
     def __init__(self, address: int, size_bytes: int) -> None:
         self.address, self.size_bytes = address, size_bytes
@@ -74,7 +73,7 @@ class _Mapped:
         """Do nothing: the sender frees the memory."""
 
     def record_stream(self, block: TorchAny, stream: TorchAny) -> None:
-        """Do nothing. The sender frees the memory only after all streams have finished with the tensor."""
+        """Do nothing: the sender frees the memory."""
 
 
 def _ipc_handle(allocation: Allocation) -> tuple[TorchAny, ...]:
@@ -128,7 +127,7 @@ class _Sharing:
         return self.rebuild_storage, (_ipc_handle(storage.allocation), storage.get_device())
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
-        """Return the GPU memory that another process allocated at an address."""
+        """Return GPU memory of another process."""
         # see Note [Memory of another process]
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:

@@ -1,4 +1,4 @@
-"""Patches torch.nn.Module so that parameters remain the same Python objects when a module moves to the virtual GPU.
+"""Patches torch.nn.Module, so that moving a module to the GPU keeps the Python objects of its parameters.
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model.cuda()    # optimizer still updates model's parameters

@@ -1,4 +1,4 @@
-"""Patches torch.nn.parallel, so that the replay knows when each stage of nn.DataParallel begins and ends.
+"""Patches torch.nn.parallel to detect the stages of nn.DataParallel.
 
     loss = criterion(model(batch), target)  # scatter, replicate, parallel_apply for each replica, gather
     loss.backward()                         # gather_backward, broadcast_backward
@@ -138,6 +138,5 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # torch.nn.parallel passes `torch.device(0)`, which in a replay has the virtual GPU's internal device type instead of
-    # "cuda".
+    # torch.nn.parallel passes `torch.device(0)`, which does not have the type "cuda" in a replay.
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

@@ -19,8 +19,7 @@ from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_everywhere
 
-# Functions that create tensors and have the parameter `pin_memory`. The functions in EMPTY do not write to the new tensors, so
-# the tensors use no physical memory yet.
+# Functions that create tensors and have the parameter `pin_memory`. The functions in EMPTY do not write to the new tensors.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"
@@ -66,8 +65,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors. With `pin_memory=True`, the wrapper creates an unpinned tensor and passes the
-    tensor to `pin`."""
+    """Wrap a function that creates tensors. With `pin_memory=True`, the wrapper calls `pin` for the new tensor."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

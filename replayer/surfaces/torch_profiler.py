@@ -5,7 +5,7 @@
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-At the end of a profile, the host waits for the GPU, as PyTorch does with a real GPU.
+As in PyTorch, the host waits for the GPU when a profile ends.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def install(torch_module: ModuleType) -> None:
     what_is_there = {"supported_activities": lambda: {activity.CPU, activity.CUDA}}
     patch(torch_module.profiler, **what_is_there)
     patch(torch_module.profiler.profiler, **what_is_there)
-    # The log level 5 hides the error about a missing driver that CUDA builds of PyTorch print at the start of each profile.
+    # The log level 5 hides an error about a missing CUDA driver.
     patch_item(os.environ, "KINETO_LOG_LEVEL", os.environ.get("KINETO_LOG_LEVEL", "5"))
     patch_around(
         cls,
@@ -149,7 +149,7 @@ def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[Wi
 
 
 def _scripts_events(events: list[TorchAny]) -> list[TorchAny]:
-    """Return the profiler events without those that the replayer's own code caused."""
+    """Remove the profiler events of the replayer's own code."""
     calls, parent = _nested([one for one in events if not one.is_async])
     goes = ~scripts_calls(parent, np.array(list(map(_is_python_function, calls)), bool), [one.name for one in calls])
     ours = np.zeros(len(calls) + 1, bool)

@@ -26,7 +26,7 @@ from traces.script.patching import patch, patch_around, stands_for, temporarily_
 
 
 def install(torch_module: ModuleType) -> None:
-    # The first call of `_device_constructors` caches the functions that create tensors, so the call must precede the patches.
+    # `_device_constructors` caches functions, so it must be called before they are patched.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)
@@ -90,14 +90,13 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
 
 def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:
-    """Raise NotEmulated if a quantized tensor would be moved to a GPU."""
+    """Raise an error for moving a quantized tensor to the GPU."""
     if isinstance(device, torch.device) and device.type == BACKEND:
         raise layout_error(tensor)
 
 
 def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Call a method that may copy a batch to the GPU, such as `Tensor.to` (Note [The next batch is copied] in
-    traces/script/step_rule.py)."""
+    """Call a method such as `Tensor.to`. See Note [The next batch is copied] in traces/script/step_rule.py."""
     moving = STATE.moving
     before, moving.within = moving.within, True
     try:
@@ -107,8 +106,7 @@ def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) 
 
 
 class _TensorProperty(property):
-    """Adds the attribute `__objclass__` to a property, because Dynamo reads this attribute up to PyTorch 2.11
-    (`is_tensor_base_attr_getter` in torch/_dynamo/utils.py)."""
+    """Adds the attribute `__objclass__`, which Dynamo reads up to PyTorch 2.11 (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 
@@ -171,7 +169,7 @@ def _install_subclasses(torch_module: TorchAny) -> None:
 
 
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors. PyTorch's own function would ask the CUDA library for the current device."""
+    """Wrap a function that creates tensors. The wrapper avoids calls of the CUDA library."""
 
     @wraps(make)
     def with_backend_device(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

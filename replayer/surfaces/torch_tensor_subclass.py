@@ -1,4 +1,4 @@
-"""Makes tensor classes that wrap another tensor, such as DTensor, report the device "cuda" if they wrap a virtual tensor.
+"""Makes tensors that wrap virtual tensors, such as DTensors, report the device "cuda".
 
     class Wrapper(torch.Tensor):
         def __new__(cls, inner):

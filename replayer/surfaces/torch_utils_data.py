@@ -1,9 +1,9 @@
-"""Patches torch.utils.data, so that the time in which a script waits for a batch counts as the phase "loader".
+"""Patches torch.utils.data to measure how long a script waits for batches.
 
     for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
         ...
 
-An evaluation step ends when the script asks for the next batch, even if no batch is left (traces/script/step_rule.py).
+An evaluation step ends when the script asks for the next batch (traces/script/step_rule.py).
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
-    """Make every DataLoader return copies of its first batch. A DataLoader that does not support `len()` returns `at_most`
-    batches."""
+    """Make every DataLoader return copies of its first batch. A DataLoader without a length returns `at_most` batches."""
     loader_class = torch_module.utils.data.DataLoader
     hooks = ScriptHooks(torch_module, script_steps, STATE.optimizers)
     firsts: WeakKeyDictionary[TorchAny, tuple[TorchAny, ...]] = WeakKeyDictionary()
@@ -58,8 +57,7 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the DataLoader's original iterator. Remove the DataLoader's own reference to the iterator, so that persistent
-        workers stop loading."""
+        """Return the DataLoader's original iterator. Without the reference `_iterator`, persistent workers stop loading."""
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None

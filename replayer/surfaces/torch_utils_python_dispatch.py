@@ -1,4 +1,4 @@
-"""Patches torch.utils._python_dispatch, so that a script's TorchDispatchMode gets the device "cuda" in the arguments of ops.
+"""Patches TorchDispatchMode, so that ops get the device "cuda" as an argument.
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -1,10 +1,10 @@
-"""Patches Triton. A Triton kernel takes time on the virtual GPU, but the values that the kernel writes are unknown.
+"""Patches Triton. Triton kernels take time on the virtual GPU, but compute no values.
 
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, Triton kernels run in Triton's interpreter. If the recording contains a Triton kernel, calling the
-kernel adds no GPU time, because the recorded GPU time already includes the kernel.
+Under `--values compute`, Triton kernels run in Triton's interpreter. Recorded Triton kernels add no GPU time, because the
+recorded GPU time includes them.
 """
 
 from __future__ import annotations
@@ -138,8 +138,7 @@ def _tensors(values: TorchAny) -> Iterator[TorchAny]:
 
 
 def kernel_signature(library: str, name: str, tensors: list[TorchAny]) -> OpSignature:
-    """Return the op signature of a kernel that a script compiles. A kernel that the recording contains adds no launch to the
-    timeline."""
+    """Return the op signature of a kernel that a script compiles. Recorded kernels add no launch to the timeline."""
     metas = tuple(tensor.tensor_meta for tensor in tensors)
 
     def made() -> OpSignature:

@@ -47,7 +47,7 @@ _KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the ho
 
 
 def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
-    """Return True for small tensors and byte tensors, whose values the replay keeps in host memory."""
+    """Return True if the replay keeps the tensor's values in host memory."""
     count = math.prod(shape)
     return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
 
@@ -61,7 +61,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Represents unknown values. If two tensors have the same `Content` object, their unknown values are equal."""
+    """Represents unknown values. Tensors with the same `Content` object have equal values."""
 
 
 class Truth(Enum):
@@ -73,7 +73,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents a tensor that contains only zeros and ones, of which at most `at_most` are ones."""
+    """Represents zeros and ones, with at most `at_most` ones."""
 
     at_most: int
 
@@ -98,7 +98,7 @@ class Allocation:
 
     @property
     def size_bytes(self) -> int:
-        """Return the size that was requested from the allocator, before the allocator rounds it up."""
+        """Return the requested size, which the allocator has not rounded up."""
         return self.block.size_bytes if self.block is not None else 0
 
     def exchange(self, other: Allocation) -> None:
@@ -107,8 +107,7 @@ class Allocation:
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """Create an `Allocation` for a memory block. Creating the object with a constructor argument would take three times as
-    long."""
+    """Create an `Allocation` without the overhead of a constructor argument."""
     made = Allocation()
     made.block = block
     made.known = None

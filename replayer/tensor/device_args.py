@@ -1,4 +1,4 @@
-"""Translates device arguments. The device that a script calls "cuda:0" is "lazy:0" in PyTorch's C++ code.
+"""Translates device arguments. The device "cuda:0" of a script is "lazy:0" in PyTorch's C++ code.
 
 backend_device("cuda")                                 # device(type='lazy', index=<current device>)
 backend_arguments(("cuda:1", torch.half), {})   # ((device(type='lazy', index=1), torch.half), {})
@@ -21,8 +21,7 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Convert a "cuda" device to PyTorch's device "lazy", which stands for the virtual GPU in C++ code. Return all other
-    arguments unchanged.
+    """Convert the device "cuda" to "lazy", the virtual GPU's device type in C++ code. Return all other arguments unchanged.
 
     Raise CUDA's error "invalid device ordinal" if the recording has no GPU with this index.
     """
@@ -58,8 +57,7 @@ def _known_to_backend(index: int) -> torch.device:
 def checked_index(index: int) -> int:
     """Return `index`, and initialize torch.cuda if necessary.
 
-    Raise torch.AcceleratorError if the device does not exist. Raise RuntimeError in a child process that was forked after its
-    parent had used the GPU.
+    Raise torch.AcceleratorError if the device does not exist. Raise RuntimeError in a forked process that cannot use CUDA.
     """
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
@@ -102,13 +100,12 @@ class CudaError(Enum):
 
 
 def report_failed_assert(line: str) -> None:
-    """Print the message of a CUDA kernel's failed assertion."""
+    """Print the message of a failed CUDA assertion, and make later CUDA calls fail."""
     print(line, file=sys.stderr)
     gpu().launches.fail(CudaError.ASSERT.to_torch, now=os.environ.get("CUDA_LAUNCH_BLOCKING") == "1")
 
 
-# Since PyTorch 2.14, messages of CUDA errors do not mention TORCH_USE_CUDA_DSA. If a call reports its own error at once,
-# PyTorch 2.14 omits the sentence about asynchronously reported errors.
+# PyTorch 2.14 shortened the messages of CUDA errors.
 _SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 

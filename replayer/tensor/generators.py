@@ -1,10 +1,10 @@
-"""Provides the random generators of virtual devices, whose state is a Philox seed and offset as in CUDA.
+"""Provides random generators, whose state is a Philox seed and offset as in CUDA.
 
     generator = torch.cuda.default_generators[0]
     torch.nn.functional.dropout(x, 0.5)     # generator.get_offset() increases by 4
 
-Random ops advance the Philox offset by as much as PyTorch's CUDA kernels (CUDAGeneratorImpl.cpp,
-native/cuda/DistributionTemplates.h). Under `--values compute`, PyTorch's CPU generator draws the random numbers.
+Random ops advance the Philox offset like PyTorch's CUDA kernels (CUDAGeneratorImpl.cpp, native/cuda/DistributionTemplates.h).
+Under `--values compute`, PyTorch's CPU generator draws the random numbers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # A generator's state consists of a seed and a Philox offset, as in PyTorch's CUDAGeneratorImpl.
+_STATE = struct.Struct("<Qq")  # The state is a seed and a Philox offset, as in CUDAGeneratorImpl.
 _SEED = struct.Struct("<Q")
 
 _PER_CALL = 4  # cuRAND's Philox engine generates four numbers per call.
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-_WIDE_RANGE = 1 << 32  # PyTorch makes a random integer from a range wider than 2**32 from two 32-bit numbers.
+_WIDE_RANGE = 1 << 32  # For wider ranges, PyTorch combines two 32-bit random numbers.
 # CUDA kernels with rejection sampling advance the generator's offset by a fixed number per thread.
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
@@ -51,7 +51,7 @@ class PhiloxState:
         return seed
 
     def kept_in(self, capture: GraphCapture) -> None:
-        """Restore the Philox offset when the capture of a CUDA graph ends, because capturing draws no random numbers."""
+        """Restore the Philox offset when the capture of a CUDA graph ends."""
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
@@ -106,7 +106,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the generator's state from a tensor of 16 bytes, or from the 8 bytes that old PyTorch releases saved."""
+        """Set the generator's state from a tensor of 16 bytes, or 8 bytes in old PyTorch releases."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())
@@ -175,7 +175,7 @@ class DefaultGenerators(Sequence[Generator]):
 
 
 def virtual_generator(generator: TorchAny) -> Generator | None:
-    """Return the virtual generator that belongs to a generator object from C++ code."""
+    """Return the virtual generator for a C++ generator."""
     found: Generator | None = STATE.generators.get(generator._cdata)
     return found
 

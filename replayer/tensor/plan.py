@@ -57,7 +57,7 @@ Outcome = New | View | Same | Constant | Several
 class Reshaped(NamedTuple):
     """The op changes the shape, the strides or the memory of an argument.
 
-    In `a.set_(b)`, the tensor `a` gets the memory of `b`, and the field `rebound` is the argument position of `b`.
+    In `a.set_(b)`, the field `rebound` is the argument position of `b`.
     """
 
     of: Where
@@ -116,14 +116,13 @@ def argument_at(where: Where, args: TorchAny, kwargs: TorchAny) -> TorchAny:
 
 
 class _NotPortable(Exception):
-    """Raised if the tensors of an op call are on several GPUs."""
+    """Raised if a plan refers to several GPUs."""
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Serialize a plan for ranks on other GPUs; `unpacked` is the inverse. Return None if the plan refers to several GPUs, or
-    to an object that exists only in this process.
+    """Serialize a plan for other ranks. Return None if other ranks cannot use the plan.
 
-    The bytes omit the fields of a plan that the function `results.complete` sets.
+    The bytes omit the fields that `results.complete` sets.
     """
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches

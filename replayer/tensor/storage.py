@@ -21,7 +21,7 @@ from replayer.torch_types import TorchAny
 
 
 class VirtualStorage(torch.UntypedStorage):
-    """Represents GPU memory like a torch.UntypedStorage. Storage objects that refer to the same memory are equal."""
+    """Represents GPU memory like a torch.UntypedStorage. Storages of the same memory are equal."""
 
     allocation: Allocation
     _index: int
@@ -165,5 +165,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# The class has the same name as PyTorch's UntypedStorage, because error messages and `type(storage)` show the class name.
+# Error messages and `type(storage)` show the class name, so it must be the same as in PyTorch.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

@@ -1,9 +1,9 @@
 # mypy: allow-untyped-calls
-"""Runs LSTM and GRU layers without cuDNN, with one fused cell per layer, direction and time step, as on CUDA.
+"""Runs LSTM and GRU layers on the virtual GPU without cuDNN.
 
     nn.LSTMCell(6, 4).cuda()(x)     # aten::_thnn_fused_lstm_cell
 
-A hidden state is a tuple of tensors: (h, c) for an LSTM and (h,) for a GRU. The rules follow ATen/native/RNN.cpp.
+A hidden state is a tuple of tensors: (h, c) for an LSTM and (h,) for a GRU. The module reimplements ATen/native/RNN.cpp.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w
 
 
 class LayerOptions(NamedTuple):
-    """Stores the layer options of `torch.lstm` and similar functions, in the order of their arguments."""
+    """Stores options of `torch.lstm`, in the order of its arguments."""
 
     biases: bool
     layers: int
@@ -68,7 +68,7 @@ class LayerOptions(NamedTuple):
 def layers(
     data: torch.Tensor, sizes: list[int], hidden: Sequence[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """Return the output of the last layer, followed by the hidden states after the last step.
+    """Return the output of the last layer and the final hidden states.
 
     Args:
         data: of shape (steps, batch, features); for packed sequences, of shape (rows, features)

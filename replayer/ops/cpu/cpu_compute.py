@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes all ops on the CPU with values in host memory, for the option `--values compute`.
+"""Computes all ops on the CPU for the option `--values compute`.
 
     x = torch.rand(4, device="cuda")
     x[x > 0.5].sum().item()     # as on the CPU with the same seed
@@ -96,7 +96,6 @@ def _capturing(device: int) -> GraphCapture | None:
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:
-    """Run an op during the capture of a CUDA graph, and restore the overwritten tensors when the capture ends."""
     # see Note [Computed twice]
     for tensor in written:
         capture.put_back(tensor.untyped_storage()._cdata, partial(_as_it_is, tensor.untyped_storage()))
@@ -218,8 +217,7 @@ class CpuCompute:
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
-        """If an assertion fails in the op's CUDA kernel, return the assertion's message, and replace the invalid argument by
-        zeros."""
+        """Return the message of a failed CUDA assertion, and replace the invalid argument by zeros."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None

@@ -3,7 +3,7 @@
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 
-Forward ops return the state of the random generator, so that the backward ops draw the same random numbers.
+Backward ops reuse the random state of the forward ops.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Attention:
-    """Computes attention. The forward and backward passes use the same random seed, so that dropout removes the same attention
-    weights."""
+    """Computes attention with the same random seed in the forward and backward passes."""
 
     dropout_p: float
     causal: bool
@@ -326,7 +325,7 @@ def _nansum(data: torch.Tensor, *reduction: TorchAny, **dtype: TorchAny) -> Torc
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Replace the divisor 0 by 1 in integer divisions, because a GPU raises no error for a division by zero."""
+    """Replace the divisor 0 by 1 in integer divisions, because CUDA raises no error."""
     if torch.result_type(one, other) in _INTEGERS:
         other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
     return op(one, other, **options)

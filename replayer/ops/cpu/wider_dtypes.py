@@ -3,7 +3,7 @@
 
     in_wider_dtypes(torch.ops.aten.flip.default, torch.ops.aten.flip.default, [x, [0]], {})     # x: uint16, computed in int32
 
-Results are converted to the dtypes that PyTorch's meta kernels return.
+PyTorch's meta kernels determine the dtypes of the results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDER = {
 
 
 def may_be_wider(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny], refused: Exception) -> bool:
-    """Return True if CUDA supports a dtype that the CPU kernel refused with an error."""
+    """Return True if CUDA supports a dtype that the CPU kernel does not support."""
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
         return False  # The call mixes dtypes. Equal wider dtypes would hide the error.
@@ -102,14 +102,14 @@ def in_wider_dtypes(
     return tree_map_only(torch.Tensor, narrow, result)
 
 
-# The errors that PyTorch's meta kernels raise: no kernel (NotImplementedError is a RuntimeError), checks, and assertions.
+# Errors that PyTorch's meta kernels raise. NotImplementedError is a RuntimeError.
 _META_ERRORS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
 
 def _result_dtypes(
     func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
 ) -> list[torch.dtype | None] | None:
-    """Return the dtypes of the op's results according to PyTorch's meta kernel, or None if the op has no meta kernel."""
+    """Return the dtypes of an op's results, or None if the op has no meta kernel."""
     given = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
     with suppress(*_META_ERRORS):
         meta_args, meta_kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))
@@ -119,7 +119,6 @@ def _result_dtypes(
 
 
 def _narrowed(result: TorchAny, widened: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.dtype | None:
-    """If the result has the wider dtype of a converted argument, return the argument's original dtype."""
     if not isinstance(result, torch.Tensor):
         return None
     return next((before.dtype for before, wide in widened if wide.dtype is result.dtype), result.dtype)

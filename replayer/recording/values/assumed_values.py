@@ -22,8 +22,8 @@ PATIENCE = 997
 
 
 class AssumedValues:
-    """Supplies assumed values, such as losses that decrease during the training. With the option `--values constant`,
-    `improving` is False and every assumed loss is 1.0."""
+    """Supplies assumed values, such as losses that decrease during the training. With the option `--values constant`, every
+    assumed loss is 1.0."""
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained
@@ -48,17 +48,17 @@ class AssumedValues:
         return HALF_AFTER / (HALF_AFTER + step) * 0.5 ** min(too_many, 60)
 
     def share(self) -> float:
-        """Return the assumed fraction of True elements in the result of a comparison, such as `predictions == labels`."""
+        """Return the assumed fraction of True elements in a comparison such as `predictions == labels`."""
         return 1 - self.loss() / 2 if self.improving else 0.0
 
     def count(self, elements: int) -> int:
-        """Return how many of the script's predictions are assumed to be correct, out of `elements` predictions."""
+        """Return the assumed number of correct predictions."""
         if elements <= 1:
             return 0 if self.decide() else elements
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """Return the assumed value of a tensor that a script uses as a condition, such as `if tensor:`."""
+        """Return the assumed truth value of a tensor, as in `if tensor:`."""
         # see Note [Loops with assumed values]
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0

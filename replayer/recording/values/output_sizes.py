@@ -1,4 +1,4 @@
-"""Provides recorded output sizes of ops such as nonzero and unique, whose output shape depends on tensor values.
+"""Provides the recorded output sizes of ops such as `nonzero`.
 
     selections = RecordedOutputSizes.of(trace, rank=0)
     selections.next("aten::nonzero", (10,), step=7, driving=3, valued=7)
@@ -23,7 +23,7 @@ NONZERO, REPEAT_INTERLEAVE = "aten::nonzero", "aten::repeat_interleave"
 
 
 class RecordedOutputSizes:
-    """Looks up the recorded output sizes of ops such as `nonzero`. Ops outside of training steps have the step number NONE."""
+    """Looks up the recorded output sizes of ops such as `nonzero`."""
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
         """
@@ -46,7 +46,7 @@ class RecordedOutputSizes:
         return cls(_shown_in_profile(trace, rank), noted)
 
     def next(self, op: str, searched: Shape, step: int, driving: int, valued: int) -> int | None:
-        """Return the output size of the next call of `op`, or None if no size was recorded."""
+        """Return the recorded output size of the next call of `op`."""
         if self._step != (step, driving, valued):
             self._step, self._asked = (step, driving, valued), {}
         key = op, searched

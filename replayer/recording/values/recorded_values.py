@@ -26,8 +26,7 @@ class RecordedValues:
         for r, step, read, value in zip(table.rank, table.step, table.read, table.value, strict=True):
             if int(r) != rank:
                 continue
-            # If the script reads a loss after `optimizer.step()`, the recorder stores the loss with the next training step.
-            # After the last training step, the recorder stores the loss without a step (NONE).
+            # The recorder stores values that were read after the last training step without a step number (NONE).
             after_the_last = int(step) == NONE and max(reads, default=NONE) != NONE
             group = reads.setdefault(_AFTER if after_the_last else int(step), [])
             if int(read) != last:
@@ -37,7 +36,7 @@ class RecordedValues:
         return cls(reads, int((trace.steps.rank == rank).sum()))
 
     def next(self, count: int, step: int, recorded_step: int) -> list[float] | None:
-        """Return the next recorded tensor values, or None if the recorded script read a different number of values."""
+        """Return the next recorded tensor values, or None if the recording does not fit."""
         if self._step != (step, recorded_step):
             self._step, self._position = (step, recorded_step), 0
         group = self._reads.get(_AFTER if step == self._steps and _AFTER in self._reads else recorded_step)

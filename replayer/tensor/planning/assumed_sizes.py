@@ -21,7 +21,7 @@ from replayer.torch_types import TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
-    """Return the size that the function `assume` returns. Raise DataDependentShape if assumptions are switched off."""
+    """Return an assumed size. Raise DataDependentShape if assumptions are switched off."""
     here = gpu()
     if not here.values.assumes_sizes:
         raise DataDependentShape(op)
@@ -30,7 +30,7 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
 
 
 class _SizeContext:
-    """Replaces PyTorch's class FakeImplCtx, so that the shape functions of custom ops get plain numbers as sizes."""
+    """Replaces PyTorch's class FakeImplCtx, and returns integers as the sizes of custom ops."""
 
     def __init__(self, op: str, rows: int) -> None:
         self._op = op

@@ -1,4 +1,4 @@
-"""Converts the tensors in an op's arguments to meta tensors or host tensors, and collects their shapes, dtypes and devices.
+"""Converts the tensor arguments of an op to meta tensors or host tensors.
 
     class OnMeta(CallArguments):
         device_type = "meta"
@@ -23,8 +23,8 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the arguments of an op. In subclasses, the method `virtual` converts tensors on the virtual GPU, and the method
-    `plain` converts all other tensors."""
+    """Converts the arguments of an op. Subclasses define two methods: `virtual` converts virtual tensors, and `plain` converts
+    other tensors."""
 
     device_type = "cpu"  # in place of the virtual GPU
 
@@ -48,8 +48,7 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def named(self, func: torch._ops.OpOverload, kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
-        """Convert keyword arguments. The shapes of output arguments (`out=`) are not collected, because recordings do not
-        contain these shapes.
+        """Convert keyword arguments. Recordings do not contain the shapes of `out=` arguments.
         """
         results, converted = _results(func), {}
         for name, value in kwargs.items():

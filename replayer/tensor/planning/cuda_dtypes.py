@@ -2,9 +2,8 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op. For the ops in PyTorch's OpInfo database, the JSON object
-"measured" contains measurements on an NVIDIA H200 with PyTorch 2.11. For ops that are not in OpInfo, the JSON object
-"simulated" contains results of PyTorch 2.14 on the simulated CUDA device in tests/cuda.
+The file cuda_dtypes.json lists the unsupported dtypes of each op. The JSON object "measured" contains measurements on an NVIDIA
+H200 with PyTorch 2.11. The JSON object "simulated" contains results of PyTorch 2.14 on the simulated CUDA device in tests/cuda.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
 
 
 def _key(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> str:
-    """Return the op's key in cuda_dtypes.json. If the op has a string argument, the key ends with a string, as in
-    "scatter_reduce.two amax". For a string that was not measured, return the key with the first measured string."""
+    """Return the op's key in cuda_dtypes.json. The key may contain a string argument, as in "scatter_reduce.two amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:
@@ -79,7 +77,7 @@ _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
 def refusal_like(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], of_cpu: Exception
 ) -> RuntimeError | None:
-    """Convert a CPU kernel's error about a dtype to CUDA's error, or return None if CUDA supports the dtype."""
+    """Convert a CPU kernel's error about a dtype to CUDA's error. Return None if CUDA supports the dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     if refused is None:
         return None
@@ -87,7 +85,7 @@ def refusal_like(
     if func._schema.overload_name.endswith("out"):
         name = _any_overload(name)
     kernels = _kernels().get(name, {})
-    # The measured calls passed no argument `dtype`. With `dtype`, an op may call another CUDA kernel than the measured one.
+    # The measurements do not apply to calls with the argument `dtype`, which may use other CUDA kernels.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     accepts_empty = name in _table()["accepted_if_empty"]
     if (accepts_empty and _has_empty(_tensors(args))) or (measured and scalar not in kernels):
@@ -97,7 +95,7 @@ def refusal_like(
 
 
 def compares_dtypes(refused: Exception) -> bool:
-    """Return True if the message of an error compares two dtypes, as in "expected scalar type Float but found Half"."""
+    """Return True for error messages about two dtypes, such as "expected scalar type Float but found Half"."""
     text = str(refused)
     return len({word for word in re.findall(r"[A-Z]\w+", text) if word in SCALAR_TYPES}) == 2 or "mixed dtype" in text
 
@@ -112,7 +110,7 @@ def op_name(func: torch._ops.OpOverload) -> str:
 
 
 def _any_overload(name: str) -> str:
-    """Return an op's first overload in cuda_dtypes.json. The file contains no overloads with the argument `out`."""
+    """Return the first overload in cuda_dtypes.json."""
     packet = name.partition(".")[0]
     return next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
 
@@ -133,8 +131,7 @@ def _table() -> dict[str, TorchAny]:
 
 @cache
 def _kernels() -> dict[str, dict[str, str]]:
-    """Return a dictionary that maps each op to the dtypes that CUDA does not support. Each dtype's name in C++ is mapped to the
-    CUDA kernel that raises the error."""
+    """Return the unsupported dtypes of each op, with the CUDA kernel that raises the error."""
     found: dict[str, dict[str, str]] = {}
     for part in ("measured", "simulated"):
         for op, kernels in _table()[part].items():

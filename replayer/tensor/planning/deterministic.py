@@ -1,10 +1,10 @@
-"""Raises PyTorch's errors for ops without a deterministic CUDA kernel under `torch.use_deterministic_algorithms`.
+"""Raises the errors of `torch.use_deterministic_algorithms` for ops without a deterministic CUDA kernel.
 
     torch.use_deterministic_algorithms(True)
     alert(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
-The kernel names in the error messages come from calls of `alertNotDeterministic` in PyTorch 2.14.
+The error messages contain the same kernel names as those of PyTorch 2.14.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """Lists where an op can run if its tensors are on different devices."""
+    """Lists how to run an op with tensors on different devices."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"
@@ -61,10 +61,9 @@ class _Entry:
 def runner(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
 ) -> Callable[..., TorchAny] | None:
-    """Return a function that runs the op call on the host or decomposes the op. Return None if the call runs on the virtual
-    GPU.
+    """Return a function that runs an op call. Return None if the call runs on the virtual GPU.
 
-    Raise PyTorch's error if the tensors are on different devices, unless the op allows different devices.
+    Raise PyTorch's error if the op does not support tensors on different devices.
     """
     if is_random(func):
         target = next(iter(_tensors(args)), None)
@@ -128,7 +127,7 @@ def _require_cuda_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) 
 
 
 def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
-    """Choose where an op call with tensors on different devices runs. Raise PyTorch's error if PyTorch does not accept the
+    """Choose how to run an op call with tensors on different devices. Raise PyTorch's error if PyTorch does not accept the
     call."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
@@ -186,7 +185,7 @@ def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[
 
 @dataclass(frozen=True)
 class _Operands:
-    """Stores the tensor arguments of a call as pairs (parameter name, tensor)."""
+    """Stores tensor arguments as pairs (parameter name, tensor)."""
 
     out: tuple[tuple[str, torch.Tensor], ...]
     inputs: tuple[tuple[str, torch.Tensor], ...]
@@ -275,7 +274,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        # PyTorch's TensorIterator checks shapes before devices, so shape inference must raise the error about shapes first.
+        # PyTorch checks shapes before devices, so shape inference raises this error.
         return
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0
@@ -433,7 +432,7 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
             raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
-# Some ops only call another op, and this dictionary maps each of them to the called op.
+# Maps ops that only call another op to the called op.
 _CALLS = {"_sparse_addmm": "addmm"}
 # Binary CUDA ops that raise an error if one argument is a zero-dimensional CPU tensor.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
@@ -456,5 +455,5 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
 }
 # Ops that change a tensor without TensorIterator
 _MAY_OVERLAP = frozenset({"fill_", "zero_", "index_put_", "_index_put_impl_", "record_stream", "set_", "resize_as_"})
-# `_pack_padded_sequence` requires its lengths on the CPU, so it can fail even if all tensors are on the same device.
+# `_pack_padded_sequence` fails if its lengths are on the GPU.
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

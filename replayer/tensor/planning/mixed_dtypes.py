@@ -1,10 +1,9 @@
-"""Raises PyTorch's errors for dtypes and overlapping views that CUDA rejects but shape inference accepts.
+"""Raises PyTorch's errors for dtypes and overlapping views that CUDA kernels reject.
 
     require_dtypes(torch.ops.aten.mm.default, (matrix, matrix.half()))
     # RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half
 
-The errors come from PyTorch's LinearAlgebra.cpp, Blas.cpp, Convolution.cpp, TensorAdvancedIndexing.cpp, layer_norm_kernel.cu
-and MemoryOverlap.cpp.
+The error messages are copied from files in aten/src/ATen, such as Blas.cpp and MemoryOverlap.cpp.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, **_op
 
 
 def _type_name(tensor: torch.Tensor) -> str:
-    """Return a tensor's type as in C++ error messages, such as "torch.cuda.FloatTensor" or "CUDABoolType"."""
+    """Return a tensor's type as in C++ error messages, such as "CUDABoolType"."""
     if tensor.dtype in (torch.bool, torch.bfloat16) or tensor.is_complex():
         return f"{tensor.device.type.upper()}{scalar_type(tensor.dtype)}Type"
     return tensor.type()
@@ -153,7 +152,7 @@ def _histc(data: torch.Tensor, *_: object) -> None:
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
     """Reject dtypes that the kernels in ATen/native/cuda/ReduceLogicKernel.cu do not support. Tensors with fewer than two
-    elements are accepted, because `any` and `all` launch no reduction kernel for them."""
+    elements need no kernel."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 
@@ -232,8 +231,7 @@ def _embedding_bag(weight: torch.Tensor, indices: torch.Tensor, *options: TorchA
 
 
 def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> None:
-    """Reject dtypes that cannot be multiplied by a float. The CUDA kernel multiplies the tensor `pattern` by a float
-    (ATen/native/sparse/cuda/SparseBlas.cpp)."""
+    """Reject dtypes that cannot be multiplied by a float. See ATen/native/sparse/cuda/SparseBlas.cpp."""
     if pattern.dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
         raise no_kernel("mul_cuda", scalar_type(pattern.dtype))
     if not pattern.is_floating_point() and not pattern.is_complex():
@@ -370,8 +368,7 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 def partial_overlaps(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
 ) -> tuple[Overlap, ...]:
-    """Return the pairs of arguments that overlap partly if they are views of one tensor, as in `x[1:].add_(x[:-1])`. The op
-    writes the first argument of each pair, and reads the second."""
+    """Return the pairs of arguments that would overlap partly as views of one tensor, as in `x[1:].add_(x[:-1])`."""
     if torch.Tag.pointwise not in func.tags:
         return ()
     written: list[tuple[Where, TorchAny]] = []

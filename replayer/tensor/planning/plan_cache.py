@@ -92,7 +92,7 @@ class PlanCache:
         return made
 
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
-        """Return a function that runs a composite op as simpler ops, or None if the op is not composite.
+        """Return a function that decomposes a composite op. Return None for other ops.
 
         In inference mode, PyTorch passes composite ops to `__torch_dispatch__` without decomposing them.
         """
@@ -120,9 +120,9 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
-        """Find the output shapes of an op call, and store them for later calls with the same input shapes.
+        """Find the output shapes of an op call, and cache the shapes for later calls.
 
-        Raise DataDependentShape if the shape of a result depends on tensor values. Raise NotEmulated if the op is unknown.
+        Raise DataDependentShape if a result's shape depends on tensor values. Raise NotEmulated if the op is unknown.
         """
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
         run = mixed_devices.runner(route.func, args, kwargs)
@@ -144,8 +144,7 @@ class PlanCache:
         kwargs: dict[str, TorchAny],
         gpu: VirtualGpu,
     ) -> Plan:
-        """Run shape inference for an op call. If another rank has stored the result of an equal call, return the stored
-        result."""
+        """Run shape inference for an op call. The ranks share their results."""
         of_all = None if self.shared is None else plan_keys.portable(func, key)
         if self.shared is None or of_all is None:
             return infer(self.metas, func, args, kwargs, gpu.current.device())

@@ -1,13 +1,13 @@
-"""Computes cache keys from the properties of arguments that determine the shapes and dtypes of an op's results.
+"""Computes the cache keys of op calls. Calls with equal keys have results of the same shapes and dtypes.
 
-For each op and number of arguments, the module generates a Python function that computes the keys. For example:
+The module generates a Python function for each op, which computes the keys. For example:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
         a0, a1, = a
         return (2, a0.tensor_meta if type(a0) is V or type(a0) is P else key_of_tensor(a0), a1.tensor_meta if ...)
 
-The cache keys omit scalars that change in each training step, such as Adam's bias corrections.
+The keys omit numbers that change in each training step, such as Adam's bias corrections.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 def keyer(
     func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
 ) -> Keyer:
-    """Return a function that computes the cache key for calls of `func` with `count` positional arguments.
+    """Return a function that computes cache keys for calls with `count` positional arguments.
 
-    With the argument `get`, the returned function returns `get(key)` instead of the key.
+    If `get` is given, the function returns `get(key)` instead of the key.
     """
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
@@ -51,7 +51,7 @@ def keyer(
     def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
-    # The generated code checks `type(x)` before it reads `x.tensor_meta`, because catching an AttributeError is slower.
+    # The generated code checks `type(x)`, because catching an AttributeError is slower.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
     found = "get" if get else ""
@@ -127,10 +127,9 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
 
 
 def portable(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
-    """Return a cache key for an op call, and the index of the GPU that the call uses. Equal calls have the same key on all
-    ranks.
+    """Return a cache key for all ranks, and the index of the call's GPU.
 
-    Return None if the call does not use exactly one GPU, or if the call uses an object that exists only in this process.
+    Return None if other ranks cannot use the key.
     """
     devices: set[int] = set()
     try:

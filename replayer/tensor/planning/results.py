@@ -1,4 +1,4 @@
-"""Creates the results of op calls that are too complex for dispatch.py, such as calls with several results.
+"""Creates the results of complex op calls, such as calls with several results.
 
     complete(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`

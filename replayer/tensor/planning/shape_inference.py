@@ -1,4 +1,4 @@
-"""Uses PyTorch's meta kernels to find out which tensors an op returns and which arguments it changes.
+"""Uses PyTorch's meta kernels to find out what an op returns and changes.
 
     infer(metas, torch.ops.aten.t.default, (x,), {}, 0).outcome    # View(meta, (0, -1))
 
@@ -175,7 +175,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
     try:
         result = func(*args, **kwargs)
-        # Some of PyTorch's meta kernels promote dtypes, although the CPU and CUDA kernels do not.
+        # Some meta kernels promote dtypes that CPU and CUDA kernels do not promote.
         differs = all(isinstance(made, torch.Tensor) for made in (result, on_cpu)) and result.dtype is not on_cpu.dtype
         return result.to(on_cpu.dtype) if differs and not func._schema.is_mutable else result
     except NotImplementedError as missing:
@@ -192,7 +192,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        # Call the CPU kernel, because its error message explains what is wrong with the arguments.
+        # Call the CPU kernel for a better error message.
         func(*_ones_on_host(args), **_ones_on_host(kwargs))
         raise
     except RuntimeError as refused:
@@ -215,7 +215,7 @@ _TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op that has no meta kernel on the CPU, with tensors of ones. Return the results as meta tensors."""
+    """Run an op without a meta kernel on the CPU, with tensors of ones. Return the results as meta tensors."""
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
 
@@ -256,8 +256,8 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op on the CPU with tensors of ones, and raise an error if the op does not support the dtypes. Calls with many
-    elements are not run. Return the result, or None if there is none."""
+    """Run an op on the CPU with tensors of ones, and raise an error for unsupported dtypes. Calls with many elements are not
+    run."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
@@ -304,8 +304,7 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_undeclared(func: torch._ops.OpOverload) -> bool:
-    """Return True if an op, such as `fsdp::all_gather_copy_in`, may change a tensor although the op's schema declares no
-    change."""
+    """Return True if an op, such as `fsdp::all_gather_copy_in`, may change a tensor without declaring the change."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 

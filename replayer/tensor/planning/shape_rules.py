@@ -1,4 +1,4 @@
-"""Computes result shapes of ops that have no meta kernel, or whose meta kernel reads tensor values.
+"""Computes result shapes of ops without a usable meta kernel.
 
     RULES[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace), on "meta"
 """
@@ -65,7 +65,7 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """The size of the memory that cuDNN reserves for the backward pass is a guess, because cuDNN does not document the size."""
+    """The size of the reserve space is a guess, because cuDNN does not document the size."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = data.new_empty((*data.shape[:-1], (projected or size) * directions))
@@ -82,7 +82,6 @@ def _cudnn_rnn(
 
 
 def require_training(train: bool) -> None:
-    """Raise PyTorch's error for a backward pass through recurrent layers that cuDNN ran in evaluation mode."""
     if not train:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
 
@@ -107,8 +106,7 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """The shape of ctc_loss's second result depends on the longest target sequence. Assume that the longest sequence fills the
-    tensor `targets`."""
+    """Assume that the longest target sequence fills the tensor `targets`."""
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
@@ -123,7 +121,7 @@ def _multilabel_margin(x: torch.Tensor, target: torch.Tensor, reduction: int) ->
 
 
 def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: TorchAny = None) -> TorchAny:
-    """Return the results of `torch.linalg.lstsq` with the driver "gels", the only driver that CUDA supports."""
+    """Return the results of `torch.linalg.lstsq` with the driver "gels"."""
     over = a.size(-2) > a.size(-1)
     solution = b.new_empty((*b.shape[:-2], a.size(-1), b.size(-1)))
     residuals = b.new_empty((*b.shape[:-2], b.size(-1)) if over else (0,))
@@ -166,9 +164,9 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchAny, ...]) -> TorchAny:
-    """Return a mean or sum of losses as a tensor that owns the memory of all losses.
+    """Return a mean or sum of losses. The tensor owns the memory of all losses.
 
-    The CUDA kernels (aten/src/ATen/native/Loss.cpp) compute one loss per element, and write the mean into the same block.
+    The CUDA kernels compute one loss per element, and write the mean into the same memory (aten/src/ATen/native/Loss.cpp).
     """
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
