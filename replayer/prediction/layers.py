@@ -1,4 +1,4 @@
-"""Finds the layers of a recorded forward pass, and the blocks that a network repeats.
+"""Finds the layers and the repeated blocks of a recorded network.
 
     layers = layers_of(trace)               # of one step, in the order of their calls
     layers[0].parameter_bytes, layers[0].block

@@ -3,7 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-A recorded duration is multiplied by the ratio of two estimates: for the new and for the recorded conditions.
+Each recorded duration is multiplied by a ratio of estimated durations (new conditions / recorded conditions).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return for each kernel the index in `trace.host` of the op with recorded shapes that launched the kernel."""
+    """Return for each kernel the index of the op that launched the kernel, or NONE."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
     parent, shaped = host.parent.tolist(), has_shapes.tolist()
@@ -132,7 +132,7 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Determine the recorded batch size from the shape of an input or of a layer."""
+    """Determine the recorded batch size from tensor shapes."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:
@@ -262,7 +262,7 @@ def _fill(
 
 
 def parameter_bytes(trace: Trace) -> int:
-    """Return the size of all parameters in bytes, or 0 if the size is unknown."""
+    """Return the size of all parameters in bytes, or 0 if it is unknown."""
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes
     host, strings = trace.host, trace.strings

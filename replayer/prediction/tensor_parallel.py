@@ -47,7 +47,7 @@ _Call = tuple[ScaledOp, Shapes]
 
 @dataclass(frozen=True)
 class Product:
-    """Multiplies activations (rows x depth) by a weight (depth x columns)."""
+    """Describes the product of activations (rows x depth) and a weight (depth x columns)."""
 
     rows: int
     depth: int

@@ -1,4 +1,4 @@
-"""Finds the step, phase and op of each recorded kernel, and the reason for the kernel's start time.
+"""Finds the step, phase and op of each recorded kernel, and what the kernel waited for.
 
     steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).lay_out()
 
@@ -240,7 +240,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
-        # Recorded kernel times are preferred, because the times between CUDA events include waits for the host.
+        # Kernel times are preferred, because CUDA events also measure waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()

@@ -189,7 +189,7 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return the index of the LibrarySteps object that counts the step.
+        """End the training step, and return the index of its LibrarySteps object.
 
         Raises NotInLibrary after several training steps with a batch that was too large for the real GPU.
         """

@@ -34,7 +34,7 @@ _ALIKE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """Stores the ops and memory requests of one recorded call of a compiled function."""
+    """Stores one recorded call of a compiled function."""
 
     ops: tuple[OpSignature, ...]
     memory: tuple[BlockRequest, ...] | None
@@ -156,7 +156,7 @@ def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
     if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
         return {}
     pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}
-    # Compiled code merges leading dimensions, for example the batch and the length of a sequence.
+    # Compiled code may merge the first two dimensions, such as batch and sequence length.
     pairs |= {(prod(old[:2]), prod(new[:2])) for old, new in zip(recorded, inputs, strict=True) if len(old) > 1}
     sizes = dict(pairs)
     return {old: new for old, new in sizes.items() if old != new} if len(sizes) == len(pairs) else {}

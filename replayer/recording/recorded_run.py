@@ -142,7 +142,7 @@ class RecordedRun:
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Return all steps of the same kind that contain an equal op call in the same phase."""
+        """Find recorded steps of the same kind as `step` that contain an op call."""
         if self._steps_by_call is None:
             self._steps_by_call = {}
             for i in sorted({*self.cycle, *self.evaluations}):

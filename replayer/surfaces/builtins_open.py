@@ -3,7 +3,7 @@
     install(torch, StorageClient(path))
     open("cat.jpg", "rb").read()      # within a Dataset's __getitem__: waits until the modelled disk has delivered
 
-Files that C or C++ code opens, such as `cv2.imread`, are ignored.
+Files that C or C++ code opens, as in `cv2.imread`, are ignored.
 """
 
 from __future__ import annotations

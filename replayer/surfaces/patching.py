@@ -1,4 +1,4 @@
-"""Replaces PyTorch functions by functions that raise NotEmulated or do nothing.
+"""Makes PyTorch functions raise NotEmulated or return constants.
 
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
@@ -48,7 +48,7 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Replace functions by functions that return constants.
+    """Make functions return constants.
 
     Args:
         answers: maps the name of each function to the constant that it returns, and to the reason for the constant

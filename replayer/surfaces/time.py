@@ -6,8 +6,8 @@
 The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
 background thread, `sleep` waits until other threads have advanced the virtual time.
 
-In a polling loop, `sleep` takes real time, because other processes need real time. A polling loop sleeps repeatedly for at most
-`_LONGEST_POLL_S` without using the GPU.
+In a polling loop, `sleep` takes real time, so that other processes can make progress. A polling loop sleeps repeatedly for at
+most `_LONGEST_POLL_S` without using the GPU.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
 processes use real time.

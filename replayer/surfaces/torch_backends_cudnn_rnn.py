@@ -1,4 +1,4 @@
-"""Patches torch.backends.cudnn.rnn, so that nn.LSTM, GRU and RNN flatten their weights into one buffer, as on a GPU.
+"""Makes nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU.
 
 nn.LSTM(6, 4).cuda().flatten_parameters()   # weights become views of one buffer
 """

@@ -1,4 +1,4 @@
-"""Patches the functions of torch.cuda that report the number of GPUs, the current GPU, and the properties of GPUs.
+"""Patches functions of torch.cuda such as `device_count` and `get_device_properties`.
 
     torch.cuda.set_device(1)     # AcceleratorError: CUDA error: invalid device ordinal ... , if one GPU was recorded
 """

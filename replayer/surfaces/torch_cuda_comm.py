@@ -1,4 +1,4 @@
-"""Implements broadcast, scatter and gather between GPUs with the same copies as torch/csrc/cuda/comm.cpp.
+"""Reimplements torch/csrc/cuda/comm.cpp: broadcast, scatter and gather between GPUs.
 
     torch.cuda.comm.scatter(batch, devices=[0, 1])          # a copy to each GPU, or a view if it is already there
     torch.cuda.comm.broadcast_coalesced(weights, [0, 1])    # one concatenation and one copy per 10 MB

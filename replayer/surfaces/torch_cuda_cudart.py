@@ -1,4 +1,4 @@
-"""Emulates torch.cuda.cudart(): the few CUDA runtime functions that torch exposes to scripts.
+"""Emulates the CUDA runtime functions of `torch.cuda.cudart()`.
 
 torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())    # marks a region for Nsight
 torch.cuda.cudart().cudaHostRegister(x.data_ptr(), x.nbytes, 0)    # pins the script's own memory
@@ -37,7 +37,7 @@ class VirtualCudart:
         return _TEXTS.get(error, f"CUDA error {int(error)}")
 
     def cudaProfilerStart(self) -> RuntimeResult:
-        """Ignore the script's request to start profiling, because a replay always records its whole timeline."""
+        """Do nothing, because a replay records its whole timeline."""
         return RuntimeResult.success
 
     def cudaProfilerStop(self) -> RuntimeResult:

@@ -4,7 +4,7 @@
         y = model(static_x)     # takes no device time
     g.replay()                  # the kernels of `model`, and one cudaGraphLaunch
 
-The module torch.cuda.graphs is reloaded, so that `torch.cuda.CUDAGraph` inherits from `VirtualGraph` instead of the C++ class.
+Reloading torch.cuda.graphs makes `torch.cuda.CUDAGraph` inherit from `VirtualGraph`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Patches torch.optim, so that calls of `step` and `zero_grad` are recognised as phases of a training step.
+"""Patches torch.optim to detect calls of `step` and `zero_grad`.
 
     optimizer.zero_grad()       # phase "zero_grad"
     loss.backward()

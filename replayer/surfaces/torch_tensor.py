@@ -90,7 +90,7 @@ def _install_moves(tensor_class: TorchAny) -> None:
 
 
 def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:
-    """Raise an error for moving a quantized tensor to the GPU."""
+    """Raise NotEmulated for quantized tensors on the GPU."""
     if isinstance(device, torch.device) and device.type == BACKEND:
         raise layout_error(tensor)
 

@@ -73,7 +73,7 @@ class Truth(Enum):
 
 
 class Matches(NamedTuple):
-    """Represents zeros and ones, with at most `at_most` ones."""
+    """Represents a tensor of zeros and ones. At most `at_most` elements are ones."""
 
     at_most: int
 
@@ -98,7 +98,7 @@ class Allocation:
 
     @property
     def size_bytes(self) -> int:
-        """Return the requested size, which the allocator has not rounded up."""
+        """Return the requested size in bytes."""
         return self.block.size_bytes if self.block is not None else 0
 
     def exchange(self, other: Allocation) -> None:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes CUDA-only ops on the CPU for `--values compute`: attention, recurrent layers and SyncBatchNorm.
+"""Computes CUDA-only ops on the CPU, such as flash attention and SyncBatchNorm.
 
     FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 

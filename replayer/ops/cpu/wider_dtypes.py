@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes an op in a wider dtype if the op's CPU kernel does not support the dtype of the tensors.
+"""Computes ops in a wider dtype if CPU kernels do not support the dtype.
 
     in_wider_dtypes(torch.ops.aten.flip.default, torch.ops.aten.flip.default, [x, [0]], {})     # x: uint16, computed in int32
 
@@ -61,7 +61,7 @@ def _names(dtype: torch.dtype) -> re.Pattern[str]:
 def in_wider_dtypes(
     func: torch._ops.OpOverload, run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
-    """Convert the arguments of an op to wider dtypes, and compute the op."""
+    """Run an op with arguments of wider dtypes."""
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 

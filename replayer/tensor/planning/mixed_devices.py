@@ -1,4 +1,4 @@
-"""Decides whether PyTorch accepts an op call with tensors on different devices, and where the call runs.
+"""Decides where op calls with tensors on different devices run.
 
     mixed_call(torch.ops.aten.mm.default, (gpu_matrix, cpu_matrix), {})
     # RuntimeError: Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on
@@ -434,7 +434,7 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
 
 # Maps ops that only call another op to the called op.
 _CALLS = {"_sparse_addmm": "addmm"}
-# Binary CUDA ops that raise an error if one argument is a zero-dimensional CPU tensor.
+# CUDA ops that reject zero-dimensional CPU tensors.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
 _ANY_DEVICE = ("copy_", "fill_", "bernoulli_", "_to_copy", "_copy_from", "is_same_size", "is_set_to", "is_pinned")
 _RULES: dict[str, Callable[[_Operands], Mixed]] = {

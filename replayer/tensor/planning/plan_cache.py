@@ -69,7 +69,7 @@ class Route:
 
 
 class PlanCache:
-    """Caches the shapes and dtypes of an op's results for each combination of op, input shapes and input dtypes."""
+    """Caches the shapes and dtypes of results by op, input shapes and input dtypes."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)

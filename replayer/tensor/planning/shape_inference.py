@@ -169,7 +169,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             return rule(*args, **kwargs)
         except RuntimeError as refused:
             raise _cpu_kernel_error(func, args, kwargs) or refused from None
-    # PyTorch's meta kernels of the ops quantize_per_* return an ordinary tensor with a quantized dtype, not a quantized tensor.
+    # The meta kernels of quantize_per_* return ordinary tensors with a quantized dtype.
     if func._schema.name.startswith("aten::quantize_per"):
         raise NotEmulated(*_QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
