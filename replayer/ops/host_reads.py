@@ -135,7 +135,7 @@ def wait_for_device(index: int) -> None:
 
 
 def equal_without_kernel(one: TorchAny, other: TorchAny) -> bool | None:
-    """Return the result of `torch.equal`, or None if PyTorch needs a kernel to compare the values."""
+    """Return the result of `torch.equal`, or None if PyTorch needs a kernel (ATen/native/cuda/Equal.cpp)."""
     if tuple(one.shape) != tuple(other.shape):
         return False
     if not (hasattr(one, "allocation") and hasattr(other, "allocation")):

@@ -1,4 +1,4 @@
-"""Lists how many state tensors each optimizer in torch.optim keeps per parameter.
+"""Lists how many state tensors each optimizer keeps per parameter (documentation of torch.optim).
 
     states_of(trace)        # 2 for Adam, 1 for SGD with momentum
 """

@@ -4,7 +4,7 @@
     alert(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
-The error messages contain the same kernel names as those of PyTorch 2.14.
+The kernel names are the arguments of `alertNotDeterministic` in PyTorch 2.14.
 """
 
 from __future__ import annotations
