@@ -57,7 +57,7 @@ def repeat_first_batch(torch_module: ModuleType, at_most: int) -> None:
     iterate = loader_class.__iter__
 
     def _real(loader: TorchAny) -> Iterator[TorchAny]:
-        """Return the DataLoader's original iterator. Without the reference `_iterator`, persistent workers stop loading."""
+        """Return the DataLoader's original iterator. Clearing `_iterator` stops persistent workers."""
         batches: Iterator[TorchAny] = iterate(loader)
         if getattr(loader, "_iterator", None) is batches:
             loader._iterator = None
