@@ -1,9 +1,9 @@
-"""Imports torch.profiler (Kineto) files of every format since 2020.
+"""Imports files that torch.profiler (Kineto) has written since 2020.
 
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
-`reading/` parses files, and `spans/` builds tables of the events on CPU and GPU. `structure/` finds training steps, phases and
+`reading/` parses files. `spans/` builds tables of CPU and GPU events. `structure/` finds training steps, phases and
 collectives. `ranks.py` combines the files of several ranks into one trace.
 """
 
@@ -24,7 +24,8 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
-    """Import a profiler file (.json or .json.gz), or a folder or archive (.tar.gz, .zip) with one profiler file per rank.
+    """Import one profiler file, or a folder or archive with one profiler file per rank. Files may be .json or .json.gz, and
+    archives .tar.gz or .zip.
 
     Raises TraceImportError if the recording cannot be read, or if the rank of a file is unknown.
 

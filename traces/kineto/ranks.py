@@ -176,8 +176,7 @@ def _rank_numbers(recordings: list[_Recording]) -> list[int]:
 
 
 def _ranks_in_names(files: list[str]) -> list[int | None]:
-    """Inference servers name files after a rank's index in each parallel group: "TP-1-PP-0" means tensor-parallel index 1 and
-    pipeline-parallel index 0."""
+    """In file names of inference servers, "TP-1-PP-0" means tensor-parallel index 1 and pipeline-parallel index 0."""
     stems = [file.rpartition("/")[2].partition(".")[0] for file in files]
     matches = [_RANK_IN_NAME.search(stem) for stem in stems]
     if not any(matches):

@@ -24,7 +24,7 @@ from traces.model.trace import Trace, TraceLibraryError
 _FOLDER = Path(__file__).parent
 SUFFIX = ".msgpack"
 
-# In earlier releases, the names "p100" and "p100x2" denoted recordings made without cuDNN, which are four times slower.
+# Earlier releases used the names "p100" and "p100x2" for recordings without cuDNN.
 FORMER_NAMES = {"p100": "p100-no-cudnn", "p100x2": "p100x2-no-cudnn"}
 
 
@@ -74,7 +74,7 @@ def is_cell_name(name: str) -> bool:
 
 
 def find(name_or_path: str | os.PathLike[str]) -> Path:
-    """Return the path of a trace file, given its path or its name in the library. Raises TraceLibraryError."""
+    """Find a trace file by its path, or by its name in the library. Raises TraceLibraryError."""
     name = os.fspath(name_or_path)
     path = Path(name)
     if path.is_file():

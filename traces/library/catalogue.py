@@ -1,12 +1,12 @@
-"""Finds recordings and step times in the bundled folder, the user's folder and the folders in TRACE_LIBRARY.
+"""Finds recordings and step times in all folders of the library.
 
     gpus()                                  # [Gpu("a100", "NVIDIA A100-SXM4-40GB", ...), ...]
     models("v100")                          # ["alexnet", "densenet121", ...]
     cell("v100", "resnet50").for_batch(32)         # CellTimes; NotMeasured outside the measured batch sizes
     match("v100", signature)                # the script's cell, or the nearest one with the differences
 
-A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The environment variable
-TRACE_LIBRARY lists additional library folders.
+A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The library consists of a
+bundled folder, a user's folder, and the folders in the environment variable TRACE_LIBRARY.
 
 Note [One name, one entry]
     No library folder takes precedence. If two files have the same entry, using the entry raises an error with both file names.

@@ -5,7 +5,7 @@
     driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
 The published times include a synchronization with the GPU, so CPU and GPU times of a phase are equal. If only the sum of
-several phases was measured, the phase `backward` gets the sum.
+several phases was measured, the sum is stored as the phase `backward`.
 """
 
 from __future__ import annotations

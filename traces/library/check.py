@@ -2,7 +2,7 @@
 
     for finding in check(Path("v100.cells")): print(finding.level, finding.text)
 
-Reports an error for missing data, impossible values, personal data and duplicate names.
+The check finds missing data, impossible values, personal data and duplicate names.
 
 Note [What is personal]
     All values of the provenance are searched for paths in home folders, e-mail addresses and names of machines. The recorder

@@ -1,4 +1,4 @@
-"""Lists all recordings in the library, and all published step times of networks on GPUs.
+"""Lists the recordings and published step times in the library.
 
     [entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
 """

@@ -1,4 +1,4 @@
-"""Finds a network in the library that equals a script's network, ignoring the batch size.
+"""Finds a script's network in the library, at any batch size.
 
     found = nearest(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()

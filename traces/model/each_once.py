@@ -1,4 +1,4 @@
-"""Caches the results of functions that take a trace, until the end of a `with` block or of a decorated function.
+"""Caches the results of functions that take a trace as argument.
 
     @once
     def launch_time_ns(trace: Trace) -> Column: ...
@@ -24,7 +24,7 @@ from traces.model.trace import Trace
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# The cache finds results by the `id` of the trace. The cache also keeps a reference to the trace, because Python may reuse the
+# The cache's keys contain the `id` of the trace. The cache also keeps a reference to the trace, because Python may reuse the
 # `id` of a freed object.
 _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar("_KEPT", default=None)
 

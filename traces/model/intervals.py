@@ -1,4 +1,4 @@
-"""Computes unions of time intervals, and finds the time window, such as a training step, that contains a given time.
+"""Computes unions of time intervals, and finds the time window that contains a given time.
 
     busy = Intervals(start_ns=[0, 5, 20], end_ns=[10, 12, 30])
     busy.start_ns, busy.end_ns      # array([0, 20]), array([12, 30])
@@ -34,7 +34,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # `_shift_ns[k]` is minus the sum of the first interval's start and the gaps between the first k intervals.
+        # For a time `t` in the k-th interval, `t + _shift_ns[k]` is the length of the union before `t`.
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -88,11 +88,11 @@ class TimeWindows:
 
 
 def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int) -> Column:
-    """Return the length of the union of intervals in nanoseconds, for each group of intervals."""
+    """For each group of intervals, return the length of their union in nanoseconds."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # For each interval, compute the latest end so far of the intervals in the same group. Adding `first_of_group` makes every
-    # number of a group larger than all numbers of earlier groups, so the running maximum starts anew in each group.
+    # For each interval, compute the latest end of this and all earlier intervals of the group. Adding `first_of_group` restarts
+    # the running maximum in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -117,7 +117,7 @@ def column_at(trace: Trace, where: str) -> Column:
 
 
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace: an index of a missing row becomes NONE."""
+    """Repair a truncated trace: replace the indices of missing rows with NONE."""
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase

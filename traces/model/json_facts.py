@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 OMITTED_IF_EMPTY = {"json": "omitted if empty"}
 OMITTED_IF_NONE = {"json": "omitted if null"}
 
-# Values that already are JSON, from the user or from a recording.
+# `Json` is the type of values that are already JSON.
 Json = Any
 
 T = TypeVar("T")

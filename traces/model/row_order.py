@@ -2,7 +2,7 @@
 
     trace = in_order(load("replay-4711.msgpack"))
 
-The events in a trace file are not sorted by time if several threads of the script recorded events.
+Trace files are not sorted by time if several threads of the script recorded events.
 
 Note [Calls that take no time]
     In a replay, a host thread that is ahead of the recording calls several ops at the same time. An op with zero duration and a

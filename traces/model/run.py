@@ -113,7 +113,7 @@ class HostFigures:
 
 @dataclass(frozen=True)
 class MissingOp:
-    """Describes an op that the script called in a replay, but that the recording does not contain."""
+    """Describes an op that was called in a replay, but not in the recording."""
 
     op: str
     shapes: str
@@ -153,7 +153,7 @@ class LibrarySteps:
 
 @dataclass(frozen=True)
 class EagerRegion:
-    """Describes a function that torch.compile could not trace, and that therefore ran eagerly."""
+    """Describes a function that ran eagerly, because torch.compile could not trace it."""
 
     region: str
     reason: str
@@ -228,7 +228,7 @@ UNKNOWN_RUN = Run()
 
 
 def distributed_of(facts: object) -> Distributed | None:
-    """Create a `Distributed` object from Kineto's `distributedInfo`, or return None without a `distributedInfo`."""
+    """Convert Kineto's `distributedInfo` to a `Distributed` object. Return None if `distributedInfo` is missing."""
     groups = facts.get("pg_config") if isinstance(facts, Mapping) else None
     groups = tuple(fitting(ProcessGroup, group) for group in groups) if isinstance(groups, list) else ()
     distributed = replace(fitting(Distributed, facts), pg_config=groups)

@@ -71,11 +71,11 @@ class TraceWriteError(TraceError, OSError):
 
 
 class TraceImportError(TraceError):
-    """Raised if a recording from another tool contains nothing that can be imported."""
+    """Raised if a recording from another tool cannot be imported."""
 
 
 class TraceLibraryError(TraceError):
-    """Raised if a name belongs neither to a file nor to published step times in the tool's library."""
+    """Raised if neither a file nor the library has the given name."""
 
 
 class HostKind(IntEnum):
@@ -87,7 +87,7 @@ class HostKind(IntEnum):
 
 
 class DeviceKind(IntEnum):
-    """Names the kind of a device span. A GPU counts as busy only during kernels, copies and memsets, the first three kinds."""
+    """Names the kind of a device span. A GPU counts as busy only during kernels, copies and memsets."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -317,8 +317,8 @@ class HostSpans(_Spans):
 
     @property
     def earlier_parent(self) -> Column:
-        """For each event, return the row of the event that encloses it, or NONE. An enclosing event always has an earlier row,
-        so an index of a later row (in a damaged file) counts as NONE."""
+        """For each event, return the row of the event that encloses it, or NONE. Indices of later rows occur only in damaged
+        files, and count as NONE."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
@@ -331,7 +331,7 @@ class HostSpans(_Spans):
 
 @dataclass
 class DeviceSpans(_Spans):
-    """Stores GPU events: kernels, copies, memsets, synchronizations and annotations."""
+    """Stores GPU events, such as kernels and copies."""
 
     device: DEVICE
     stream: I8
@@ -477,7 +477,7 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask that is True for rows with wanted texts."""
+        """Return a boolean mask of the rows with a text that `is_wanted` accepts."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -589,7 +589,7 @@ UNKNOWN_LIST = "?"  # in place of a list of tensors whose shapes the profiler di
 def shapes_text(shapes: Iterable[Shape]) -> str:
     """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7".
 
-    The shape `[]` is omitted, because profilers write `[]` for scalars and also for arguments that are not tensors.
+    The shape `[]` is omitted, because profilers also write `[]` for arguments that are not tensors.
     """
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 

@@ -5,8 +5,7 @@
     compare_workloads(recorded, replayed)
     # WorkloadMatch(Sameness.OTHER_BATCH_SIZE, ("inputs 32x3x224x224 float32 recorded, 8x3x224x224 float32 here",))
 
-The workload signatures of two recordings show whether the recordings are of the same model. Fields that are None are not
-compared.
+Workload signatures show whether two recordings are of the same model. Fields that are None are not compared.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Contains GPU data sheets, for properties that a recording does not contain.
+"""Contains GPU data sheets, which supplement the recorded GPU properties.
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
     card.link.copy_gbps             # 276.0 between two of them
     known_properties(device).multi_processor_count      # as recorded, else the card's
 
-Peak rates apply to dense matrices, without structured sparsity. The data sheet of a K80 or MI250 describes one of the card's
-two GPUs.
+Peak rates apply to dense matrices, without structured sparsity. A K80 or MI250 card has two GPUs, and the data sheet describes
+one of them.
 
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all
@@ -62,7 +62,7 @@ class Link(NamedTuple):
 
     @property
     def ring_gbps(self) -> float:
-        """Return the bandwidth of a collective per GPU, which nccl-tests calls "bus bandwidth"."""
+        """Return the bandwidth per GPU in a collective, called "bus bandwidth" in nccl-tests."""
         return self.all_gbps * _REACHED_BY_RINGS
 
     @property

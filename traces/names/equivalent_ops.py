@@ -1,10 +1,10 @@
-"""Maps the names that an op has in different PyTorch releases and backends to one canonical name.
+"""Maps different names of the same op to one canonical name.
 
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments. Calls are compared by the sorted shapes of their tensors with two
-or more dimensions.
+Ops with the same canonical name may have different arguments. Comparisons of two calls ignore the order of tensors, and tensors
+with fewer than two dimensions.
 """
 
 from __future__ import annotations

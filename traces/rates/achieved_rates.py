@@ -136,7 +136,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two tables of FLOP/s and bytes/s: one by op name, and one by op name, input shapes and dtype."""
+    """Return two lists of rates: one entry per op name, and one entry per op name, input shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -408,8 +408,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # PyTorch releases pass the inputs of convolution_backward in different orders. The smallest tensor whose channels match
-        # the weight's output channels is assumed to be the output's gradient.
+        # PyTorch releases pass the inputs of convolution_backward in different orders. The output's gradient is assumed to be
+        # the smallest tensor with the right number of channels.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

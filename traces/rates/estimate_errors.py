@@ -85,7 +85,7 @@ def expected_error(trace: Trace) -> EstimateError | None:
 
 
 def precision_of(trace: Trace) -> str:
-    """Return "half" if the program uses autocast or spends most GPU time in fp16 or bf16 ops, otherwise "fp32"."""
+    """Return "half" if the program mainly computes in fp16 or bf16, otherwise "fp32"."""
     if trace.workload is not None and trace.workload.autocast in _HALF:
         return "half"
     work = trace.device.is_work

@@ -26,7 +26,7 @@ MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbm
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
-# The forward pass uses each weight matrix of a recurrent layer in one matrix product, and the backward pass in two.
+# For each weight matrix, a recurrent layer computes one matrix product in the forward pass and two in the backward pass.
 RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 

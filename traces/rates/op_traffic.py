@@ -129,8 +129,8 @@ def _elementwise(op: str, operands: tuple[Operand, ...], in_place: bool) -> Traf
 
 
 def _promoted_itemsize(operands: tuple[Operand, ...]) -> int:
-    """Return the number of bytes per element of an elementwise op's output. Python numbers and small int64 tensors do not widen
-    the output to 8 bytes per element."""
+    """Return the size of one output element of an elementwise op in bytes. Python numbers and small int64 tensors do not
+    increase the size to 8 bytes."""
     own = max(operands, key=lambda of: of.elements).itemsize
     return max([own, *(of.itemsize for of in operands if of.shape and of.itemsize <= 4)])
 
@@ -371,7 +371,7 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
     """Return how many elements a Triton kernel of Inductor processes.
 
-    For a pointwise kernel, return the size of its first or last tensor, whichever fits the number of Triton programs better.
+    For a pointwise kernel, return the size of the first or the last tensor, whichever fits the launch grid better.
     """
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:

@@ -29,7 +29,7 @@ _WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
 
 
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:
-    """Make Dynamo trace the original functions in place of our wrappers.
+    """Make Dynamo trace the original functions instead of our wrappers.
 
     Args:
         generated: contains file names of generated source code, which Dynamo must skip
@@ -93,8 +93,8 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Prevent Dynamo from tracing our own functions. Dynamo still traces our wrappers, because a wrapped function may belong to
-    the script."""
+    """Prevent Dynamo from tracing our own functions. Files with wrappers are excepted, because the wrappers may call functions
+    of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

@@ -56,7 +56,7 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
     """Register a function to be called once when the interpreter exits.
 
-    Return a function that calls `finish` immediately, for use before `os._exit`, which skips `atexit`.
+    The returned function calls `finish` immediately, for example before `os._exit`, which skips `atexit`.
     """
     process, is_done = os.getpid(), False
 

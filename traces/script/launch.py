@@ -109,8 +109,8 @@ def ranks_per_machine(ranks: int) -> int:
 
 
 def _home(library: str) -> str | None:
-    """Return the folder from which the child process imports a library. A file next to the script may have the library's name,
-    but must not be imported."""
+    """Return the folder from which the child process imports a library. A file with the library's name next to the script must
+    not be imported."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None

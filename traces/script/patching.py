@@ -29,7 +29,7 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 _MISSING = object()
-# The names under which this tool's packages appear in a script's `sys.modules`. Note [Private module names] in
+# OUR_MODULES lists the names of this tool's packages in a script's `sys.modules`. Note [Private module names] in
 # traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
@@ -191,7 +191,7 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
 
 
 def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function that finds an argument by its name in the arguments of a call."""
+    """Return a function that gets the argument `name` from `args` and `kwargs`."""
     position = list(inspect.signature(call).parameters).index(name)
 
     def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -201,7 +201,7 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """Stores the names of the running calls of each thread.
+    """Stores, for each thread, the names of the functions that are running.
 
         module.scatter = calls.wrap("scatter", module.scatter, lambda args, kwargs: scope_of(args))
     """
@@ -272,7 +272,7 @@ class PhaseScope:
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
         begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None,
     ) -> Callable[..., Any]:
-        """Wrap a function, so that the phase begins before each call of the function and ends after the call.
+        """Wrap a function, so that the phase begins and ends with each call.
 
         Args:
             completed: called with the listener and the call's positional arguments after each call without an exception

@@ -1,4 +1,4 @@
-"""Decides which training phase an event belongs to, such as the call of an op.
+"""Decides to which training phase each call of an op belongs.
 
     splitter = PhaseSplitter()
     splitter.enter("loader", 0); splitter.leave("loader", 5)
@@ -70,8 +70,8 @@ new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, 
 
 
 def op_class(name: str) -> int:
-    """Return the class of an op: LOSS if the op computes a loss, ASIDE if the op belongs to no phase (such as creating a
-    tensor), or else PLAIN."""
+    """Return LOSS for an op that computes a loss, ASIDE for an op that belongs to no phase (such as `zeros`), and PLAIN for
+    other ops."""
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
         return LOSS

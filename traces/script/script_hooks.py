@@ -62,7 +62,7 @@ class CallListener(PhaseListener, Protocol):
     def module_returned(self) -> None: ...
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Called before a backward pass if autograd has recorded ops since the previous one, and no module was called."""
+        """Called before a backward pass if autograd recorded ops, but no module was called."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 

@@ -1,6 +1,6 @@
-"""Handles the changes of Kineto's file format since 2020.
+"""Distinguishes the versions of Kineto's file format since 2020.
 
-Kineto's files contain no version number, so the importer recognizes the file format by a file's content:
+Kineto writes no version number. The importer recognizes the version by the file's content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
     E1  torch 1.8 to 1.9          the same in an object
@@ -124,10 +124,10 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 
 def exact_digits(data: bytes) -> bytes | None:
-    """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 can represent all `ts`
-    values to the nanosecond.
+    """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 is precise enough for
+    all `ts` values.
 
-    PyTorch nightlies before April 2024 wrote 5 ns as ".5" µs instead of ".005" µs, without leading zeros.
+    PyTorch nightlies before April 2024 omitted zeros after the decimal point: they wrote 12.005 µs as "12.5".
     """
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
@@ -177,7 +177,7 @@ class TsUnit:
 def microseconds_as_ns(values: Column) -> Column:
     """Convert microseconds to integer nanoseconds.
 
-    Integer and fractional parts are multiplied separately, because float64 would round large products.
+    Integer and fractional parts are converted separately to avoid rounding errors.
     """
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)

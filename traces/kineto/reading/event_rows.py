@@ -1,4 +1,4 @@
-"""Copies parsed events into columns, with only the fields that the importer needs.
+"""Copies the needed fields of parsed events into columns.
 
     rows = CategoryEvents("kernel")
     rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
@@ -88,7 +88,7 @@ class CategoryEvents:
         return sum(len(piece[0]) for piece in self.pieces)
 
     def column(self, key: str) -> Values:
-        """Return a column as an array if each of its pieces is an array, otherwise as a list."""
+        """Return a column as an array, or as a list if some values are not numbers."""
         place = (*FIELDS, *self.defaults).index(key)
         parts = [piece[place] for piece in self.pieces]
         arrays = [part for part in parts if isinstance(part, np.ndarray)]

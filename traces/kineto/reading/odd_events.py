@@ -22,10 +22,10 @@ _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
 def categorized(event: ProfilerJson) -> tuple[str, ProfilerJson]:
-    """Return the category of an event that has none, and the event with Kineto's names of arguments.
+    """Guess the category of an event, and rename its arguments as in Kineto.
 
-    The exporter for Huawei's NPUs (torch_npu) writes categories only for ops. A task of an NPU has the argument "Task Type".
-    The argument "connection_id" joins the task with the runtime call that launched it.
+    The profiler for Huawei's NPUs (torch_npu) writes categories only for ops. Events on an NPU have the argument "Task Type".
+    An event on an NPU and the runtime call that launched it have the same "connection_id".
     """
     args = _args(event)
     kind, stream = args.get("Task Type"), next((args[key] for key in _NPU_STREAMS if key in args), None)

@@ -146,7 +146,7 @@ def parse_all(data: bytes, problems: Counter[str], name: str, digest: Digest = l
 
 
 def _concatenated(data: bytes) -> list[bytes]:
-    """Split a file that contains several recordings, one JSON object after another."""
+    """Split a file that contains several JSON objects, one per recording."""
     ends = [match.end() for match in _JOINT.finditer(data)]
     texts = [data[begin:end] for begin, end in pairwise([0, *ends, len(data)])]
     whole: list[bytes] = []

@@ -53,7 +53,7 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
-        """Make each runtime call a child of the op that made it, according to the call's External id."""
+        """In the call tree, make each runtime call a child of the op that made the call."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
         climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))
@@ -65,7 +65,7 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """For each id in `wanted`, return the index of an event with this id, or NONE.
+    """For each wanted id, return the index of an event with this id, or NONE.
 
     Args:
         before_ns: if several events have the wanted id, the last one that starts by this time is chosen

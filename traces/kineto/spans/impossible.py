@@ -31,7 +31,7 @@ def has_dependent_launch(properties: list[ProfilerJson], is_amd: bool) -> bool:
 
 
 def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
-    """Return the durations of all GPU events, shortened where kernels of one stream overlap."""
+    """Return the durations of all GPU events. A kernel is shortened if it overlaps the next kernel of its stream."""
     # see Note [One after another]
     spans = device.spans
     kernels = np.flatnonzero(spans.kind == DeviceKind.KERNEL)
@@ -55,8 +55,8 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
     """Return the number of kernels and copies that were launched while their GPU was idle.
 
-    Return 0 if fewer than LEAST_IDLE_LAUNCHES kernels and copies were launched on an idle GPU. Return 0 if any kernel or copy
-    starts at most CLOCKS_APART_NS after its launch, because a wrong clock would delay all of them.
+    Return 0 if the number is below LEAST_IDLE_LAUNCHES. Return 0 if any kernel or copy starts within CLOCKS_APART_NS of its
+    launch, which shows that the GPU's clock is right.
 
     Args:
         call_end_ns: the end time of each host span

@@ -119,7 +119,7 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
 
 
 def _calls(host: HostColumns) -> Column:
-    """Of two nested runtime calls with the same correlation id, the inner call is ignored."""
+    """If two nested runtime calls have the same correlation id, the inner call is ignored."""
     parent = host.spans.parent
     inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
     return np.asarray(np.where(inner, NONE, host.correlation))

@@ -1,4 +1,4 @@
-"""Removes calls of this tool's own Python functions and of very short Python functions from a profile.
+"""Removes Python calls from a profile if they are very short or belong to this tool.
 
     kept = scripts_calls(parent, is_call, names)    # a mask: without the tool's own functions
     trace = without_short_calls(profile)                         # without short functions that run no op
@@ -68,7 +68,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
 
 
 def without_short_calls(profile: Trace) -> Trace:
-    """Remove calls of this tool's own Python functions and of very short Python functions from a profile."""
+    """Remove Python calls that are very short or belong to this tool."""
     # see Note [Folding]
     host = profile.host
     is_call = host.kind == HostKind.PYTHON

@@ -1,4 +1,4 @@
-"""Removes repeated events, for example from files that a script joined from overlapping recordings.
+"""Removes events that occur twice in a file, for example after overlapping recordings were joined.
 
     host, device, comms = each_event_once(host, device, comms, problems)
 """
@@ -19,7 +19,7 @@ def each_event_once(
 ) -> tuple[HostColumns, DeviceColumns, dict[int, ProfilerJson]]:
     """Return the columns without repeated events.
 
-    In a file without repeated runtime calls, equal events may be different kernels of a CUDA graph, so nothing is removed.
+    If no runtime call is repeated, nothing is removed, because one CUDA graph may contain equal kernels.
 
     Args:
         comms: the arguments of each collective, by the collective's row in `host`
@@ -49,7 +49,7 @@ def each_event_once(
 
 
 def _repeated(columns: list[Column]) -> Column:
-    """Return a boolean mask of the rows that repeat an earlier row in all columns."""
+    """Return a boolean mask of the rows that are equal to an earlier row."""
     order = np.lexsort(columns[::-1])
     same = np.ones(max(len(order) - 1, 0), bool)
     for column in columns:

@@ -32,7 +32,7 @@ def is_of_amd(header: ProfilerJson) -> bool:
 
 
 def read_devices(header: ProfilerJson, tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the used GPUs, a dictionary from device numbers to list indices, and the number of visible GPUs.
+    """Return the list of used GPUs, the list index of each device number, and the number of visible GPUs.
 
     If a rank used no GPU, the returned list contains all GPUs in the file's header.
     """

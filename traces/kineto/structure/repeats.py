@@ -56,7 +56,7 @@ class GpuMarks:
 
 
 def gpu_step_marks(host: HostSpans, device: DeviceSpans, strings: Strings) -> GpuMarks | None:
-    """Return training steps from step marks on the GPU timeline, or None if the GPU timeline contains no step marks."""
+    """Return the training steps that are marked on the GPU timeline, or None without marks."""
     # see Note [Step marks on the GPU]
     rows = np.flatnonzero(device.kind == DeviceKind.ANNOTATION)
     rows = rows[strings.matching(device.name[rows], STEP_MARK.match)]
@@ -148,8 +148,8 @@ def _once(name: str) -> bool:
 
 
 def _unit(symbols: Sequence[tuple[int, ...]]) -> int:
-    """Return the length of the sequence that repeats, such as 2 for ABABA, or 0 if no sequence repeats completely. The length
-    is computed with the failure function of the Knuth-Morris-Pratt algorithm."""
+    """Return the period of a sequence, such as 2 for ABABA, or 0 if the sequence does not repeat. The period is computed with
+    the failure function of the Knuth-Morris-Pratt algorithm."""
     fails = [0] * len(symbols)
     for place in range(1, len(symbols)):
         length = fails[place - 1]

@@ -102,7 +102,7 @@ class _StepEvent(NamedTuple):
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Return the training steps, the phases, and the name of the method that found them.
+    """Return the training steps, the phases, and the name of the method that found the steps.
 
     Args:
         marks_are_steps: set to True if the script called `profiler.step()` exactly once per batch
@@ -395,10 +395,10 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
-    # The launch of a CUDA graph counts as one op, because replaying a CUDA graph calls no ops.
+    # The launch of a CUDA graph counts as one op.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
-    # Ops inside torch.compile regions are examined, because a compiled optimizer step starts the phase "optimizer".
+    # Ops inside torch.compile regions are examined, because they may belong to an optimizer step.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
@@ -451,7 +451,8 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
     """Return the ops for which autograd created a node.
 
-    The profiler stores the number of the thread's next node with each op. After such an op, the number is larger.
+    With each op, the profiler records the sequence number of the thread's next autograd node. If autograd creates a node, the
+    next op has a larger sequence number.
     """
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
@@ -459,7 +460,8 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """Return 1 for CPU events around ops that autograd recorded, -1 around other ops only, and 0 for events without ops."""
+    """Return 1 for CPU events that contain an op recorded by autograd. Return -1 for CPU events that contain only other ops,
+    and 0 for CPU events without ops."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)
@@ -473,7 +475,8 @@ def _outermost_modules(host: HostSpans, strings: Strings) -> Column:
 
 
 def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Column:
-    """Return the modules with an op that has an autograd number, or all modules if the profile has no numbers."""
+    """Return the modules that contain an op with an autograd sequence number. Return all modules if the profile contains no
+    sequence numbers."""
     numbered = host.sequence[tops] != NONE
     called = modules[numbered | ~numbered.any()]
     return np.unique(called[called != NONE])
@@ -577,8 +580,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # GPU work from before the recording gets the earliest launch time. If a launch was not recorded, the work's start time
-        # on the GPU is used as the launch time.
+        # GPU work that was launched before the recording gets the launch time `_BEFORE_ALL_NS`. If another launch was not
+        # recorded, the start time on the GPU is used as the launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
