@@ -24,8 +24,8 @@ __all__ = ["read_kineto", "read_kineto_bytes"]
 
 
 def read_kineto(path: str | os.PathLike[str], *, marks_are_steps: bool = False) -> Trace:
-    """Import one profiler file, or a folder or archive with one profiler file per rank. Files may be .json or .json.gz, and
-    archives .tar.gz or .zip.
+    """Import one profiler file, or a folder or archive with one profiler file per rank. The supported file types are .json,
+    .json.gz, .tar.gz and .zip.
 
     Raises TraceImportError if the recording cannot be read, or if the rank of a file is unknown.
 

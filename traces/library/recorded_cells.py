@@ -5,7 +5,7 @@ size.
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
     row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
-Warm-up steps and profiled steps are ignored. The time of each phase is the median over all steps, measured with CUDA events.
+Warm-up steps and profiled steps are ignored. Phase times are medians over all steps, measured with CUDA events.
 """
 
 from __future__ import annotations

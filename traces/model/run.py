@@ -69,7 +69,7 @@ class CleanSteps:
 
 @dataclass(frozen=True)
 class ProfilerCost:
-    """Stores the host time that torch.profiler needs to record one event."""
+    """Stores the CPU time that torch.profiler needs to record one event."""
 
     op_ns: int = 0
     plain_op_ns: int = 0

@@ -75,7 +75,7 @@ class TraceImportError(TraceError):
 
 
 class TraceLibraryError(TraceError):
-    """Raised if neither a file nor the library has the given name."""
+    """Raised if no file and nothing in the tool's library has the given name."""
 
 
 class HostKind(IntEnum):

@@ -49,7 +49,7 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 class Link(NamedTuple):
     """Contains the bandwidth between two GPUs of the same model in gigabytes per second.
 
-    The bandwidth is an estimate, because server boards connect GPUs with different numbers of links.
+    The bandwidth is an estimate, because the number of links differs between server boards.
     """
 
     pair_gbps: float  # all links between two neighbours together

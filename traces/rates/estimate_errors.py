@@ -55,7 +55,7 @@ def _table() -> dict[str, Any]:
 
 
 def prediction_errors() -> dict[str, float]:
-    """Return the errors of predicted step times that benchmarks/what_if.py measured."""
+    """Return the errors of predicted step times, measured by benchmarks/what_if.py."""
     return {name: row["error"] for name, row in _table()["rows"].items()}
 
 

@@ -220,8 +220,8 @@ class OutermostCalls(threading.local):
     def wrap(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`. A nested call with the same name
-        does not enter another context manager."""
+        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`. Nested calls with the same name
+        do not enter the context manager again."""
 
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:

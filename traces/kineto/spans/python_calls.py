@@ -135,8 +135,8 @@ def _owner_of(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the range of lines of each function in a file. The profiler may record any line of a function that was already
-    running when the profile began."""
+    """Return the range of lines of each function in a file. If a function was already running when the profile began, the
+    profiler may record any line of the function."""
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
     except OSError:

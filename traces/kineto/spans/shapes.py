@@ -37,7 +37,7 @@ class Shapes:
         self._pairs: list[tuple[int, int]] = []
 
     def ids(self, names: Column, keys: Sequence[bytes]) -> tuple[Column, Column]:
-        """Return each op's shapes and dtypes as indices into the string table, or NONE for unknown ones."""
+        """Return each op's shapes and dtypes as indices into the string table."""
         distinct = dict.fromkeys(keys)
         for key in distinct:
             if key not in self._inputs:
