@@ -77,7 +77,6 @@ ATTENTION_LAYOUTS = {
 
 
 def is_attention_backward(name: str) -> bool:
-    """Return True if an attention op belongs to the backward pass."""
     return name.endswith(("_backward", "_bwd"))
 
 

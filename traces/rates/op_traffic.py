@@ -116,7 +116,6 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
 
 
 def is_resize(op: str) -> bool:
-    """Return True for an op that resizes images."""
     return _RESIZES.match(op) is not None
 
 

@@ -40,8 +40,6 @@ LIBRARIES = ("msgpack", "orjson")  # imported by the four packages, besides torc
 
 @dataclass(frozen=True)
 class ChildResult:
-    """Contains the exit code of a script, and the ids of its processes."""
-
     returncode: int
     pid: int  # id of the child process
     booted: frozenset[int]  # processes that ran `sitecustomize.py`

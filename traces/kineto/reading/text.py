@@ -71,8 +71,6 @@ _INNER_QUOTE = re.compile(r'(?<!\\)"')
 
 @dataclass
 class Document:
-    """Stores the parsed content of a profiler file."""
-
     events: list[Any]
     header: ProfilerJson = field(default_factory=dict)
     exact_ns: bool = False

@@ -29,7 +29,6 @@ class CallOwners:
 
     @classmethod
     def of(cls, spans: HostSpans, ids: Column, named: Column) -> CallOwners:
-        """Find the op that made each runtime call."""
         owner = np.full(len(spans), NONE, "i4")
         calls = np.flatnonzero(named > 0)
         ops = latest_by_id(ids, spans.start_ns, named[calls], spans.start_ns[calls])

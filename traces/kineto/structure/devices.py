@@ -25,7 +25,6 @@ def properties_of(header: ProfilerJson) -> list[ProfilerJson]:
 
 
 def is_of_amd(header: ProfilerJson) -> bool:
-    """Return True if a Kineto file was recorded on AMD GPUs."""
     if any(key.startswith(("hip_", "roctracer")) for key in header):
         return True
     return any("AMD" in str(p.get("name", "")) for p in properties_of(header))
