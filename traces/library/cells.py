@@ -1,5 +1,5 @@
-"""Reads and writes cells of the library. A cell contains the step times of one neural network on one GPU for each measured
-batch size.
+"""Reads and writes cells of the library. A cell contains step times of one neural network on one GPU, measured at several batch
+sizes.
 
     file = read_cells(Path("v100.cells"))
     cell = file.cell("resnet50")

@@ -27,7 +27,7 @@ _START = "start_ns"  # in each table with `duration_ns`
 
 
 def fault(trace: Trace) -> str | None:
-    """Return a description of the first error in a trace, or None if the trace is valid."""
+    """Return a description of the first error in a trace, or None."""
     for name, kind in TABLES.items():
         table = getattr(trace, name)
         for column, dtype in kind.DTYPES.items():

@@ -473,7 +473,7 @@ class Strings:
         return index
 
     def find(self, text: str) -> int:
-        """Return the index of a text in the string table, or NONE if the text is missing."""
+        """Return the index of a text in the string table, or NONE."""
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:

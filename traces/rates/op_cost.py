@@ -31,7 +31,7 @@ RNN_PASSES = {"rnn": 1, "rnn_backward": 2}
 
 
 def rnn_weights(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return the weight and bias shapes of a recurrent layer, given the input shapes of its op."""
+    """Find the weight and bias shapes among the input shapes of a recurrent layer."""
     found = tuple(takewhile(lambda shape: len(shape) <= 2, shapes[1:]))
     total = sum(prod(shape) for shape in found if len(shape) == 2)
     return tuple(shape for shape in found if shape and not (len(shape) == 1 and shape[0] >= total))

@@ -1,4 +1,4 @@
-"""Parses a large JSON file in pieces with orjson, and frees each piece before parsing the next one.
+"""Parses a large JSON file in pieces with orjson.
 
     load(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}', digest)
     # ([], {"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}): too short for pieces

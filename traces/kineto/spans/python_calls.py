@@ -80,7 +80,7 @@ def without_short_calls(profile: Trace) -> Trace:
 
 
 def is_short_call(trace: Trace) -> Column:
-    """Return a boolean mask of calls to Python functions that run no op and take less than 10 us on average."""
+    """Return a boolean mask of calls of very short Python functions without ops."""
     # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON

@@ -109,7 +109,7 @@ def _key(dims: Any, types: Any) -> bytes:
 
 
 def layouts_of(args: Sequence[ProfilerJson]) -> list[str]:
-    """Return the memory layout of each op's image tensors, such as channels_last, or "" if it is unknown."""
+    """Return the memory layout of each op's image tensors, such as channels_last."""
     noted = [text if text in LAYOUTS else "" for text in map(dict.get, args, repeat(LAYOUT_ARG))]
     strides = list(map(dict.get, args, repeat("Input Strides")))
     if strides.count(None) == len(strides):

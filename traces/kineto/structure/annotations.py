@@ -40,7 +40,7 @@ def is_iteration(text: str) -> bool:
 
 
 def phase_of_annotation(text: str) -> str:
-    """Return the training phase that a profiler range marks, or "" if the range marks no phase."""
+    """Return the training phase that a profiler range marks, or "" for other ranges."""
     if match := _TORCHREC.match(text):
         text = match[1]
     elif match := _LIGHTNING.match(text):
