@@ -1,4 +1,4 @@
-"""Splits a command line into two parts: the options of `trace`, and the user's script with the script's arguments.
+"""Separates the options of `trace` from the user's script and its arguments.
 
     trace replay [our options] SCRIPT [arguments of the script]
     trace replay [our options] -m MODULE [arguments of the module]
@@ -39,7 +39,11 @@ class Split(NamedTuple):
 
 
 def split(words: list[str], options: Mapping[str, bool]) -> Split:
-    """Split a command line. The dictionary `options` tells for each option name whether the option takes a value."""
+    """Split a command line.
+
+    Args:
+        options: for each option name, True if the option takes a value
+    """
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]
@@ -67,7 +71,7 @@ def script_words(ours: list[str], script: list[str], names: int) -> Split:
 
 
 class ScriptCommand(Command):
-    """Represents a command such as `trace replay`, which ends with a script and the script's arguments."""
+    """Represents a command that ends with a script, such as `trace replay train.py`."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         names = self.option_names(ctx)
@@ -92,7 +96,7 @@ class ScriptCommand(Command):
 
 
 def tool_environment_note() -> str:
-    """Return a warning if `trace` runs in an isolated environment of uv or pipx, which lacks the user's packages."""
+    """Return a warning if uv or pipx isolates `trace` from the user's packages."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 def line_for(error: Exception) -> str | None:
-    """Return a message of one line, or None if the error is a bug of trace-replay."""
+    """Return a message of one line. Return None for bugs of trace-replay."""
     from traces.model.trace import TraceError  # imported here because it needs numpy, which `trace --help` does not
 
     if isinstance(error, OSError) and error.filename is not None:

@@ -86,7 +86,7 @@ def paint(text: str, style: str, *, colour: bool) -> str:
 
 
 def printable(text: str, *, colour: bool) -> str:
-    """Replace terminal control sequences, because names in a recording are untrusted input."""
+    """Replace terminal control sequences in untrusted text, such as kernel names."""
     return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 
@@ -106,7 +106,7 @@ def fit(text: str, width: int) -> str:
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Shorten texts to at most `width` characters without making different texts equal."""
+    """Shorten texts to at most `width` characters, and keep different texts different."""
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
     if not alike or width < _LEAST_APART:
@@ -124,7 +124,7 @@ def fit_apart(texts: Sequence[str], width: int) -> list[str]:
 
 
 def kernel_texts(names: Sequence[str]) -> list[str]:
-    """Return a short name for each kernel. If two kernels would have the same short name, return the full names."""
+    """Return a short name for each kernel. Kernels with equal short names keep their full names."""
     counts = Counter(kernel_text(name) for name in set(names))
     return [kernel_text(name) if counts[kernel_text(name)] == 1 else name for name in names]
 

@@ -37,7 +37,7 @@ def open_standard_streams() -> None:
 
 
 def show_text(text: str) -> None:
-    """Print text without terminal control sequences, because names in a recording are untrusted input."""
+    """Print text without terminal control sequences."""
     print(printable(text, colour=look(sys.stdout)["colour"]))
 
 
@@ -46,7 +46,7 @@ def json_text(facts: object) -> str:
 
 
 def require_writable(path: Path | None) -> None:
-    """Raise OSError if a file at the path probably cannot be written."""
+    """Raise OSError if the file probably cannot be written."""
     if path is None:
         return
     if path.is_dir():

@@ -39,7 +39,8 @@ def find_trace(name: str) -> Path:
 
 
 def viewable(name: str) -> str:
-    """Return the name, or the path of the imported file for a recording of torch.profiler. Raises TraceLibraryError."""
+    """Return a name that the timeline app can open. A recording of torch.profiler is imported into a temporary file. Raises
+    TraceLibraryError."""
     path = find_trace(name)
     return name if path == find(name) else str(path)
 

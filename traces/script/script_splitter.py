@@ -42,7 +42,7 @@ _BEGINS_NONE: BeginsSegment = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """Describes a finished step. The phases of a step have no gaps between them."""
+    """Describes a finished step. Each phase begins when the previous phase ends."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -52,7 +52,7 @@ class CutStep(NamedTuple):
 
 
 class ScriptListener(Protocol[ThreadT_contra]):
-    """Receives a script's steps and phases. The recorder and the replayer implement this interface."""
+    """Receives a script's steps and phases."""
 
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
         """Called when a new phase begins and the previous phase ends."""
@@ -65,14 +65,13 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when the script's set-up ends. Earlier segments belong to no step."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Called when it is known whether the current step trains or evaluates."""
+        """Called with False in a training step, and with True in an evaluation step."""
 
     def step_ends(self, thread: ThreadT_contra, step: CutStep) -> None:
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains another call of the model after the current one. Return None if the number
-        of recorded calls is unknown."""
+        """Return True if the recorded step contains further calls of the model. Return None if unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):
@@ -134,7 +133,7 @@ class ScriptSplitter(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # If a backward pass is the first event of a script, no forward pass is assumed before it.
+            # A backward pass that is the script's first event has no forward pass before it.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):
@@ -163,7 +162,7 @@ class ScriptSplitter(Generic[ThreadT]):
             uses_gradients: True if the backward pass built a graph
         """
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # If each backward pass ends a step, the step's last ops stay in the phase "other".
+            # If steps end just before backward passes, ops after a backward pass belong to the phase "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)
@@ -203,7 +202,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def stop(self, thread: ThreadT, now_ns: int) -> None:
-        """Handle the end of the script. A training step that has not called the optimizer is dropped."""
+        """Handle the end of the script. An unfinished training step is dropped."""
         if ends := self._steps.at_stop:
             self._end(thread, ends, now_ns)
 

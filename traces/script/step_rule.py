@@ -1,4 +1,4 @@
-"""Decides when a training or evaluation step of a script ends, for recordings and replays.
+"""Decides when a training or evaluation step of a script ends.
 
     splitter = StepSplitter(optimizers)
     splitter.loader_entered()                # StepEnd.NOTHING: nothing to end yet
@@ -11,7 +11,7 @@
 
 A training step ends when the method `step` of the script's first optimizer returns. In an evaluation step, the script evaluates
 one batch without computing gradients. An evaluation step ends when the script requests the next batch from the DataLoader.
-Without a DataLoader, an evaluation step ends when the script calls its first module again.
+Without a DataLoader, an evaluation step ends when the script calls the step's first module again.
 
 Note [Called twice without gradient]
     A training step may start without gradients, for example with a teacher model that processes the batch twice. After the
@@ -79,9 +79,7 @@ class Optimizers:
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Return True if `optimizer` is the first optimizer that the script called. Calls of other optimizers do not end
-        training steps.
-        """
+        """Return True for the first optimizer that the script calls."""
         first = self._first() if self._first is not None else None
         if first is None:
             self.add(optimizer)
@@ -90,7 +88,7 @@ class Optimizers:
 
 
 class StepSplitter:
-    """Decides where the training steps of one thread end. Modules are identified by integers such as `id(module)`."""
+    """Decides when the steps of one thread end."""
 
     def __init__(self, optimizers: Optimizers) -> None:
         self._optimizers = optimizers
@@ -120,7 +118,7 @@ class StepSplitter:
 
     @property
     def ends_at_backward(self) -> bool:
-        """Return True if the next backward pass ends the step."""
+        """Return True if the next backward pass ends the current step."""
         return self._of_plain_tensors and self._updated_by_hand
 
     @property
@@ -168,6 +166,7 @@ class StepSplitter:
         """Handle the call of an outermost module.
 
         Args:
+            module: identifies the module, for example `id(module)`
             more_recorded: returns True if the recorded step contains another call of the module
         """
         # see Note [Steps of recorded inference]

@@ -1,4 +1,4 @@
-"""Describes the workload of a training script by its modules, inputs and optimizer.
+"""Describes the modules, inputs and optimizer of a training script.
 
     observer = WorkloadObserver()
     observer.batch_loaded(19_267_840)
@@ -7,7 +7,7 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The description covers the first training step, or the first evaluation step if the script does not train.
+The description covers the first training step. If the script does not train, it covers the first evaluation step.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. No backward pass has completed before
@@ -27,8 +27,8 @@ from typing import Any
 from traces.model.layouts import Shape
 from traces.model.workload import InputTensor, WorkloadSignature, differ_in_batch_size_alone
 
-# A hook with the arguments: a module, its inputs' shapes and dtypes, the autocast dtype or "off", and whether gradients are
-# enabled. The hook returns a function, and the function is called when the module's `forward` returns.
+# This hook is called before a module's `forward`, and returns a function to call after `forward`. Arguments: the module, the
+# shapes and dtypes of the inputs, the autocast dtype or "off", and True if gradients are enabled.
 OnCall = Callable[[Any, Iterable[tuple[Shape, str]], str | None, bool], Callable[[], None]]
 
 
@@ -87,8 +87,6 @@ class WorkloadObserver:
         self._optimizer = class_name
 
     def step_ended(self, is_evaluation: bool) -> None:
-        """Store the modules, inputs and optimizer of the first training step in the attribute `signature`. Until a training
-        step ends, `signature` describes the first evaluation step."""
         if self.is_open and (self._modules or self._batch_bytes is not None):
             if self.signature is None or not is_evaluation:
                 self.signature = self._signature()
@@ -119,7 +117,7 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and its submodules, like `Module.modules`, which fails for a RemoteModule."""
+    """Return a module and all its submodules. Unlike `Module.modules`, `parts_of` accepts a RemoteModule."""
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()

@@ -1,4 +1,4 @@
-"""Finds out whether training steps wait for storage, preprocessing or pinning of data.
+"""Finds out whether training steps wait for storage, for preprocessing, or for pinning of memory.
 
     stalls = Stalls(gpu=pace(synthetic, 128), prepared=pace(cached, 128), fetched=pace(cold, 128), ...)
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
@@ -29,7 +29,7 @@ _MOST_OTHERS = 1000.0
 
 
 class Bottleneck(StrEnum):
-    """Names the stage of data loading that limits the training speed."""
+    """Names what limits the training speed."""
 
     GPU = "gpu"
     STORAGE = "storage"
@@ -39,7 +39,7 @@ class Bottleneck(StrEnum):
 
 @dataclass(frozen=True)
 class Pace:
-    """Contains the speed of a training run, measured after the first steps. Times are means per step."""
+    """Contains the speed of a training run, without the first steps. Times are means per step."""
 
     steps: int
     step_ns: int
@@ -49,7 +49,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Modelled:
-    """Contains the predicted speed of data loading on another machine."""
+    """Contains the predicted speed of data loading."""
 
     workers: int
     cores: int
@@ -59,7 +59,7 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Stalls:
-    """Contains the data stalls of one script. Each share is a fraction of the step time."""
+    """Describes how long a script's training steps wait for data."""
 
     gpu: Pace
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
@@ -97,7 +97,7 @@ def _share(step_ns: int, without_ns: int) -> float:
 
 
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
-    """Return the number of the first measured step. From this step on, each DataLoader worker delivers equally many batches."""
+    """Return the number of the first step to measure. The workers load equally many of the measured batches."""
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:
@@ -110,7 +110,8 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the training speed without the first steps, which use prefetched batches. Raises TraceError for too few steps."""
+    """Return the training speed. The first steps are skipped, because they use prefetched batches. Raises TraceError for too
+    few steps."""
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")
@@ -144,8 +145,8 @@ def stalls_of(
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
     late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
-    # A DataLoader returns batches in order, so one slow batch delays all later batches. A mean time would hide slow batches, so
-    # the model of the DataLoader uses the measured time of each batch.
+    # A DataLoader returns batches in order, so one slow batch delays all later batches. A mean would hide slow batches, so the
+    # simulation uses the measured time of each batch.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
     fetches = _in_rounds([one for one in loadings if one.batches], workers)
     at_pace = Loading.sum(fetches[first:last] or fetches)
@@ -249,7 +250,7 @@ def _beside_others(run: Callable[[float], LoaderRun], taken: float) -> LoaderRun
 
 
 def _in_rounds(fetches: list[Loading], workers: int) -> list[Loading]:
-    """Sort batches in the order in which a DataLoader returns them: one batch from each worker in turn."""
+    """Sort batches in the DataLoader's order: one batch from each worker in turn."""
     by_worker: dict[int, list[Loading]] = {}
     for one in fetches:
         by_worker.setdefault(one.process, []).append(one)

@@ -31,7 +31,7 @@ class BatchCost:
 
 @dataclass(frozen=True)
 class LoaderRun:
-    """Contains the predicted step time and waiting time in nanoseconds."""
+    """Contains the predicted step time, and the time spent waiting for data."""
 
     step_ns: int
     wait_ns: int
@@ -91,8 +91,8 @@ class _Simulation:
         self._step_ns, self._hosts_ns, self._ahead, self._others = step_ns, hosts_ns, prefetch * workers, others
         self.now_ns = self.others_ns = 0.0  # `others_ns`: time computed by other programs
 
-        # A clock of the CPU time that a running process receives. All processes need only one clock, because they share the CPU
-        # cores equally.
+        # The CPU time that each running process has received so far. One clock is enough, because all processes share the cores
+        # equally.
         self._work_ns = 0.0
         self._computing: list[tuple[float, int]] = []  # (work clock at the end of the part, worker)
         self._timed: list[tuple[float, int]] = []  # (time, worker) for the end of a read or of the GPU's part of a step
@@ -130,7 +130,7 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """Start to load the worker's next batch. As in torch.utils.data, at most `_ahead` batches are loaded in advance."""
+        """Start a worker's next batch, unless enough batches are prefetched."""
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:
             self._busy[worker] = True

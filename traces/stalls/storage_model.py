@@ -30,15 +30,15 @@ class CachePolicy(StrEnum):
 
 @dataclass
 class Disk:
-    """Models one disk that all processes share. Reading a file takes `latency_ns` for each seek, plus the size of the file
-    divided by `bytes_per_s`."""
+    """Models one disk that all processes share. A read takes `latency_ns` per seek, plus the number of bytes divided by
+    `bytes_per_s`."""
 
     bytes_per_s: float
     latency_ns: int = 0
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Return the time at which a read is complete.
+        """Simulate a read, and return its end time.
 
         Args:
             seeks: 0 for a read that continues the previous one
@@ -49,7 +49,11 @@ class Disk:
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Return the hit rate of a warm file cache that can store the fraction `cached_share` of the data."""
+    """Return the hit rate of a warm file cache.
+
+    Args:
+        cached_share: the fraction of the data that fits into the cache
+    """
     # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")
@@ -60,7 +64,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Models a file cache. Each file is in the cache either during the whole run or never."""
+    """Models a file cache. A file is either always cached or never cached."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

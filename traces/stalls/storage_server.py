@@ -4,7 +4,7 @@
         run_child(...)                          # files in the child ask through `StorageClient(folder / "storage")`
     Loading.sum(server.loadings).cpu_ns             # the cost of loading, over all processes
 
-Each message is one line of JSON. The server answers with the time (CLOCK_MONOTONIC) at which the simulated read is complete.
+Each message is one line of JSON. The server answers a read request with the end time of the simulated read (CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Answers read requests on a Unix socket while its `with` block runs.
+    """Answers read requests on a Unix socket inside a `with` block.
 
     If `drop_cached` is True, files are dropped from the page cache, so that every read goes to the real disk.
     """
@@ -136,7 +136,7 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait until the simulated disk has read a file. Return the wait in nanoseconds, or None for a cached file."""
+        """Wait until the simulated disk has read a file. Return the waiting time in nanoseconds, or None for a cached file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()
@@ -152,7 +152,7 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Remove a file from the operating system's page cache if the storage server's option `drop_cached` is set."""
+        """Drop a file from the page cache if the server's option `drop_cached` is set."""
         with self._lock:
             self._connected()
         if self._drops and not self._cache.holds(file):
@@ -195,9 +195,9 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Drop a file from the page cache of Linux, and return True if its first page is gone.
+    """Drop a file from Linux's page cache. Return True if the file's first page is gone.
 
-    Return None on systems without preadv2 and its flag RWF_NOWAIT.
+    Return None if the operating system cannot tell.
     """
     if not hasattr(os, "posix_fadvise"):
         return None

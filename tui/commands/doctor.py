@@ -206,7 +206,7 @@ def _locked_memory() -> Iterator[Diagnosis]:
 
 
 def _may_lock_anything() -> bool:
-    """Return True if this process has CAP_IPC_LOCK, the Linux privilege to lock any amount of memory."""
+    """Return True if this process may lock any amount of memory (CAP_IPC_LOCK)."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(effective >> _CAP_IPC_LOCK & 1)

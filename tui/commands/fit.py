@@ -3,8 +3,8 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The script runs twice with different batch sizes, to find out how the memory requests grow with the batch size. For each GPU, an
-emulation of PyTorch's memory allocator repeats the script's memory requests, to find out whether the requests succeed.
+The script runs with two batch sizes, to find out how its memory requests grow with the batch size. An emulation of PyTorch's
+memory allocator then repeats the script's memory requests for each GPU.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _FitRun:
 
     @property
     def batch(self) -> int | None:
-        """Return the batch size, which is the first dimension of the model's first input, or None if unknown."""
+        """Return the batch size: the first dimension of the model's first input."""
         inputs = self.workload.inputs
         return inputs[0].shape[0] if inputs and inputs[0].shape else None
 

@@ -1,4 +1,4 @@
-"""Finds the measured or estimated step time of a script on each GPU, for the command `trace fit`.
+"""Finds the measured or estimated step time of a script on each GPU.
 
     known = KnownTimes(need.workload, 32, ran)      # `ran`: the timeline of the run on the first card
     known.step(card)                # StepTime(41_449_905, "v100/resnet18", is_estimate=False), or None
@@ -110,7 +110,7 @@ class KnownTimes:
 
     @cached_property
     def _measured_over_estimated(self) -> list[tuple[str, float]]:
-        """For each measured model in the library, return the model's name and the ratio of measured to estimated step time."""
+        """Return the name and the ratio of measured to estimated step time for each model in the library."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 

@@ -90,8 +90,7 @@ class CellMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """Contains the measured step times of one network on one GPU. All lists of measurements are in the order of the list
-    `batches`."""
+    """Contains the measured step times of one network on one GPU. All lists of measurements are in the order of `batches`."""
 
     name: str
     board: Board
@@ -124,7 +123,7 @@ class AddFacts:
 
 @dataclass(frozen=True, slots=True)
 class CheckFacts:
-    """Lists the problems that were found in each file, and counts the errors."""
+    """Lists the problems in each file, and counts the errors."""
 
     files: dict[str, list[Fault]]
     errors: int
@@ -254,7 +253,6 @@ def add(path: Path, name: str, json: bool) -> int:
 
 
 def check(paths: list[Path], json: bool) -> int:
-    """Return the exit code: 0 if the library accepts all files, 1 if it rejects a file, 2 if a file cannot be read."""
     faults_by_path: dict[str, list[Fault]] = {}
     failed = False
     for path in paths:

@@ -37,7 +37,7 @@ class PredictionFacts(PredictedFigures):
 
 @dataclass(frozen=True, kw_only=True)
 class SweepFacts:
-    """Contains one prediction for each combination of the values in the option `--sweep`."""
+    """Contains one prediction for each combination of `--sweep` values."""
 
     estimated: bool = True  # always true
     sweep: str

@@ -7,7 +7,7 @@
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
 Each training process writes its own file, and `trace record` merges all files at the end. If `trace record` is killed, `trace
-info train.msgpack.<pid>.part` can still read the file of one process.
+info` can still read a file such as train.msgpack.<pid>.part.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
-The output file is updated after each run of the script, so a killed command loses only the run in progress.
+The output file is updated after each run, so a killed command loses at most one run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOST_RUNS = 10_000
 
 @dataclass(frozen=True)
 class Sweep:
-    """Contains the batch sizes to record, and the name of the script's option for the batch size."""
+    """Contains the batch sizes to record, and the script's option, such as "--batch-size"."""
 
     text: str  # the sweep as typed by the user
     before: str  # "--batch-size=" if the value is in the same word, otherwise "--batch-size "

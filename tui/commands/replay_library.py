@@ -1,4 +1,4 @@
-"""Builds a trace for `trace replay` from the step times that the library contains for a model.
+"""Builds a trace for `trace replay` from step times in the library.
 
     choice = choice_of("", gpu="v100", estimate=False)          # by the script's workload
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
@@ -50,7 +50,7 @@ class ReplaySource:
     is_estimate: bool = False
 
     def file_in(self, folder: Path) -> Path:
-        """Return the path of a trace file with the replay's times."""
+        """Return the path of a trace file with the times to replay."""
         if self.path is not None:
             return self.path
         path = saved_in(folder, self.name)
@@ -79,7 +79,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Return True if a word is the name of a GPU. A trace file or a library name such as "v100/resnet50" takes precedence."""
+    """Return True if a word names a GPU. Return False for trace files and for library names such as "v100/resnet50"."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False
@@ -108,7 +108,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks(gpu: str) -> bool:
-    """Return True if the library contains no measurements on a known GPU. Return False for an unknown name."""
+    """Return True for a known GPU without measurements in the library. Return False for an unknown name."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:
@@ -121,7 +121,7 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str, gpus: int = 1) -> Trace:
-    """Return a trace without steps that describes a GPU. Replays use the trace if no measurements on the GPU are published."""
+    """Return an empty trace that describes a GPU, for replays with estimated times."""
     # see Note [A card that the library lacks]
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))

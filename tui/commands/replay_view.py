@@ -1,7 +1,7 @@
 """Runs `trace replay --view`, which shows the timeline app during a replay.
 
-The timeline app shows the script's output, and prints all output to the terminal when the app is closed. The script's stdin is
-empty, because the app reads the keyboard.
+The app shows the script's output. After the app has closed, the terminal shows all of the output. The script's stdin is empty,
+because the app reads the keyboard.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
 
-The charts do not use matplotlib, because a matplotlib chart cannot follow the colour scheme of the HTML page.
+A matplotlib chart cannot follow the colour scheme of the HTML page.
 """
 
 from __future__ import annotations

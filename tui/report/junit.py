@@ -1,4 +1,4 @@
-"""Formats a comparison as JUnit XML, with one test for the whole comparison (pass or fail) and one test for each budget.
+"""Formats a comparison as JUnit XML, with one test for the comparison and one test for each budget.
 
     write_text(path, comparison_junit(comparison, "v100.msgpack", "replay.msgpack", gate=result))
 """

@@ -209,7 +209,7 @@ def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
 
 
 def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
-    """Reduce the number of points. The highest point of each group of neighbouring points is kept, so peaks stay visible."""
+    """Reduce the number of points, and keep the peaks."""
     if len(x) <= points:
         return x, y
     bounds = np.linspace(0, len(x), points + 1).astype(np.int64)
@@ -308,8 +308,8 @@ def _text(text: str) -> str:
     return escape(printable(text, colour=False).encode("utf-8", "replace").decode("utf-8"))
 
 
-# Colour-blind readers can distinguish blue and orange. The colours for the reasons of GPU idle time come from the Okabe-Ito
-# palette, which suits colour-blind people.
+# Colour-blind readers can distinguish blue and orange. The colours for GPU idle time come from the Okabe-Ito palette for
+# colour-blind people.
 _STYLE = (
     """
 :root{color-scheme:light dark;--bg:#fff;--fg:#1b1f24;--dim:#5b6570;--line:#d8dee4;--card:#f4f6f8;--a:#0b6bcb;--b:#d9730d;

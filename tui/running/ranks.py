@@ -32,8 +32,7 @@ def require_ranks(count: int, available: int | None) -> None:
 
 
 def require_torchrun(words: list[str]) -> None:
-    """Raise TraceError if the option `--nproc-per-node` of `torchrun` exceeds 128, PyTorch's maximum number of GPUs per
-    machine."""
+    """Raise TraceError if torchrun's option `--nproc-per-node` exceeds PyTorch's maximum of 128."""
     found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
     if found is not None and int(found[1]) > MOST_DEVICES:
         raise TraceError(

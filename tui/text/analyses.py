@@ -187,8 +187,8 @@ def _indented(path: str) -> str:
 def idle_rows(idle: dict[str, IdleTime], *, together: bool) -> list[list[str]]:
     """Return one table row for each reason why a GPU is idle, with the idle time per step.
 
-    If the argument `together` is True, the table has one column with mean values. Otherwise, the table has a column for each
-    device.
+    Args:
+        together: if True, the table has one column with mean values; if False, one column for each device
     """
     columns = [idle] if together else [{device: of} for device, of in idle.items()]
     times = [idle_per_step(of) for of in columns]

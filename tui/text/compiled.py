@@ -60,7 +60,7 @@ def compilation_difference(comparison: Comparison) -> str:
 
 
 def compiling_sentences(comparison: Comparison) -> list[str]:
-    """Name the compared steps that contain compilations, if these explain at least half of the difference in the step time."""
+    """Describe the compilation time, if it explains at least half of the difference in step time."""
     both, before_ns, after_ns = comparison.compiled, comparison.steps.recorded_ns, comparison.steps.replayed_ns
     if both is None or before_ns is None or after_ns is None:
         return []

@@ -140,7 +140,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def reason_texts(reasons: Sequence[Reason]) -> list[str]:
-    """Describe each reason for a slower or faster step in words, with shortened kernel names."""
+    """Describe in words why steps are slower or faster."""
     names = list(dict.fromkeys(name for reason in reasons for name in reason.names))
     shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
     texts = []

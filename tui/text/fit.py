@@ -42,8 +42,7 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. If the maximum batch size was measured on this GPU model, the measurement
-    takes precedence over the simulation.
+    """Describes whether a script fits on one GPU. A measured maximum batch size takes precedence over the simulation.
     """
 
     card: Card
@@ -70,7 +69,7 @@ class CardFit:
 
     @property
     def fits_in_simulation(self) -> bool:
-        """Return True if the simulated allocator can serve all memory requests of the unchanged script on the GPU."""
+        """Return True if all of the script's memory requests succeed in the simulation."""
         return self.fits and self.outcome.fits
 
     @property
@@ -110,7 +109,7 @@ class CardFit:
 
 @dataclass(frozen=True)
 class OutOfMemoryFacts:
-    """Describes the first memory request of the script that fails because the GPU's memory is too small."""
+    """Describes the script's first memory request that does not fit into GPU memory."""
 
     step: int  # 1-based number of the step
     asked_bytes: int
@@ -118,7 +117,7 @@ class OutOfMemoryFacts:
 
 @dataclass(frozen=True)
 class LimitFacts:
-    """Contains the largest batch size at which the script's model ran on a real GPU."""
+    """Contains the largest batch size that ran on a real GPU."""
 
     entry: str  # the library entry with the measurement
     largest_batch: int | None
@@ -131,7 +130,7 @@ class LimitFacts:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Describes whether a script fits on one GPU. The source is a measurement or a simulated allocator."""
+    """Describes whether a script fits on one GPU. The answer comes from a measurement or from a simulated memory allocator."""
 
     gpu: str
     memory_bytes: int

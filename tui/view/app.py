@@ -222,8 +222,7 @@ class ViewApp(App[int]):
         stage: Stage
 
     def _go_through_stages(self) -> None:
-        """Load the traces in a background thread. The thread never waits long for the user interface, because Python exits only
-        after the thread has ended."""
+        """Load the traces in a background thread. The thread never waits long, so that Python can exit quickly."""
         try:
             for stage in self._stages:
                 if self._shut:

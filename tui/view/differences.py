@@ -52,7 +52,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return the indices of the step pairs to compare. For traces without steps, return [0]."""
+    """Return indices into `scene.step_pairs`: the steps to compare. For traces without steps, return [0]."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

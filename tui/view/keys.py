@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """Describes one key of the timeline app, and names the method to call when the key is pressed."""
+    """Describes one key of the timeline app and the key's method."""
 
     keys: str
     shown: str

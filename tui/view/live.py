@@ -53,8 +53,7 @@ class Live:
                 return
             ended = self.returncode is not None
             began_s = time.monotonic()
-            # The app shows the timeline file of the script's process. If only child processes of the script have written
-            # timeline files, the app shows the largest of their files.
+            # Show the timeline of the script's process. If it has none, show the largest timeline of its child processes.
             if follower is None and (file := timeline_of(self._folder, self.pid)) is not None:
                 follower = Follower(file)
             if follower is not None and (follower.more() or ended):

@@ -24,7 +24,7 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
-    """Start to read the first trace in a thread. Return an iterator over the progress of loading all traces.
+    """Start to load the traces, and return an iterator over the progress.
 
     Args:
         is_lazy: columns are decoded when they are first read

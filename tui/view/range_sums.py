@@ -1,4 +1,4 @@
-"""Computes the GPU busy time, the time of each kernel and other sums in a time range of a trace.
+"""Computes sums over a time range of a trace, such as the GPU busy time.
 
     sums = range_sums(scene, axis, begin_ns, end_ns)[0]
     sums.length_ns, sums.busy_ns       # length of the trace's part of the range, and busy time summed over devices

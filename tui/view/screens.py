@@ -1,4 +1,4 @@
-"""Defines the dialogs that open over the timeline: details of an event, help, search, go to step, and export."""
+"""Defines the dialogs of the timeline app, such as search and help."""
 
 from __future__ import annotations
 

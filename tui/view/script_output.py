@@ -52,8 +52,7 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the script's output. The file descriptors `stdout` and `stderr` are None if the user has redirected the
-    stream."""
+    """Collects the script's output. The attribute `stdout` or `stderr` is None if the user has redirected the stream."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
@@ -124,6 +123,6 @@ class ScriptOutput:
 
 
 def no_input() -> int | None:
-    """If stdin is a terminal, return a file descriptor of /dev/null, because the timeline app reads the keyboard. If stdin is a
-    file or a pipe, return None. The caller must close the descriptor."""
+    """Open /dev/null as the script's stdin, because the timeline app reads the keyboard. Return None if stdin is not a
+    terminal. The caller must close the file descriptor."""
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

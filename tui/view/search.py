@@ -25,7 +25,7 @@ class Hit:
 
 
 def search(scene: Scene, text: str) -> list[Hit]:
-    """Return up to TABLE_ROWS event names that contain the text, ignoring case, with the most frequent name first."""
+    """Return up to TABLE_ROWS event names that contain the text, most frequent first. The search ignores case."""
     wanted = text.casefold().strip()
     if not wanted:
         return []

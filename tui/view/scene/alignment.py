@@ -53,7 +53,7 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Align two traces by matching kernels. Whenever two matching kernels are ANCHOR_NS apart, the traces are aligned again."""
+    """Align two traces by matching kernels. The traces are aligned again whenever they drift apart by ANCHOR_NS."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
@@ -107,7 +107,6 @@ def _drifting(both: list[tuple[int, int]], first_ns: int, second_ns: int) -> lis
 
 
 def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
-    """For each training step, return the table rows of the step's phases."""
     found: dict[int, dict[tuple[str, int], int]] = {}
     seen: Counter[tuple[int, str]] = Counter()
     for row, (step, name) in enumerate(zip(trace.phases.step.tolist(), trace.phases.name.tolist(), strict=True)):
@@ -118,7 +117,7 @@ def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
 
 
 def extent_ns(trace: Trace) -> tuple[int, int]:
-    """Return the start of the first event and the end of the last event that are shown, or (0, 0) for an empty trace."""
+    """Return the start and the end of the visible events. For an empty trace, return (0, 0)."""
     start_ns, end_ns = window_ns(trace)
     starts, ends = ([start_ns], [end_ns]) if end_ns > start_ns else ([], [])
     for table in (trace.batches, trace.collectives, trace.parts):

@@ -1,11 +1,11 @@
-"""Defines the time axis of the timeline, and computes which time of a trace each screen column shows.
+"""Defines the time axis of the timeline, and maps screen columns to times in a trace.
 
     axis = Axis.of([SlotTimes([0, 100], [100, 220]), SlotTimes([500, 590], [590, 720])])  # two slots: (starts, ends) of each
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
 The time axis is divided into sections called *slots*, for example one slot for each training step. If a training step is
-shorter in one trace than in the other, a gap fills the rest of the section.
+shorter in one of two traces, a gap follows the shorter step.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """Stores the start time and the end time of the part of a trace that each section of the time axis shows."""
+    """Stores which part of a trace each section of the time axis shows."""
 
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))
         self.at_ns: Column = np.zeros(len(self.start_ns), dtype=np.int64)  # position of `start_ns` on the axis
 
-        # Group adjacent slots into runs. Two slots are adjacent if one slot begins at the time at which the other slot ends.
+        # Group adjacent slots into runs. Adjacent slots have no time between them.
         starts = np.ones(len(self.start_ns), dtype=bool)
         starts[1:] = self.start_ns[1:] != self.end_ns[:-1]
         self._run = np.cumsum(starts) - 1
@@ -45,7 +45,7 @@ class SlotTimes:
     def times(self, at_ns: Any) -> Column:
         """Convert positions on the time axis to times in the trace.
 
-        Inside a gap of the time axis, all positions are converted to the time at which the gap begins.
+        Positions inside a gap become the time at which the gap begins.
         """
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
@@ -101,7 +101,7 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Convert a time in the trace to a position on the time axis, or return None if the time is not shown.
+        """Convert a time in the trace to a position on the time axis. Return None for hidden times.
 
         Args:
             near_ns: chooses between several positions

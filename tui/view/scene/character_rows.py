@@ -1,9 +1,9 @@
-"""Draws each row of the timeline as characters with colour codes that do not depend on the terminal.
+"""Draws each row of the timeline as characters with colour codes.
 
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-In each screen column, the height of a bar shows which fraction of the column's time is busy.
+The height of a bar shows the busy fraction of a screen column's time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Lists colour codes for characters that do not represent GPU work, such as "+" for longer kernels in the second trace."""
+    """Lists the colour codes of signs, such as "+" for longer kernels in the second trace."""
 
     BLANK = 24
     MORE = 25  # the replay is busier
@@ -74,7 +74,7 @@ class CharacterRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """Stores for each screen column how many nanoseconds each kind of GPU work takes."""
+    """Stores the busy nanoseconds of each screen column."""
 
     by_category: dict[int, Column]
     total_ns: Column
@@ -290,7 +290,7 @@ def blank(columns: int) -> CharacterRow:
 
 
 def plain(text: str) -> str:
-    """Replace characters that are wider than one column, because they would shift the rest of the line."""
+    """Replace characters that are wider than one terminal column."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(c if _is_one_column(c) else "·" for c in text)

@@ -15,8 +15,8 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Stores the events in one row of the timeline. If an event begins before the previous events have ended, the event's start
-    is moved to their end."""
+    """Stores the events in one row of the timeline. If events overlap, the later event's start is moved to the earlier event's
+    end."""
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
         start = np.asarray(start_ns, dtype=np.int64)
@@ -42,7 +42,7 @@ class Lane:
         return len(self.start_ns)
 
     def covered(self, from_ns: Any, to_ns: Any) -> dict[int, Column]:
-        """For each category of work, return how many nanoseconds of each time window [from, to) are busy."""
+        """Return the busy nanoseconds in each time window [from, to), by category of work."""
         begin, end = np.asarray(from_ns, dtype=np.int64), np.asarray(to_ns, dtype=np.int64)
         if len(begin) > 1 and np.array_equal(begin[1:], end[:-1]):  # adjacent windows share edges: look each up once
             edges = np.append(begin, end[-1:])
@@ -55,7 +55,7 @@ class Lane:
         return np.asarray(end - begin)
 
     def rows_at(self, time_ns: Any) -> Column:
-        """For each given time, return the index of the event that is in progress, or NONE."""
+        """Return the index of the event that runs at each time. If no event runs, the index is NONE."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
@@ -78,13 +78,10 @@ class Lane:
 
 
 class Curve:
-    """Represents a step function of time, such as allocated memory.
-
-    If the attribute `has_total` is False, memory that was allocated before the recording is not included.
-    """
+    """Represents a step function of time, such as allocated memory."""
 
     def __init__(self, time_ns: Any, value: Any, has_total: bool = True) -> None:
-        self.has_total = has_total
+        self.has_total = has_total  # False: memory from before the recording is missing
         self.time_ns: Column = np.asarray(time_ns, dtype=np.int64)
         self.value: Column = np.asarray(value, dtype=np.int64)
         if (self.time_ns[1:] < self.time_ns[:-1]).any():

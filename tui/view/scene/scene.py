@@ -72,7 +72,7 @@ class SceneRow:
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
-        """Return all collapsible groups of rows that contain this row, smallest group first."""
+        """Return the collapsible groups that contain this row, smallest group first."""
         rank = Fold("rank", self.key.rank)
         ranks = () if self.similar is None or self.key.position == SIMILAR else (Fold("ranks", self.similar),)
         if self.kind is TrackKind.HOST and self.key.detail:
@@ -185,13 +185,13 @@ class Scene:
         return min((of.total_memory_bytes for of in devices if of.total_memory_bytes > 0), default=None)
 
     def top_bytes(self, row: int) -> int:
-        """Return the number of bytes at the upper edge of a memory row: the GPU's memory limit or the peak."""
+        """Return the upper end of a memory chart: the GPU's memory limit or the memory peak."""
         peak = max(track.lane.peak for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve))
         limit = self.limit_bytes(row)
         return limit if limit is not None and limit / 2 <= peak <= limit else peak
 
     def unrecorded_bytes(self, row: int) -> int:
-        """Estimate how many bytes are missing from the first trace, because they were allocated before its recording began."""
+        """Estimate how many bytes were allocated before the first trace began."""
         curves = [track.lane for track in self.rows[row].tracks if track is not None and isinstance(track.lane, Curve)]
         pairs = [pair for pair in self.step_pairs if NONE not in pair]
         if not pairs or all(curve.has_total for curve in curves):

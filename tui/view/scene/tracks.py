@@ -25,7 +25,7 @@ from tui.view.scene.lanes import Curve, Lane
 
 
 class TrackKind(IntEnum):
-    """Lists the kinds of timeline rows. The timeline shows the kind with the lowest number first."""
+    """Lists the kinds of timeline rows, from the top of the timeline to the bottom."""
 
     PHASES = 0
     GPU = 1
@@ -145,7 +145,7 @@ def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
 
 
 def ranges_text(numbers: Sequence[int]) -> str:
-    """Format sorted numbers as text, with ranges of consecutive numbers, such as "0, 2-255"."""
+    """Format sorted numbers as ranges, such as "0, 2-255"."""
     gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
     runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
     return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
@@ -245,7 +245,7 @@ def host_tracks(trace: Trace) -> Tracks:
 
 
 def stack_depth(trace: Trace) -> Column:
-    """Return the call depth of each host event. For ProfilerStep events, which mark whole steps, return NONE."""
+    """Return the call depth of each host event. ProfilerStep events, which mark whole steps, have the depth NONE."""
     host = trace.host
     is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))
     depth = np.zeros(len(host), dtype=np.int16)

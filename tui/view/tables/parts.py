@@ -39,7 +39,7 @@ class TabTable(NamedTuple):
 
 
 def csv_text(table: TabTable) -> str:
-    """Return the table as CSV text. The heading of each column contains its unit."""
+    """Return the table as CSV text. Column headings contain units."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     heads, last = [], ""

@@ -1,4 +1,4 @@
-"""Makes the tables of the timeline app that list differences, kernels, ops, phases, steps, and collectives.
+"""Makes the tables of the timeline app, such as the tables of kernels and steps.
 
     table = table_of(scene, "kernels")
     table.columns[1], table.rows[0].values     # Head("change", Unit.CHANGE), ("volta_sgemm_nn", 1200, ...): values, not texts

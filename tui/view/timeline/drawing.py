@@ -1,4 +1,4 @@
-"""Draws the visible lines of the timeline. Lines that have not changed come from a cache.
+"""Draws the visible lines of the timeline. Unchanged lines come from a cache.
 
     for line, cells in Drawing().frame(window): ...
 """

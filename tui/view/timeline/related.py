@@ -64,7 +64,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
     others = np.flatnonzero(same & (is_backward if not is_backward[row] else ~is_backward))
     ranks = host_ranks(trace)
     others = others[ranks[others] == ranks[row]]
-    # Several ops may have the same sequence number, because numbers may repeat in every step. The op closest in time is used.
+    # Sequence numbers may repeat in every step. The op closest in time is used.
     ahead = host.start_ns[others] - host.start_ns[row] if not is_backward[row] else host.start_ns[row] - host.start_ns[others]
     others, ahead = others[ahead > 0], ahead[ahead > 0]
     if not len(others):
@@ -74,7 +74,8 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Return the enclosing nn.Modules of a host event, outermost first, and its Python stack, innermost frame first."""
+    """Return the enclosing nn.Modules and the Python stack of a host event. The lists begin with the outermost module and the
+    innermost frame."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in host.outward(number):

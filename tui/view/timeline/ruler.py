@@ -1,4 +1,4 @@
-"""Draws the ruler above the timeline. The first line shows where steps start, and the second line shows times.
+"""Draws the ruler above the timeline: one line of step numbers, and one line of times.
 
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"

@@ -24,7 +24,7 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """Identifies an event by the index of its timeline row, and by the event's index within the row."""
+    """Identifies an event by its timeline row, and by its index in the row."""
 
     side: int
     row: int

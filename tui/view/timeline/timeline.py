@@ -1,4 +1,4 @@
-"""Defines the widget of the library textual that shows the ruler and the rows of the timeline."""
+"""Defines the textual widget that shows the ruler and the rows of the timeline."""
 
 from __future__ import annotations
 
@@ -125,8 +125,7 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Adapt the timeline to the widget's size. Each line calls `_fit` before it is drawn, because textual may send the
-        event `Resize` late."""
+        """Adapt the timeline to the widget's size, because textual may send its event `Resize` late."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
             self._drawn = None

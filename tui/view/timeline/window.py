@@ -52,7 +52,7 @@ class Window:
 
     @property
     def edges_ns(self) -> Column:
-        """Return the positions on the time axis where the screen columns begin and end: n + 1 positions for n columns."""
+        """Return the n + 1 edges of the n screen columns, as positions on the time axis."""
         of = self.start_ns, self.ns_per_column, self.columns
         if self._edges is None or self._edges[0] != of:  # every line of a frame uses the same edges
             edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
@@ -74,7 +74,7 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Return the index of the trace whose line contains the cursor. A line with differences counts as a line of the last
+        """Return the index of the trace whose line contains the cursor. Lines that show differences belong to the last
         trace."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
