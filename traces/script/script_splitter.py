@@ -1,4 +1,4 @@
-"""Divides a running script into steps and phases, and reports them to the recorder or the replayer.
+"""Detects the steps and phases of a running script, and reports them to the recorder or the replayer.
 
     splitter = ScriptSplitter(listener, optimizers)
     splitter.enter(thread, "loader", now_ns)             # listener.segment_begins(thread, "loader", now_ns)

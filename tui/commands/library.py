@@ -81,7 +81,7 @@ class Board:
 
 @dataclass(frozen=True, slots=True)
 class CellMemory:
-    """Contains the GPU memory that training a network needs at each batch size. All three lists have the same length."""
+    """Contains the GPU memory needed to train a network at each batch size. All three lists have the same length."""
 
     batches: list[int]
     peak_bytes: list[int]

@@ -58,7 +58,7 @@ class ReplaySource:
         return path
 
     def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
-        """Return the trace to compare with the replay, and whether all times of the replay are estimates."""
+        """Return the trace to compare with the replay, and True if all times are estimates."""
         is_estimate = (self.gpu is not None or self.is_estimate) and not was_measured(replayed)
         recorded = self.recorded if self.gpu is None else driven_by(replayed, self.gpu, self.recorded)
         return recorded, is_estimate

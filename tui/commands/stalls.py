@@ -54,8 +54,7 @@ class StallsFacts(Stalls):
 
 
 def disk_of(text: str) -> Disk:
-    """Parse the name of a disk type, such as "ssd", or the speed of a disk, such as "530MB/s". Raise TraceError for other
-    text."""
+    """Parse a disk type such as "ssd", or a disk speed such as "530MB/s". Raise TraceError for other text."""
     if text in DISKS:
         return Disk(*DISKS[text])
     match = _RATE.fullmatch(text.strip())

@@ -21,7 +21,7 @@ _WAITS_FOR = {"data": "data", "host": "the host", "other ranks": "communication 
 
 
 def bottleneck_text(summary: Summary) -> str:
-    """Describe what the GPU waits for, and how much shorter a step could be."""
+    """Describe what the GPU waits for, and how much time could be saved."""
     pace, of = summary.pace, summary.bottleneck
     if pace is None or of is None:
         return ""
@@ -83,7 +83,7 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
 
 
 def lag_sentence(pace: StepPace | None, which: str = "The GPU") -> str:
-    """Return a warning if the delay between the host and the GPU grows from step to step."""
+    """Return a warning if the GPU falls further behind the host in each step."""
     if pace is None or not pace.falls_behind_ns:
         return ""
     return f"{which} falls {time_text(pace.falls_behind_ns)} further behind the host in each step."

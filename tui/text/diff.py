@@ -110,7 +110,7 @@ def diff_text(
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return sentences that say whether the comparison passed or failed, each with a style such as "green" or "bold"."""
+    """Return sentences about the result of the comparison, with text styles such as "green"."""
     verdict = comparison.verdict
     if verdict.same is None:
         text = "NOT JUDGED: the traces do not show whether this is the same program."

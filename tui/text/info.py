@@ -227,7 +227,7 @@ def _provenance(summary: Summary, width: int) -> list[str]:
 
 
 def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Flatten a nested dictionary into a list of pairs, with labels such as "flags.tf32"."""
+    """Flatten a nested dictionary into pairs such as ("flags.tf32", True)."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():
         if isinstance(value, list) and any(isinstance(item, dict) for item in value):

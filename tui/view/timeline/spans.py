@@ -108,7 +108,7 @@ def position_of(window: Window, span: Span, near_ns: int | None = None) -> int |
 
 
 def step_of(scene: Scene, span: Span) -> int:
-    """Return the number of the step in which a host event started or GPU work was launched."""
+    """Return the index of the event's step. GPU work belongs to the step of its launch."""
     trace = scene.traces[span.side]
     return int(_steps_of(trace, span.table, np.array([span.number]))[0])
 
