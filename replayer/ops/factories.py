@@ -19,6 +19,7 @@ from replayer import state
 from replayer.ops.copies import Copies
 from replayer.tensor.allocation import Uniform, allocate, make
 from replayer.tensor.device_args import index_of
+from replayer.tensor.planning.cuda_dtypes import no_kernel, scalar_type
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.tensor.values.known_values import in_dtype, set_known_values
@@ -81,6 +82,8 @@ class Factories:
         self, op: TorchAny, row: int, col: int, offset: int = 0, dtype: torch.dtype | None = None, **options: TorchAny
     ) -> TorchAny:
         values = op(row, col, offset, device="cpu").to(dtype or torch.int64)
+        if values.numel() and values.dtype not in (torch.int64, torch.int32):
+            raise no_kernel(f"{op.__name__}_cuda", scalar_type(values.dtype))
         made = self.empty(values.shape, values.dtype, device=options.get("device"))
         set_known_values(made, values)
         return made

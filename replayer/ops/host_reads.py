@@ -30,6 +30,7 @@ from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
 MASKS = (torch.bool, torch.uint8)  # dtypes of masks that select elements
+_Reads = Callable[..., bool]
 
 
 class HostReads:
@@ -44,13 +45,20 @@ class HostReads:
         }
 
     def fill_handlers(self, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-        return {op: partial(self._fill, partial(run, op), at) for op, at in _FILL_VALUES.items()}
+        return {op: partial(self._fill, partial(run, op), at) for op, at in _FILL_VALUES.items()} | {
+            op: partial(self._wait_and_run, partial(run, op), reads) for op, reads in _READS.items()
+        }
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
             # PyTorch waits for the fill value, but recordings do not contain the value.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
+
+    def _wait_and_run(self, run: Callable[..., TorchAny], reads: _Reads, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+        if reads(*args):
+            wait_for_device(next(value.tensor_meta.index for value in args if is_virtual(value, self._tensor_class)))
+        return run(*args, **kwargs)
 
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
@@ -112,6 +120,26 @@ _FILL_VALUES = {
     aten.index_fill.int_Tensor: 3,
     aten.index_fill_.int_Tensor: 3,
 }
+
+
+def _finds_limits(data: torch.Tensor, _bins: int = 100, low: float = 0, high: float = 0) -> bool:
+    return low == high and data.numel() > 0
+
+
+def _has_virtual(*args: TorchAny) -> bool:
+    return any(hasattr(value, "allocation") for value in args)
+
+
+# Ops that read values from the device if the function returns True for their arguments: SummaryOps.cu, TensorFactories.cpp and
+# the counts of nonzero elements in TensorConversions.cpp
+_WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+_SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
+_TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)
+_READS: dict[torch._ops.OpOverload, _Reads] = {
+    aten.histc.default: _finds_limits,
+    **dict.fromkeys(_SPACES, _has_virtual),
+    **{getattr(op, kind): _has_virtual for op in _TO_SPARSE for kind in ("default", "sparse_dim") if hasattr(op, kind)},
+}
 _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
 
 
@@ -123,6 +151,8 @@ def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> 
     at = _FILL_VALUES.get(func)
     if at is not None:
         return hasattr(args[at], "allocation")
+    if func in _READS:
+        return _READS[func](*args)
     if func not in _INDEX_PUT or not any(hasattr(index, "allocation") and index.dtype in MASKS for index in args[1]):
         return False
     value = args[2]

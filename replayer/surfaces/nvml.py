@@ -9,6 +9,7 @@ Reading temperature, power or clocks raises NVML's error "Not Supported", becaus
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec
@@ -76,7 +77,7 @@ class _Utilization:
         return self._percent
 
 
-def stand_in(utilization: _Utilization) -> Any:
+def stand_in(utilization: _Utilization, cuda: Any) -> Any:
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
     module.__spec__ = ModuleSpec("pynvml", None)
 
@@ -85,9 +86,17 @@ def stand_in(utilization: _Utilization) -> Any:
         return SimpleNamespace(total=of.capacity_bytes, free=of.free_bytes, used=of.capacity_bytes - of.free_bytes)
 
     def rates(handle: Handle) -> SimpleNamespace:
-        of = gpu().devices[handle.index].memory
-        used = round(100 * (1 - of.usage.free_bytes / of.usage.capacity_bytes))
-        return SimpleNamespace(gpu=utilization.percent(), memory=used)
+        percent = utilization.percent()
+        return SimpleNamespace(gpu=percent, memory=percent)  # A kernel reads or writes memory for as long as it runs.
+
+    def processes(handle: Handle) -> list[SimpleNamespace]:
+        if not cuda.is_initialized():
+            return []
+        of = gpu().devices[handle.index].memory.usage
+        used = of.capacity_bytes - of.free_bytes
+        unsliced = 0xFFFFFFFF  # the GPU is not divided into instances
+        own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=used, gpuInstanceId=unsliced, computeInstanceId=unsliced)
+        return [own]
 
     def capability(handle: Handle) -> tuple[int, int]:
         of = gpu().devices[handle.index].properties
@@ -104,7 +113,7 @@ def stand_in(utilization: _Utilization) -> Any:
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": rates,
         "nvmlDeviceGetCudaComputeCapability": capability,
-        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [],
+        "nvmlDeviceGetComputeRunningProcesses": processes,
         "nvmlDeviceGetGraphicsRunningProcesses": lambda handle: [],
         "nvmlSystemGetDriverVersion": lambda: gpu().machine.driver or ASSUMED_DRIVER,
     }
@@ -128,7 +137,7 @@ def stand_in(utilization: _Utilization) -> Any:
 def install(torch_module: ModuleType) -> None:
     cuda: Any = torch_module.cuda
     sampled = _Utilization()
-    patch_item(sys.modules, "pynvml", stand_in(sampled))
+    patch_item(sys.modules, "pynvml", stand_in(sampled, cuda))
 
     def index_of(device: Any) -> int:
         return checked_index(cuda._utils._get_device_index(device, optional=True))

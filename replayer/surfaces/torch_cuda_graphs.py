@@ -17,7 +17,7 @@ from typing import Self
 
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
-from replayer.tensor.device_args import CudaError
+from replayer.tensor.device_args import SINCE_2_14, CudaError
 from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
@@ -115,13 +115,17 @@ class VirtualGraph:
         """Do nothing: there is no C++ template."""
 
     def instantiate(self) -> None:
-        """Do nothing: virtual graphs are not compiled."""
+        """Check that the graph was captured. Virtual graphs are not compiled."""
+        if self._graph is None:
+            raise RuntimeError("capture_end() must have been called before calling instantiate")
 
     @property
     def _has_graph_exec(self) -> bool:
         return self._graph is not None
 
     def replay(self) -> None:
+        if self._graph is None and SINCE_2_14:
+            self.instantiate()  # raises the error of torch 2.14
         if self._graph is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         gpu().launches.replay_graph(self._graph)

@@ -16,7 +16,7 @@ import torch
 
 from replayer.state import gpu
 from replayer.surfaces.patching import generic
-from replayer.tensor.generators import BaseGenerator, DefaultGenerators, Generator, check_generator
+from replayer.tensor.generators import BaseGenerator, DefaultGenerators, Generator, check_generator, refuse_in_capture
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
@@ -28,6 +28,7 @@ def _any_generator(device: TorchAny = "cpu") -> TorchAny:
     device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if device.type != "cuda":
         return BaseGenerator(device)
+    refuse_in_capture("Cannot construct a new CUDAGeneratorImpl")
     return Generator(device.index if device.index is not None else gpu().current.device())
 
 

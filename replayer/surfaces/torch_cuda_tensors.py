@@ -8,6 +8,8 @@ isinstance(valid, torch.cuda.FloatTensor)   # True
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from types import ModuleType
 
 import torch
@@ -28,7 +30,18 @@ class _TensorType(type):
         return instance.layout is cls.layout
 
 
+@cache
+def _warn_of_legacy_constructors() -> None:
+    warnings.warn(
+        "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as"
+        " torch.tensor(data, dtype=*, device='cuda') to create tensors.",
+        UserWarning,
+        stacklevel=3,
+    )
+
+
 def _make(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
+    _warn_of_legacy_constructors()
     if len(args) == 1 and not isinstance(args[0], int | torch.Size):
         return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
     size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
@@ -36,6 +49,7 @@ def _make(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
 
 
 def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
+    _warn_of_legacy_constructors()
     if len(args) > 1 and isinstance(args[0], torch.Tensor):
         return torch.sparse_coo_tensor(*args, dtype=cls.dtype, device="cuda")
     size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
@@ -48,13 +49,26 @@ def install(torch_module: ModuleType) -> None:
     )
 
 
+def _warn_of_device(method: str) -> None:
+    warnings.warn(
+        f"The argument 'device' of Tensor.{method}() is deprecated. Please do not pass this argument.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+
+
 def pin_memory(self: TorchAny, device: TorchAny = None) -> torch.Tensor:
+    if device is not None:
+        _warn_of_device("pin_memory")
+        _warn_of_device("is_pinned")  # PyTorch calls is_pinned with the same argument.
     if self.device.type != "cpu":
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
     return self if is_pinned(self) else pinned_copy(self.detach())
 
 
 def pinned(self: TorchAny, device: TorchAny = None) -> bool:
+    if device is not None:
+        _warn_of_device("is_pinned")
     return is_pinned(self)
 
 

@@ -87,12 +87,12 @@ class CudaError(Enum):
         text = f"CUDA error: {reason}\n"
         if name:
             text += f"Search for `{name}' in {_PAGE} for more information.\n"
-        if (self is CudaError.ASSERT or not _SAYS_LESS) and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
+        if (self is CudaError.ASSERT or not SINCE_2_14) and os.environ.get("CUDA_LAUNCH_BLOCKING") != "1":
             text += (
                 "CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might"
                 " be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
             )
-        if not _SAYS_LESS:
+        if not SINCE_2_14:
             text += "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
         error = torch.AcceleratorError(text)
         error.error_code = code  # type: ignore[attr-defined]  # a cudaError_t; C++ sets it on its own errors
@@ -106,7 +106,7 @@ def report_failed_assert(line: str) -> None:
 
 
 # PyTorch 2.14 shortened the messages of CUDA errors.
-_SAYS_LESS = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
+SINCE_2_14 = tuple(int(number) for number in torch.__version__.split(".")[:2]) >= (2, 14)
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 
 

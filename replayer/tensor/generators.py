@@ -84,7 +84,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return self
 
     def seed(self) -> int:
-        _refuse_in_capture("seed")
+        refuse_in_capture("Cannot call CUDAGeneratorImpl::seed")
         seed: int = super().seed()
         self.manual_seed(seed)
         return seed
@@ -93,13 +93,13 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return self.philox.seed
 
     def get_offset(self) -> int:
-        _refuse_in_capture("get_offset")
+        refuse_in_capture("Cannot call CUDAGeneratorImpl::get_offset")
         return self.philox.offset
 
     def set_offset(self, offset: int) -> None:
         if offset % _PER_CALL:
             raise RuntimeError("offset must be a multiple of 4")
-        _refuse_in_capture("set_offset")
+        refuse_in_capture("Cannot call CUDAGeneratorImpl::set_offset")
         self.philox.offset = offset
 
     def get_state(self) -> torch.Tensor:
@@ -115,6 +115,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         self.philox.seed, self.philox.offset = _STATE.unpack(raw) if len(raw) == _STATE.size else (*_SEED.unpack(raw), 0)
 
     def clone_state(self) -> Generator:
+        refuse_in_capture("Cannot call CUDAGeneratorImpl::clone_impl")
         return Generator(self._index, PhiloxState(self.philox.seed, self.philox.offset))
 
     def graphsafe_get_state(self) -> Generator:
@@ -138,11 +139,11 @@ def _is_capturing() -> bool:
     return STATE.capturing and gpu().launches.is_capturing(gpu().current.stream(gpu().current.device()))
 
 
-def _refuse_in_capture(method: str) -> None:
+def refuse_in_capture(attempt: str) -> None:
     if _is_capturing():
         raise RuntimeError(
-            f"Cannot call CUDAGeneratorImpl::{method} during CUDA graph capture. If you need this call to be captured, please"
-            " file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+            f"{attempt} during CUDA graph capture. If you need this call to be captured, please file an issue. Current"
+            " cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
         )
 
 

@@ -29,7 +29,7 @@ import torch
 from torch.overrides import has_torch_function_unary
 
 from replayer.errors import NotEmulated
-from replayer.state import STATE
+from replayer.state import STATE, gpu
 from replayer.tensor.allocation import Allocation, assign_data, attributes_of, make, make_as, make_view, set_attributes
 from replayer.tensor.device_args import backend_arguments, device_of_cuda
 from replayer.tensor.storage import VirtualStorage
@@ -275,6 +275,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return object.__format__(self, format_spec)
 
     def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
+        if STATE.capturing and self.numel():
+            # PyTorch formats a CUDA tensor without copying all of it, so a capture fails as it does for `item`.
+            gpu().streams.synchronize(gpu().current.stream(self.tensor_meta.index))
         with torch.no_grad():
             host = self.detach().cpu()
         text = torch._tensor_str._tensor_str(host, len("tensor(")) if tensor_contents is None else tensor_contents

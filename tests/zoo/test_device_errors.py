@@ -198,11 +198,14 @@ host = torch.ones(3)
 torch.cuda.set_sync_debug_mode("error")
 for call in (lambda: M[0, 0].item(), lambda: M.cpu(), host.cuda, lambda: M.nonzero(), torch.cuda.current_stream().synchronize):
     print(said(call))
+for call in (lambda: torch.histc(M), lambda: torch.linspace(M[0, 0], 1.0, 3), M.to_sparse, M.to_sparse_csr):
+    print(said(call))
 index = torch.zeros_like(M[0]).long()
+print(said(lambda: torch.histc(M, 4, 0, 1)), said(lambda: torch.linspace(torch.tensor(0.0), 1.0, 3, device="cuda")))
 for call in (lambda: M + 1, lambda: host.cuda(non_blocking=True), torch.cuda.synchronize, lambda: M[index]):
     print(said(call))
 """
-    assert _run(code, values, tmp_path) == ["RuntimeError: called a synchronizing CUDA operation"] * 5 + ["ok"] * 4
+    assert _run(code, values, tmp_path) == ["RuntimeError: called a synchronizing CUDA operation"] * 9 + ["ok ok"] + ["ok"] * 4
 
 
 @VALUES

@@ -22,6 +22,7 @@ from replayer.ops.composite.rnn_cells import LayerOptions
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate, assign_data, make
 from replayer.tensor.planning import mixed_devices
+from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
@@ -60,10 +61,25 @@ def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
     return make(meta, weights[0].allocation)
 
 
+def _require_one_dtype(data: torch.Tensor, hidden: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
+    """See `check_attributes` in ATen/native/RNN.h. Autocast converts float32 tensors to half precision before this check."""
+    casts = {torch.float32: torch.float16} if torch.is_autocast_enabled("cuda") else {}
+    expected = casts.get(data.dtype, data.dtype)
+    for name, tensors in (("hidden", hidden), ("parameter", weights)):
+        for tensor in tensors:
+            found = casts.get(tensor.dtype, tensor.dtype)
+            if found != expected:
+                raise RuntimeError(
+                    f"Input and {name} tensors are not the same dtype, found input tensor with {scalar_type(expected)} and"
+                    f" {name} tensor with {scalar_type(found)}"
+                )
+
+
 def _run(
     mode: int, data: torch.Tensor, sizes: list[int], hidden: list[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
+    _require_one_dtype(data, hidden, weights)
     size, projected = hx.size(2), 0
     if cx is not None and cx.size(2) != size:
         size, projected = cx.size(2), size

@@ -190,6 +190,8 @@ class CpuCompute:
         if failed is not None:  # raised only now, because an op checks shapes and dtypes before its kernel can fail
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
+            if reads_an_argument(func, args):
+                wait_for_device(index)
             return result
         if "device" in kwargs:
             index = on_device(kwargs["device"], index)

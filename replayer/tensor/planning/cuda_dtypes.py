@@ -97,7 +97,9 @@ def refusal_like(
 def compares_dtypes(refused: Exception) -> bool:
     """Return True for error messages about two dtypes, such as "expected scalar type Float but found Half"."""
     text = str(refused)
-    return len({word for word in re.findall(r"[A-Z]\w+", text) if word in SCALAR_TYPES}) == 2 or "mixed dtype" in text
+    return len({word for word in re.findall(r"[A-Z]\w+", text) if word in SCALAR_TYPES}) == 2 or any(
+        words in text for words in ("mixed dtype", "different dtypes", "expected dtype")
+    )
 
 
 def scalar_type(dtype: torch.dtype) -> str:

@@ -362,6 +362,29 @@ def _as_strided(data: TorchAny, size: Sequence[int], stride: Sequence[int], offs
         )
 
 
+_ALL_TYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float64, torch.float32, torch.float16)
+_RANGE_TYPES = (*_ALL_TYPES, torch.bfloat16)
+_SPACE_TYPES = (*_RANGE_TYPES, torch.complex64, torch.complex128)
+
+
+def _space(kernel: str, _start: object, _end: object, steps: int, *_base: object, out: torch.Tensor) -> None:
+    """See ATen/native/cuda/RangeFactories.cu."""
+    if steps > 1 and out.dtype not in _SPACE_TYPES:
+        raise no_kernel(kernel, scalar_type(out.dtype))
+
+
+def _arange(*_limits: object, out: torch.Tensor) -> None:
+    if out.dtype not in _RANGE_TYPES:
+        raise no_kernel("arange_cuda", scalar_type(out.dtype))
+
+
+def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: object) -> None:
+    """See `randperm_out_cuda` in ATen/native/cuda/Randperm.cu and TensorFactories.cu."""
+    _arange(out=out)
+    if count and out.dtype not in _ALL_TYPES:
+        raise no_kernel("randperm_out_cuda", scalar_type(out.dtype))
+
+
 Overlap = tuple[Where, Where]  # a written argument and an input
 
 
@@ -455,6 +478,10 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     **{getattr(_aten, f"upsample_nearest{dims}d").default: _nearest for dims in (1, 2, 3)},
     **{getattr(_aten, f"_upsample_nearest_exact{dims}d").default: _nearest for dims in (1, 2, 3)},
     _aten._ctc_loss.default: _ctc_loss,
+    **dict.fromkeys((_aten.linspace.out, _aten.linspace.Tensor_Tensor_out), partial(_space, "linspace_cuda")),
+    **dict.fromkeys((_aten.logspace.out, _aten.logspace.Tensor_Tensor_out), partial(_space, "logspace_cuda")),
+    _aten.arange.start_out: _arange,
+    **dict.fromkeys((_aten.randperm.out, _aten.randperm.generator_out), _randperm),
     _aten.index_put_.default: _index_put,
     _aten._index_put_impl_.default: _index_put,
 }

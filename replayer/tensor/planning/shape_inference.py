@@ -240,6 +240,20 @@ def _ones_on_host(arguments: TorchAny) -> TorchAny:
     return tree_map(on_host, arguments)
 
 
+_SMALL_SIZE = 8
+
+
+def _few_ones_on_host(arguments: TorchAny) -> TorchAny:
+    """Reduce each size above 8 to 8. Equal sizes stay equal, so PyTorch raises the same errors about dtypes."""
+
+    def on_host(value: TorchAny) -> TorchAny:
+        if not isinstance(value, torch.Tensor):
+            return torch.device("cpu") if isinstance(value, torch.device) else value
+        return torch.ones([min(size, _SMALL_SIZE) for size in value.shape], dtype=value.dtype, device="cpu")
+
+    return tree_map(on_host, arguments)
+
+
 def _cpu_kernel_error(
     func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
 ) -> RuntimeError | None:
@@ -256,25 +270,27 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op on the CPU with tensors of ones, and raise an error for unsupported dtypes. Calls with many elements are not
-    run."""
+    """Run an op on the CPU with tensors of ones, and raise an error for unsupported dtypes. Calls with many elements run with
+    smaller tensors, and only if they mix floating dtypes."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
         return None
-    if sum(map(torch.Tensor.numel, tensors)) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES):
+    large = sum(map(torch.Tensor.numel, tensors)) > (_TRIED_ELEMENTS if floating else _TRIED_FOR_DTYPES)
+    if large and len({tensor.dtype for tensor in tensors if tensor.is_floating_point()}) < 2:
         return None
+    ones = _few_ones_on_host if large else _ones_on_host
     if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):
         return None
     try:
         with host_numbers(0):
-            return func(*_ones_on_host(args), **_ones_on_host(kwargs))
+            return func(*ones(args), **ones(kwargs))
     except (RuntimeError, TypeError) as refused:
         text = str(refused)
         refusal = refusal_like(func, args, kwargs, refused)
         if refusal is not None and not _LOW_PRECISION.search(text):
             raise refusal from None
-        if floating and not compares_dtypes(refused):
+        if (floating or large) and not compares_dtypes(refused):
             return None
         if (_NAMES_DTYPE.search(text) or compares_dtypes(refused)) and not LACKS_KERNEL.search(text):
             raise on_one_device(refused) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 from typing import Any
 
 import pytest
@@ -39,5 +40,20 @@ def test_utilization_is_the_busy_share_since_the_last_query() -> None:
     torch.cuda.utilization()
     gpu.now_ns, gpu.worked_ns = 2_000_000_000, 250_000_000
     assert torch.cuda.utilization() == 25
+    pynvml: Any = importlib.import_module("pynvml")
+    rates = pynvml.nvmlDeviceGetUtilizationRates(pynvml.nvmlDeviceGetHandleByIndex(0))
+    assert (rates.gpu, rates.memory) == (25, 25)
     gpu.now_ns += 1_000
     assert torch.cuda.utilization() == 25  # too soon for another sample
+
+
+def test_a_process_is_listed_once_it_has_initialised_cuda() -> None:
+    gpu = use()
+    pynvml: Any = importlib.import_module("pynvml")
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    assert pynvml.nvmlDeviceGetComputeRunningProcesses(handle) == []
+    x = torch.ones(1 << 22, device="cuda")
+    (process,) = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    usage = gpu.devices[0].memory.usage
+    assert process.pid == os.getpid()
+    assert process.usedGpuMemory == usage.capacity_bytes - usage.free_bytes >= x.nbytes

@@ -248,7 +248,8 @@ def test_old_profilers_are_accepted() -> None:
 
 def test_legacy_tensor_types_create_and_convert_device_tensors() -> None:
     use()
-    made: Any = cuda.FloatTensor(2, 3)
+    with pytest.warns(UserWarning, match=r"The torch.cuda.\*DtypeTensor constructors are no longer recommended"):
+        made: Any = cuda.FloatTensor(2, 3)
     assert made.shape == (2, 3) and made.is_cuda and made.dtype == torch.float32
     assert cuda.LongTensor([1, 2]).shape == (2,)
     assert cuda.HalfTensor(torch.Size([4])).shape == (4,)

@@ -13,6 +13,7 @@ from torch import nn
 from replayer import state
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.cublas_workspaces import BlasWorkspaces
+from replayer.tensor.device_args import SINCE_2_14
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from traces.model.machine import Machine
 from traces.model.trace import Origin, Trace
@@ -287,3 +288,30 @@ def test_sleep_runs_a_kernel_for_its_cycles_and_can_be_captured() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert log.device[-1]["duration_ns"] == MS
+
+
+def test_a_capture_refuses_new_generators_and_breaks_when_a_tensor_is_printed() -> None:
+    start()
+    generator = torch.Generator("cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.Generator("cpu")
+        with pytest.raises(RuntimeError, match="Cannot construct a new CUDAGeneratorImpl during CUDA graph capture"):
+            torch.Generator("cuda")
+        with pytest.raises(RuntimeError, match="Cannot call CUDAGeneratorImpl::clone_impl during CUDA graph capture"):
+            generator.clone_state()
+        repr(torch.ones(0, device="cuda"))
+    with (
+        pytest.raises(RuntimeError, match="operation failed due to a previous error during capture"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        repr(torch.ones(2, device="cuda"))
+
+
+def test_a_graph_cannot_be_instantiated_before_its_capture() -> None:
+    start()
+    with pytest.raises(RuntimeError, match=r"capture_end\(\) must have been called before calling instantiate"):
+        torch.cuda.CUDAGraph(keep_graph=True).instantiate()
+    before_2_14 = "Called CUDAGraph::replay without a preceding successful capture"
+    since_2_14 = r"capture_end\(\) must have been called before calling instantiate"
+    with pytest.raises(RuntimeError, match=since_2_14 if SINCE_2_14 else before_2_14):
+        torch.cuda.CUDAGraph().replay()

@@ -45,6 +45,17 @@ def test_a_pinned_copy_has_the_values_and_layout_of_its_source() -> None:
     assert torch.ones(3, dtype=torch.complex64).pin_memory().dtype is torch.complex64
 
 
+def test_the_argument_device_is_deprecated() -> None:
+    use()
+    host: Any = torch.ones(3)
+    with pytest.warns(DeprecationWarning) as seen:
+        assert host.pin_memory("cuda").is_pinned()
+    deprecated = "The argument 'device' of Tensor.{}() is deprecated. Please do not pass this argument."
+    assert [str(warning.message) for warning in seen] == [deprecated.format(name) for name in ("pin_memory", "is_pinned")]
+    with pytest.warns(DeprecationWarning, match=r"Tensor.is_pinned\(\) is deprecated"):
+        assert not host.is_pinned("cuda")
+
+
 def test_the_pages_of_pinned_memory_are_locked_by_the_system() -> None:
     use()
     before = _vm_locked_bytes()

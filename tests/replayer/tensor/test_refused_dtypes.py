@@ -265,6 +265,46 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.ones(2).cuda(1.5),  # type: ignore[arg-type]
         "cuda(): argument 'device' (position 1) must be torch.device, not float",
     ),
+    "binary cross-entropy of many elements in two precisions": (
+        lambda: nn.binary_cross_entropy(on_gpu((1 << 20) + 1), on_gpu((1 << 20) + 1, dtype=torch.float16)),
+        "Found dtype Half but expected Float",
+    ),
+    "lerp of many elements in two precisions": (
+        lambda: torch.lerp(on_gpu((1 << 20) + 1), on_gpu((1 << 20) + 1, dtype=torch.float16), 0.5),
+        "expected dtype float for `end` but got dtype c10::Half",
+    ),
+    "put of another precision into many elements": (
+        lambda: on_gpu(1 << 13).put_(on_gpu(2, dtype=INT64), on_gpu(2, dtype=torch.float16)),
+        "put_(): self and source expected to have the same dtype, but got self.dtype = Float and source.dtype = Half",
+    ),
+    "LSTM with a hidden state in another precision": (
+        lambda: torch.nn.LSTM(2, 2).cuda()(on_gpu(3, 1, 2), (on_gpu(1, 1, 2, dtype=torch.float16), on_gpu(1, 1, 2))),
+        "Input and hidden tensors are not the same dtype, found input tensor with Float and hidden tensor with Half",
+    ),
+    "linspace of booleans": (
+        lambda: torch.linspace(0, 1, 2, dtype=torch.bool, device="cuda"),
+        "\"linspace_cuda\" not implemented for 'Bool'",
+    ),
+    "logspace of booleans": (
+        lambda: torch.logspace(0, 1, 2, dtype=torch.bool, device="cuda"),
+        "\"logspace_cuda\" not implemented for 'Bool'",
+    ),
+    "permutation in bfloat16": (
+        lambda: torch.randperm(2, dtype=torch.bfloat16, device="cuda"),
+        "\"randperm_out_cuda\" not implemented for 'BFloat16'",
+    ),
+    "permutation in bool": (
+        lambda: torch.randperm(2, dtype=torch.bool, device="cuda"),
+        "\"arange_cuda\" not implemented for 'Bool'",
+    ),
+    "range in float8": (
+        lambda: torch.arange(2, dtype=torch.float8_e4m3fn, device="cuda"),
+        "\"arange_cuda\" not implemented for 'Float8_e4m3fn'",
+    ),
+    "indices of a triangle in half precision": (
+        lambda: torch.tril_indices(2, 2, dtype=torch.float16, device="cuda"),
+        "\"tril_indices_cuda\" not implemented for 'Half'",
+    ),
     "unknown type": (lambda: on_gpu(2).type("torch.cuda.Other"), "invalid type: 'torch.cuda.Other'"),
     "new tensor on the CPU": (
         lambda: on_gpu(2).new(3, device="cpu"),
@@ -295,3 +335,11 @@ def test_put_is_not_deterministic_with_or_without_accumulation() -> None:
     for accumulate in (True, False):
         with pytest.raises(RuntimeError, match=r"^put_ does not have a deterministic implementation"):
             on_gpu(3).put_(on_gpu(1, dtype=INT64), on_gpu(1), accumulate=accumulate)
+
+
+def test_a_range_without_a_kernel_call_may_have_any_dtype() -> None:
+    """Without elements, or with one element, PyTorch calls no kernel."""
+    for count in (0, 1):
+        assert torch.linspace(0, 1, count, dtype=torch.bool, device="cuda").numel() == count
+    assert torch.randperm(0, dtype=torch.bfloat16, device="cuda").numel() == 0
+    assert torch.tril_indices(0, 2, dtype=torch.float16, device="cuda").shape == (2, 0)
