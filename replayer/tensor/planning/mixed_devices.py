@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from torch.utils._pytree import tree_map_only
 
+from replayer.state import computing
 from replayer.tensor.generators import is_random, require_device
 from replayer.tensor.planning.deterministic import alert
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn, require_dtypes
@@ -98,7 +99,9 @@ def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Tor
             for tensor in _tensors([value]):
                 if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
                     if name == "masked_fill_":
-                        return warnings.warn(_DEPRECATED, UserWarning, stacklevel=3)
+                        if not computing():  # otherwise the CPU kernel warns
+                            warnings.warn(_DEPRECATED, UserWarning, stacklevel=3)
+                        return
                     text = f"unsupported operation: {_OVERLAPPING}. Please clone() the tensor before performing the operation."
                     raise RuntimeError(text)
 
