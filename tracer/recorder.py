@@ -141,6 +141,9 @@ class Recorder:
         captured = self._captured.get(graph)
         return captured.reports if captured is not None else []
 
+    def compilation_begins(self) -> None:
+        self.steps.compiled_ns.append(self.cost.clock.now_ns())
+
     # --- values and batches
 
     @costed

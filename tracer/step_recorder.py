@@ -92,6 +92,7 @@ class StepRecorder:
         self.has_returned = False  # True if a module has returned that `script` takes for running
         self.capture: CapturedReports | None = None  # in progress
         self.has_captured = False  # True if a CUDA graph was captured since the last step ended
+        self.compiled_ns: list[int] = []  # when torch.compile began to compile something since the last step ended
         self.reads: list[Read] = []  # values read since the last step ended
         self.found: list[Found] = []  # sizes found since the last step ended
         self._events, self._schedule, self.profiler = events, schedule, profiler
@@ -395,6 +396,7 @@ class StepRecorder:
             or events.untimed
             or self._stages
             or self.has_captured
+            or self.compiled_ns
             or events.access.captures
             or (stream is None and events.access.is_used)
         ):
@@ -464,12 +466,16 @@ class StepRecorder:
         taken, untimed = self._events.hand_out()
         # A step is not representative if the script captured a CUDA graph or ran a profiler during the step.
         is_unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
+        has_compiled = any(compiled_ns < end_ns for compiled_ns in self.compiled_ns)
+        self.compiled_ns = [compiled_ns for compiled_ns in self.compiled_ns if compiled_ns >= end_ns]
         kind = self._schedule.kind(is_evaluation)
         is_lost = kind is StepKind.PROFILED and not self.profiler.is_recording  # the window began late or ended early
         if is_lost or (is_unlike_others and not is_evaluation):
             kind = StepKind.WARMUP
         elif kind is StepKind.STEADY:
-            if not self._events.access.is_after_profile:
+            if has_compiled:  # compiling takes longer than many steps
+                kind = StepKind.WARMUP
+            elif not self._events.access.is_after_profile:
                 self._clean_steps += 1
             elif self._clean_steps >= FEWEST_CLEAN_STEPS:
                 kind = StepKind.AFTER_PROFILE

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns  # surfaces/time.py may patch the module's attributes later
 
+from replayer.timing.steps.step_tracker import COMPILATIONS
 from replayer.torch_types import TorchAny
 from traces.model.run import CompiledCode, EagerRegion
 
@@ -27,7 +28,9 @@ def compiling() -> Iterator[None]:
         yield
     finally:
         _compile_ns.append(perf_counter_ns() - begun_ns)
-    for one in utils.get_compilation_metrics()[before:]:
+    compiled = utils.get_compilation_metrics()[before:]
+    COMPILATIONS.extend(str(one.compile_id) for one in compiled)
+    for one in compiled:
         if one.fail_type:
             region = f"{one.compile_id} {_place(one)}" if one.co_name else str(one.compile_id)
             ran_eagerly(region, one.fail_type, one.fail_reason or "")

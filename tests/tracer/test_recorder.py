@@ -434,6 +434,39 @@ def test_evaluation_and_captures_after_a_profile_keep_their_kind(tmp_path: Path)
     assert recorded(bench).steps.kind.tolist() == kinds
 
 
+def test_steps_in_which_something_was_compiled_are_not_clean(tmp_path: Path) -> None:
+    """GIVEN 1 warm-up step and 13 steps WHEN 2, 3 and 10 compile THEN only these 3 count as warm-up too, although the last one
+    repeats earlier steps."""
+    bench = Bench(tmp_path, Schedule(warmup=1, clean=50, profiled=0))
+    for number in range(14):
+        if number in (2, 3, 10):
+            bench.recorder.compilation_begins()
+        bench.train_step()
+    trace = recorded(bench)
+    assert np.flatnonzero(trace.steps.kind == StepKind.WARMUP).tolist() == [0, 2, 3, 10]
+    assert np.flatnonzero(trace.steps.kind == StepKind.STEADY).tolist() == [1, 4, 5, 6, 7, 8, 9, 11, 12, 13]
+
+
+def test_compilations_do_not_delay_the_profile(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=1))
+    for _ in range(6):
+        bench.recorder.compilation_begins()
+        bench.train_step()
+    assert recorded(bench).steps.kind.tolist() == [*[StepKind.WARMUP] * 4, StepKind.PROFILED, StepKind.WARMUP]
+
+
+def test_a_compilation_after_an_evaluation_step_belongs_to_the_next_training_step(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Schedule(warmup=1, clean=50, profiled=0))
+    for number in range(4):
+        bench.train_step()
+        bench.evaluate_batch()
+        if number == 1:
+            bench.recorder.compilation_begins()
+    kinds = recorded(bench).steps.kind
+    assert kinds[::2].tolist() == [StepKind.WARMUP, StepKind.STEADY, StepKind.WARMUP, StepKind.STEADY]
+    assert (kinds[1::2] == StepKind.EVALUATION).all()
+
+
 def test_only_steps_that_the_profiler_recorded_are_profiled_steps(tmp_path: Path) -> None:
     """GIVEN a window of two steps WHEN the script profiles the first of them THEN the window begins again after the script's
     profile, and has both steps."""

@@ -1,11 +1,29 @@
-"""Hides the wrappers of the recorder from torch.compile, so that recording does not change the compiled code."""
+"""Hides the wrappers of the recorder from torch.compile, so that recording does not change the compiled code. Steps in which
+torch.compile compiles anything are warm-up steps.
+
+    compiled(x)     # Dynamo compiles a function: recorder().compilation_begins()
+"""
 
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
+from tracer.state import started
 from traces.script.compiled_functions import see_through_wrappers
+from traces.script.patching import patch_around, when_imported
 
 
 def install(torch: ModuleType) -> None:
     see_through_wrappers()
+    when_imported("torch._dynamo.callback", _report_compilations)
+
+
+def _report_compilations(module: Any) -> None:
+    # torch.compiler.reset() removes registered callbacks, so the method that calls them is wrapped.
+    def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        if (to := started()) is not None:
+            to.compilation_begins()
+        begin(self, *args, **kwargs)
+
+    patch_around(module.CompilationCallbackHandler, run_start_callbacks=begin)

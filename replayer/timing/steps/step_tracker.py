@@ -43,6 +43,9 @@ from traces.script.phase_rule import FORWARD, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 
+# IDs of the compilations of torch.compile in this process
+COMPILATIONS: list[str] = []
+
 
 class StepTracker:
     """Tracks the script's position in the recording.
@@ -68,6 +71,7 @@ class StepTracker:
         self.segment: SegmentMatcher | None = None
         self.begins_segment = (True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
+        self._compiled = len(COMPILATIONS)  # before the current step
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
         self._uses_gpu = False
@@ -246,7 +250,9 @@ class StepTracker:
         if evaluation:
             kind = StepKind.EVALUATION
         else:  # the first step fills the plan cache
-            kind = StepKind.WARMUP if not self.trained or driven_by.kind == StepKind.WARMUP else StepKind.STEADY
+            is_slow = not self.trained or driven_by.kind == StepKind.WARMUP or len(COMPILATIONS) > self._compiled
+            kind = StepKind.WARMUP if is_slow else StepKind.STEADY
+        self._compiled = len(COMPILATIONS)
         start_ns = self._step_start_ns if self._step_start_ns != NONE else first_ns
         scheduler.timeline.step(self.number, start_ns, thread.host_ns, kind, row)
         self._step_start_ns = thread.host_ns

@@ -6,6 +6,7 @@ import pytest
 
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
+from replayer.timing.steps import step_tracker
 from tests.replayer.recordings import (
     US,
     FakeClock,
@@ -106,6 +107,17 @@ def test_validation_replays_recorded_validation_and_repeats_it() -> None:
     training, evaluation = [50, 30, 100, 10], [20, 9]
     assert played[:16] == [8, *training, 8, *training, 8, *evaluation, 4, *evaluation]
     assert played[16:] == [4, *training, 8, *training, 8, *evaluation, 4, *evaluation]
+
+
+def test_steps_in_which_something_was_compiled_are_warm_up_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    compilations = ["0/0"]
+    monkeypatch.setattr(step_tracker, "COMPILATIONS", compilations)
+    stage = Stage(recording_of([TRAIN] * 3))
+    for number in range(5):
+        if number in (1, 3):
+            compilations.append(f"0/{number}")
+        train(stage)
+    assert kinds(stage) == "WWSWS"
 
 
 def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation() -> None:
