@@ -111,7 +111,9 @@ class Origin(IntEnum):
 
 class StepKind(IntEnum):
     STEADY = 0  # without the profiler; also every step of an imported recording
-    WARMUP = 1  # the first steps, slower because of context creation and tuning
+    # The first steps, slower because of context creation and tuning. Also later steps that capture a CUDA graph or in which
+    # torch.compile compiles code.
+    WARMUP = 1
     EVALUATION = 2  # no backward pass and no optimizer
     PROFILED = 3  # with the profiler, in a recording that also has steps without it
     INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
