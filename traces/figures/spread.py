@@ -11,7 +11,8 @@ Note [Periodic steps]
 Note [Means of varying steps]
     If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least
     four steps of either trace vary by at least MUCH_SPREAD (`noise_floor`), the means of both traces are therefore compared.
-    With fewer steps, a single slow step would change the mean, so the medians are compared.
+    With fewer steps, a single slow step would change the mean, so the medians are compared. The means leave out steps of at
+    least SLOW_STEP times the 75th percentile, because such a step contains more than a training step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from traces.comparison.thresholds import FEWEST_PAIRS, LONGEST_PERIOD, MUCH_SPREAD, REPEATS_WITHIN, STEPS_FOR_NOISE
+from traces.comparison.thresholds import (
+    FEWEST_PAIRS,
+    LONGEST_PERIOD,
+    MUCH_SPREAD,
+    REPEATS_WITHIN,
+    SLOW_STEP,
+    STEPS_FOR_NOISE,
+)
 from traces.model.json_facts import OMITTED_IF_NONE
 from traces.model.trace import Column
 
@@ -86,7 +94,7 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     found = Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
     if not len(ours) or not len(theirs) or not (varies_much(our_ns[ours]) or varies_much(their_ns[theirs])):
         return found
-    means = mean(our_ns[ours]), mean(their_ns[theirs])
+    means = _usual_mean(our_ns[ours]), _usual_mean(their_ns[theirs])
     return replace(found, error=relative_error(*means), recorded_mean_ns=means[0], replayed_mean_ns=means[1])
 
 
@@ -96,6 +104,12 @@ def median(values: Column) -> int | None:
 
 def mean(values: Column) -> int:
     return round(float(values.mean()))
+
+
+def _usual_mean(values: Column) -> int:
+    # see Note [Means of varying steps]
+    usual = values[values < SLOW_STEP * np.percentile(values, 75)]
+    return mean(usual if len(usual) else values)
 
 
 def median_per_step(values: Column) -> int | None:

@@ -419,6 +419,9 @@ def test_the_means_are_compared_if_the_steps_of_either_trace_vary_a_lot() -> Non
     assert (of.recorded_ns, of.replayed_ns, of.error, of.has_means) == (14 * MS, 14 * MS, 0.0, True)
     assert compared(short, steady).error == compared(steady, long).error == 0.0
     assert compared(short, steady * 2).error == 1.0
+    # The 75th percentile is 23 ms. A step of 229 ms counts, but a step of 230 ms is left out.
+    assert compared(np.append(short, 230 * MS), steady).recorded_ns == 14 * MS
+    assert compared(np.append(short, 229 * MS), steady).recorded_ns == round(299 * MS / 6)
     # One slow step of five does not change the quartiles. Three steps are too few.
     one_slow = compared(steady, np.array([14, 14, 14, 14, 84]) * MS)
     assert (one_slow.error, one_slow.has_means, one_slow.replayed_ns) == (0.0, False, 14 * MS)
