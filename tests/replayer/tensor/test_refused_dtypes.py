@@ -343,3 +343,10 @@ def test_a_range_without_a_kernel_call_may_have_any_dtype() -> None:
         assert torch.linspace(0, 1, count, dtype=torch.bool, device="cuda").numel() == count
     assert torch.randperm(0, dtype=torch.bfloat16, device="cuda").numel() == 0
     assert torch.tril_indices(0, 2, dtype=torch.float16, device="cuda").shape == (2, 0)
+
+
+def test_a_large_batch_norm_may_have_statistics_in_half_precision() -> None:
+    data, half = on_gpu(1 << 10, (1 << 10) + 1), on_gpu((1 << 10) + 1, dtype=torch.float16)
+    assert nn.batch_norm(data, half, half).dtype == torch.float32
+    weights = half.float()
+    assert nn.batch_norm(data.half(), half, half, weights, weights).dtype == torch.float16
