@@ -607,9 +607,14 @@ def test_a_different_memory_layout_is_reported_only_if_strides_are_recorded() ->
 def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> None:
     """GIVEN a sharded model whose recording has an op for each all-gather WHEN its replay has collectives instead."""
     own = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
-    gathers = [Call("record_param_comms", "4", 32 + 3 * place, "ncclDevKernel_AllGather_RING_LL") for place in range(3)]
-    recorded, replayed = training(made=sorted([*own, *gathers], key=lambda call: call.start_us)), training(made=own)
-    assert _verdict(recorded, replayed)[0] is False
+
+    def recording(kernel: str) -> Trace:
+        gathers = [Call("record_param_comms", "4", 32 + 3 * place, kernel) for place in range(3)]
+        return training(made=sorted([*own, *gathers], key=lambda call: call.start_us))
+
+    replayed, recorded = training(made=own), recording("ncclDevKernel_AllGather_RING_LL")
+    assert _verdict(recording("gather_kernel"), replayed)[0] is False
+    assert _verdict(recorded, replayed)[0] is True
     recorded.collectives = Collectives.of(rank=[0], name=[recorded.strings.add("all_gather")], start_ns=[0], duration_ns=[1])
     assert _verdict(recorded, replayed)[0] is True
 
