@@ -399,8 +399,9 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     rows, steps = work_rows(trace), np.flatnonzero(trace.steps.kind != StepKind.WARMUP)
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
-        if len(steps):
-            rows = rows[np.isin(launch_steps(trace)[rows], steps)]
+        in_steps = np.isin(launch_steps(trace)[rows], steps)
+        if in_steps.any():  # On a clock that stands still, all steps begin at the same time.
+            rows = rows[in_steps]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:
         phases = trace.phases.take((trace.phases.device_start_ns != NONE) & (trace.phases.device_end_ns != NONE))

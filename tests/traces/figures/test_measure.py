@@ -191,6 +191,8 @@ def test_origins_are_weighted_by_gpu_time_or_by_phase_time_without_kernels() -> 
     trace = training(steps=2)
     trace.steps.kind[0] = StepKind.WARMUP
     assert device_time_by_origin(trace) == {Origin.MEASURED: 50 * US}
+    trace.steps.start_ns[:] = trace.steps.end_ns.max()  # all steps begin at the same time, after the work
+    assert sum(device_time_by_origin(trace).values()) == int(trace.device.duration_ns[trace.device.is_work].sum())
     trace.steps.kind[1] = StepKind.WARMUP
     assert device_time_by_origin(trace) == {Origin.MEASURED: 100 * US}
 
