@@ -10,9 +10,10 @@ Note [Periodic steps]
 
 Note [Means of varying steps]
     If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least
-    four steps of either trace vary by at least MUCH_SPREAD (`noise_floor`), the means of both traces are therefore compared.
-    With fewer steps, a single slow step would change the mean, so the medians are compared. The means leave out steps of at
-    least SLOW_STEP times the 75th percentile, because such a step contains more than a training step.
+    four steps of each trace vary by at least MUCH_SPREAD (`noise_floor`), the means of the traces are therefore compared. If
+    only one of the traces varies, a busy machine probably slowed some of its steps, so the medians are compared. With fewer
+    than four steps, a single slow step would change the mean. The means leave out steps of at least SLOW_STEP times the 75th
+    percentile, because such a step contains more than a training step.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def spread(ours: Column, our_ns: Column, theirs: Column, their_ns: Column, all_o
     a, b = _percentiles(our_ns[ours], period), _percentiles(their_ns[theirs], period)
     noise = noise_floor(our_ns[all_ours]) if len(ours) else None
     found = Spread(a[1], b[1], relative_error(a[1], b[1]), noise, a[0], a[2], b[0], b[2])
-    if not len(ours) or not len(theirs) or not (varies_much(our_ns[ours]) or varies_much(their_ns[theirs])):
+    if not len(ours) or not len(theirs) or not (varies_much(our_ns[ours]) and varies_much(their_ns[theirs])):
         return found
     means = _usual_mean(our_ns[ours]), _usual_mean(their_ns[theirs])
     return replace(found, error=relative_error(*means), recorded_mean_ns=means[0], replayed_mean_ns=means[1])
