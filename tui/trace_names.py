@@ -41,8 +41,8 @@ def find_trace(name: str) -> Path:
 def viewable(name: str) -> str:
     """Return a name that the timeline app can open. A recording of torch.profiler is imported into a temporary file. Raises
     TraceLibraryError."""
-    path = find_trace(name)
-    return name if path == find(name) else str(path)
+    path = _find(name)
+    return str(_imported_file(path)) if is_profiler_recording(path) else name
 
 
 def load_trace(name: str, *, is_lazy: bool = False) -> Trace:

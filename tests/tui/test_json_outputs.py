@@ -12,6 +12,7 @@ import pytest
 
 from tests.traces.library.test_library_cells import GPU, a_cell
 from tests.tui.json_types import PAGE, faults
+from tests.tui.own_library import use_empty_library
 from traces.library.cells import write_cells
 from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
 from tui.cli import run
@@ -114,10 +115,7 @@ def printed(capfd: pytest.CaptureFixture[str], command: str, *words: str, code: 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("traces.library.catalogue.user_folder", lambda: tmp_path / "own")
-    monkeypatch.setattr("tui.commands.library.user_folder", lambda: tmp_path / "own")
-    monkeypatch.delenv("TRACE_LIBRARY", raising=False)
+    use_empty_library(tmp_path, monkeypatch)
     return tmp_path
 
 

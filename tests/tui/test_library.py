@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.traces.library.test_library_cells import GPU, NETWORK, a_cell
+from tests.tui.own_library import use_empty_library
 from traces.format.trace_file import save
 from traces.library import catalogue, find
 from traces.library.cell_traces import trace_of
@@ -27,10 +28,7 @@ SPREAD = {"spread": "1 %", "source": "trace record"}
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's own folder, and a working folder with a file of two cells and a recording in it."""
-    monkeypatch.setattr(catalogue, "user_folder", lambda: tmp_path / "own")
-    monkeypatch.setattr("tui.commands.library.user_folder", lambda: tmp_path / "own")
-    monkeypatch.delenv("TRACE_LIBRARY", raising=False)
-    monkeypatch.chdir(tmp_path)
+    use_empty_library(tmp_path, monkeypatch)
     write_cells("two.cells", GPU, [a_cell("net"), a_cell("other", workload=replace(NETWORK, parameters=7))], SPREAD)
     save(trace_of(a_cell(), 2), "run.msgpack")
     return tmp_path / "own"

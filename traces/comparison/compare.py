@@ -473,9 +473,9 @@ def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tu
     """Leave out the steps of a replay with too many estimated GPU times."""
     if not np.array_equal(other.steps.recorded_step[repeating], repeated):
         return repeated, repeating
-    rows = work_rows(other)
-    rows = rows[launch_steps(other)[rows] != NONE]
-    steps, duration_ns = launch_steps(other)[rows], other.device.duration_ns[rows]
+    rows, step_of = work_rows(other), launch_steps(other)
+    rows = rows[step_of[rows] != NONE]
+    steps, duration_ns = step_of[rows], other.device.duration_ns[rows]
     is_recorded = np.isin(other.device.origin[rows], (Origin.EXACT, Origin.EQUIVALENT, Origin.PHASE))
     whole_ns, recorded_ns = (np.bincount(steps, ns, len(other.steps)) for ns in (duration_ns, duration_ns * is_recorded))
     matched = (recorded_ns >= MATCHED_STEP * whole_ns)[repeating]

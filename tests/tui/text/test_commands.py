@@ -11,6 +11,7 @@ import pytest
 from tests.traces.handmade import Call, calls, data_parallel, phase_grained, replay_of, training
 from tests.traces.library.test_library_cells import GPU, a_cell
 from tests.tui.goldens import assert_golden
+from tests.tui.own_library import use_empty_library
 from traces.format.trace_file import save
 from traces.library.cells import write_cells
 from tui.cli import run
@@ -92,10 +93,7 @@ SESSIONS = {
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("traces.library.catalogue.user_folder", lambda: tmp_path / "own")
-    monkeypatch.setattr("tui.commands.library.user_folder", lambda: tmp_path / "own")
-    monkeypatch.delenv("TRACE_LIBRARY", raising=False)
+    use_empty_library(tmp_path, monkeypatch)
     monkeypatch.setenv("COLUMNS", "110")
     recorded = training(steps=8, jitter_us=(0, 3, 1))
     other = [*calls(32), Call("aten::mul", "8,8", 90, "elementwise_mul")]
