@@ -94,10 +94,8 @@ def started() -> VirtualGpu | None:
 
 
 def script_steps() -> ScriptSteps | None:
-    """Return the script's training steps, or None before the first use of the virtual GPU.
-
-    Return None while AOTAutograd traces a graph.
-    """
+    """Return the script's training steps, or None before the first use of the virtual GPU. Return None while AOTAutograd traces
+    a graph."""
     made = STATE.gpu
     if made is None or (STATE.compiling and STATE.compiling == threading.get_ident()):
         return None
@@ -117,10 +115,7 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process.
-
-    Raises RuntimeError in a forked child process if the parent had used the GPU.
-    """
+    """Return the virtual GPU of this process. Raises RuntimeError in a forked child process if the parent had used the GPU."""
     made = STATE.gpu
     if made is not None:
         return made

@@ -71,11 +71,7 @@ class CommunicationRecorder:
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Record an asynchronous collective.
-
-        Args:
-            works: the number of torch.distributed.Work objects that the call returned
-        """
+        """Record an asynchronous collective. The call returned this number of torch.distributed.Work objects."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed
@@ -84,10 +80,8 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stop timing a collective when the script deletes its Work object without calling `wait`.
-
-        Python's garbage collector may call this method at any time, so the method must not wait for a lock.
-        """
+        """Stop timing a collective when the script deletes its Work object without calling `wait`. Python's garbage collector
+        may call this method at any time, so the method must not wait for a lock."""
         self._writer.collectives.give_up(pending)
 
     def read_flight_recorder_if_due(self) -> bool:

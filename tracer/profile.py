@@ -182,10 +182,8 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Return the profiler options.
-
-        With the option `trace_only` (since PyTorch 2.14), torch.profiler creates no Python objects for events.
-        """
+        """Return the profiler options. With the option `trace_only` (since PyTorch 2.14), torch.profiler creates no Python
+        objects for events."""
         # see Note [Memory or threads]
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}

@@ -42,10 +42,8 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """Collects information about one recorded process.
-
-    The properties of a GPU are read only after the script has used the GPU, because an earlier read could initialize CUDA.
-    """
+    """Collects information about one recorded process. The properties of a GPU are read only after the script has used the GPU,
+    because an earlier read could initialize CUDA."""
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
@@ -109,11 +107,7 @@ class ProcessFacts:
         return number
 
     def run(self, step_ns: float, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        """Describe the recording run.
-
-        Args:
-            step_ns: the usual duration of a step, or 0 before the first step has ended
-        """
+        """Describe the recording run. `step_ns` is the usual duration of a step, or 0 before the first step has ended."""
         share = round(cost_ns / step_ns, 6) if step_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
@@ -167,10 +161,8 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Return the total size of the workspaces of all cuBLAS handles, or None if unknown.
-
-        Every allocated block of GPU memory with exactly the size of a cuBLAS workspace counts as a workspace.
-        """
+        """Return the total size of the workspaces of all cuBLAS handles, or None if unknown. Every allocated block of GPU
+        memory with exactly the size of a cuBLAS workspace counts as a workspace."""
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
         if not keeps or getattr(torch._C, "_cuda_isHistoryEnabled", bool)():

@@ -183,10 +183,8 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Write all data at the end of the script, except an unfinished training step.
-
-        If a thread hangs while it holds the recorder's lock, the file is written without the lock.
-        """
+        """Write all data at the end of the script, except an unfinished training step. If a thread hangs while it holds the
+        recorder's lock, the file is written without the lock."""
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:
             if not has_lock:

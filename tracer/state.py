@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Stores weak references to objects, and compares the objects by identity.
-
-    The class derives from dict, because testing whether a dict is empty runs no Python code.
-    """
+    """Stores weak references to objects, and compares the objects by identity. The class derives from dict, because testing
+    whether a dict is empty runs no Python code."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -56,11 +54,7 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder.
-
-    Args:
-        make: returns None in a process that is not recorded
-    """
+    """Set the function that creates the recorder, or returns None in a process that is not recorded."""
     _STATE.make, _STATE.recorder = make, None
 
 
@@ -74,10 +68,8 @@ def started_lock() -> AbstractContextManager[Any]:
 
 
 def recorder() -> Recorder | None:
-    """Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers.
-
-    Raise RuntimeError if `start` was not called.
-    """
+    """Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers. Raise
+    RuntimeError if `start` was not called."""
     if _STATE.recorder is None:
         if _STATE.make is None:
             raise RuntimeError("no recorder was started in this process")

@@ -30,10 +30,8 @@ _LONG_IMPORT_S = 5.0
 
 
 def find_trace(name: str) -> Path:
-    """Return the path of a trace file. A recording of torch.profiler is imported into a temporary file.
-
-    Raises TraceLibraryError for an unknown name.
-    """
+    """Return the path of a trace file. A recording of torch.profiler is imported into a temporary file. Raises
+    TraceLibraryError for an unknown name."""
     path = _find(name)
     return _imported_file(path) if is_profiler_recording(path) else path
 

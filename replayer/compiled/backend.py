@@ -17,10 +17,8 @@ from traces.script.patching import temporarily_set
 
 
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> Callable[..., TorchAny]:
-    """Return a function that runs a graph traced by Dynamo.
-
-    If AOTAutograd cannot trace a graph on virtual tensors, the graph runs eagerly.
-    """
+    """Return a function that runs a graph traced by Dynamo. If AOTAutograd cannot trace a graph on virtual tensors, the graph
+    runs eagerly."""
     # Importing AOTAutograd takes a second, so it is imported only when a script compiles a function.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException

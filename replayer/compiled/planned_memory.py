@@ -27,11 +27,7 @@ _EXTERNAL = (
 
 
 class _Value:
-    """Represents a tensor in a compiled graph.
-
-    Args:
-        kernel: the number of the kernel that computes the tensor, or -1 for an input of the graph
-    """
+    """Represents a tensor in a compiled graph. `kernel` is -1 for an input of the graph."""
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES
@@ -44,10 +40,8 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Distribute the memory requests of a compiled graph evenly over the graph's ops.
-
-    Return None if a shape is symbolic. If a request frees an input of the graph, `BlockRequest.block` is None.
-    """
+    """Distribute the memory requests of a compiled graph evenly over the graph's ops. Return None if a shape is symbolic. If a
+    request frees an input of the graph, `BlockRequest.block` is None."""
     found = _values(graph)
     if found is None:
         return None

@@ -24,11 +24,7 @@ from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
 
 class CompiledRegion:
-    """Represents one compilation of a function.
-
-    Args:
-        name: torch's identifier, such as "0/1" for the second compilation of the first function
-    """
+    """Represents one compilation of a function. Torch names the second compilation of the first function "0/1"."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -141,11 +137,7 @@ def _shapes_of(inputs: list[TorchAny]) -> Shapes:
 
 
 def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shapes]]:
-    """Yield each op with the shapes of its inputs.
-
-    Args:
-        sizes: the integers among the inputs of the graph
-    """
+    """Yield each op with the shapes of its inputs. `sizes` has the integers among the inputs of the graph."""
     inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
     known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}

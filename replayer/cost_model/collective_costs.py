@@ -76,11 +76,7 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Return the duration of a gloo operation in ns.
-
-    Args:
-        size_bytes: the size of one rank's input
-    """
+    """Return the duration of a gloo operation in ns. `size_bytes` is the size of one rank's input."""
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 
@@ -111,10 +107,8 @@ class CollectiveCosts:
 
     @classmethod
     def of(cls, trace: Trace, bus_gbps: float = 0) -> CollectiveCosts:
-        """Fit the cost estimates to the recorded collective operations of all ranks.
-
-        A nonzero `bus_gbps` replaces the recorded bus bandwidth.
-        """
+        """Fit the cost estimates to the recorded collective operations of all ranks. A nonzero `bus_gbps` replaces the recorded
+        bus bandwidth."""
         costs = cls(trace.devices[0].name if trace.devices else "", bus_gbps)
         costs._name_kernels(trace)
         if bus_gbps:

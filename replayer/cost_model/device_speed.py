@@ -29,21 +29,14 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Return the 90th percentile of the memory bandwidths of recorded ops longer than 20 us.
-
-    Returns `fallback` if fewer than five ops are longer than 20 us.
-
-    Args:
-        samples: the memory traffic in bytes and the duration in ns of each op
-    """
+    """Return the 90th percentile of the memory bandwidths of recorded ops longer than 20 us. Returns `fallback` for fewer than
+    five such ops. A sample is an op's memory traffic in bytes and its duration in ns."""
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """Return the first percentile of the recorded kernel durations in ns.
-
-    Returns `KERNEL_FLOOR_NS` for recordings with fewer than a hundred kernels.
-    """
+    """Return the first percentile of the recorded kernel durations in ns. Returns `KERNEL_FLOOR_NS` for recordings with fewer
+    than a hundred kernels."""
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

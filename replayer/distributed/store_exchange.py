@@ -67,10 +67,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
-        """Return the messages in rank order, with times converted to this rank's clock.
-
-        Raise RuntimeError if a rank has ended, exceeded the timeout or called another operation.
-        """
+        """Return the messages in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank has ended,
+        exceeded the timeout or called another operation."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -132,10 +130,8 @@ class DeadlockDetector:
 
 
 class StoreExchange:
-    """Exchanges messages through channels. A channel is a sequence of operations between the same ranks.
-
-    `offset_ns`: see Note [Clocks of several processes].
-    """
+    """Exchanges messages through channels. A channel is a sequence of operations between the same ranks. `offset_ns`: see Note
+    [Clocks of several processes]."""
 
     def __init__(
         self,

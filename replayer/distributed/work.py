@@ -216,10 +216,8 @@ class WorkGroup(_Awaited):
 
 
 class CommStream:
-    """Represents a communicator's stream on one device.
-
-    NCCL uses one stream for collectives, and another stream for each pair of ranks that send and receive.
-    """
+    """Represents a communicator's stream on one device. NCCL uses one stream for collectives, and another stream for each pair
+    of ranks that send and receive."""
 
     def __init__(self, device: int) -> None:
         self.device = device

@@ -166,10 +166,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Simulate the launches of the `with` block at its end, as if the given threads took turns.
-
-        See Note [Replicas take turns] in surfaces/torch_nn_parallel.py.
-        """
+        """Simulate the launches of the `with` block at its end, as if the given threads took turns. See Note [Replicas take
+        turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -225,13 +223,8 @@ class ScriptLaunches(LaunchPath):
         pinned: bool = False,
         moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy of the kind "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device).
-
-        The host waits for the end of a blocking copy.
-
-        Args:
-            moves_tensor: True for calls of `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`
-        """
+        """Launch a copy of the kind "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device). The host waits
+        for the end of a blocking copy. `moves_tensor` is true for calls of `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         library_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -287,11 +280,7 @@ class ScriptLaunches(LaunchPath):
     # --- CUDA graphs
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
-        """Start capturing a CUDA graph on the current stream.
-
-        Args:
-            pool: the number of the graph's private memory pool
-        """
+        """Start capturing a CUDA graph on the current stream. `pool` is the number of the graph's private memory pool."""
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
             self.capture = GraphCapture(stream, thread, pool, everywhere=everywhere, refuse=refuse)
@@ -348,13 +337,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Order ops so that their threads take turns, and return the ops' indices.
-
-    Example: `turn_order([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`.
-
-    Args:
-        threads: the thread number of each op
-    """
+    """Return the indices of ops, ordered so that their threads take turns: `turn_order([1, 1, 0, 0, 0])` is `[2, 0, 3, 1,
+    4]`."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

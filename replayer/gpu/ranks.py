@@ -39,11 +39,7 @@ class RankOperations:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute the end times of collectives.
-
-        Args:
-            wait: if False, leave out collectives that some ranks have not called yet
-        """
+        """Compute the end times of collectives. Without `wait`, leave out collectives that some ranks have not called yet."""
         for group in self._groups:
             group.finish(wait)
 

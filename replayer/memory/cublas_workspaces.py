@@ -51,12 +51,7 @@ class _ThreadHandles:
 
 
 class BlasWorkspaces:
-    """Allocates the cuBLAS workspaces of one process.
-
-    Args:
-        majors: the major compute capability of each GPU
-        architectures: the names of AMD architectures
-    """
+    """Allocates the cuBLAS workspaces of one process. `majors` has the major compute capability of each GPU."""
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
         release = machine.release if machine.cuda or machine.hip else None
@@ -86,10 +81,8 @@ class BlasWorkspaces:
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
-        """Allocate the calling thread's cuBLAS workspace for a stream, unless the workspace already exists.
-
-        Raises torch.OutOfMemoryError.
-        """
+        """Allocate the calling thread's cuBLAS workspace for a stream, unless the workspace already exists. Raises
+        torch.OutOfMemoryError."""
         device = stream.device
         key = self._handle(device), device, stream.own_number
         held = self._held.get(key)

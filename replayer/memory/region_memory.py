@@ -49,11 +49,7 @@ class _RegionHandle(AllocationHandle):
 
 
 class RegionMemory:
-    """Emulates the memory of one call of a compiled function on one stream.
-
-    Args:
-        kept: memory blocks that the forward pass kept, and that the backward pass may free
-    """
+    """Emulates the memory of one call of a compiled function on one stream. The backward pass may free the blocks in `kept`."""
 
     _next: ClassVar[int] = _FIRST_ADDRESS
 
@@ -122,11 +118,8 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Return the recorded memory blocks that no tensor of the replay uses.
-
-        A tensor without a recorded block gets the block of a freed tensor of equal size. The fused kernel probably wrote the
-        new tensor over the freed tensor.
-        """
+        """Return the recorded memory blocks that no tensor of the replay uses. A tensor without a recorded block gets the block
+        of a freed tensor of equal size. The fused kernel probably wrote the new tensor over the freed tensor."""
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
             if reused is not None:

@@ -44,11 +44,8 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on an emulated GPU until all requests are done or memory runs out.
-
-    Args:
-        has_optional: if False, memory that cuDNN can do without is not requested
-    """
+    """Execute memory requests on an emulated GPU until all requests are done or memory runs out. Without `has_optional`, memory
+    that cuDNN can do without is not requested."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
@@ -87,10 +84,7 @@ class ScaledRequests:
     # see Note [Requests are linear in the batch]
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """
-        Args:
-            per_sample: additional bytes of each memory request for each additional sample in the batch
-        """
+        """`per_sample` has the additional bytes of each memory request for each additional sample in the batch."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]
@@ -99,10 +93,8 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine the memory requests of two runs of a script with different batch sizes.
-
-        Returns None if the two runs made different sequences of memory requests.
-        """
+        """Combine the memory requests of two runs of a script with different batch sizes. Returns None if the two runs made
+        different sequences of memory requests."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
             return None
@@ -120,10 +112,8 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits in memory, or 0 if one sample does not fit.
-
-    Returns MAX_BATCH if the memory use does not grow with the batch size.
-    """
+    """Return the largest batch size that fits in memory, or 0 if one sample does not fit. Returns MAX_BATCH if the memory use
+    does not grow with the batch size."""
     if fits(start):
         low, step = start, max(1, start // 2)
         while low < MAX_BATCH and fits(min(low + step, MAX_BATCH)):

@@ -19,12 +19,8 @@ from traces.names.equivalent_ops import canonical_op
 
 
 class ScratchScope:
-    """Allocates the workspaces of one call of an op.
-
-    Args:
-        sequence: for each output of the op, the sizes in bytes of the workspaces that the op allocates before the output; a
-            negative size frees a workspace
-    """
+    """Allocates the workspaces of one call of an op. For each output of the op, `sequence` has the sizes in bytes of the
+    workspaces that the op allocates before the output. A negative size frees a workspace."""
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
 

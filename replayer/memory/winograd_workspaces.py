@@ -20,10 +20,8 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
 
 
 def of_convolution(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes of each workspace that a convolution allocates (positive) or frees (negative).
-
-    The first tuple is for workspaces before the op's first output, and the second tuple for workspaces after the first output.
-    """
+    """Return the bytes of each workspace that a convolution allocates (positive) or frees (negative). The first tuple is for
+    workspaces before the op's first output, and the second tuple for workspaces after the first output."""
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:
         return ()

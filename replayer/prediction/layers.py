@@ -39,11 +39,7 @@ class Layer:
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the indices in `trace.host` of all forward ops with recorded shapes.
-
-    Args:
-        one_step: selects only the last complete step
-    """
+    """Return the rows of all forward ops with recorded shapes in `trace.host`, or only those of the last complete step."""
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
     if len(trace.phases):

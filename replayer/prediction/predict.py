@@ -90,11 +90,7 @@ class Prediction(PredictedFigures):
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Return one prediction. Raises TraceError if necessary data is missing.
-
-    Args:
-        strict: if True, missing optional data also raises TraceError
-    """
+    """Return one prediction. Raises TraceError if necessary data is missing, or with `strict` if optional data is missing."""
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
@@ -292,10 +288,8 @@ def step_ns(trace: Trace) -> float:
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
-    """Return the step time of a predicted trace.
-
-    If the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
-    """
+    """Return the step time of a predicted trace. If the CPU is the bottleneck, the step time changes only when the GPU time
+    exceeds the CPU time."""
     before, after = pace(recorded), pace(predicted)
     if before is None or after is None or before.busy_share is None or after.busy_share is None:
         return step_ns(predicted)

@@ -128,13 +128,8 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Divide the work of a recording among several ranks.
-
-        Raises TraceError if the recording has no suitable matrix products (Note [Pairs of matrix products]).
-
-        Args:
-            calls: the op that launched each kernel, or None if the op is unknown
-        """
+        """Divide the work of a recording among several ranks. `calls` has the op that launched each kernel, or None. Raises
+        TraceError if the recording has no suitable matrix products (Note [Pairs of matrix products])."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -278,10 +273,8 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of one rank's part of an op.
-
-    In matrix products, the dimension with `size` elements is divided by `ranks`.
-    """
+    """Return the input shapes of one rank's part of an op. In matrix products, the dimension with `size` elements is divided by
+    `ranks`."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)
@@ -314,12 +307,8 @@ def _divided(shape: Shape, at: int, ranks: int) -> Shape:
 def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, step_ns: float, parameters: int, peak_bytes: int | None, steps: int
 ) -> Parallel:
-    """Predict the training step of each rank.
-
-    Args:
-        step_ns: includes the all-reduces
-        reduced_ns: lists, for each kernel, how long the all-reduces after the kernel take
-    """
+    """Predict the training step of each rank. `step_ns` includes the all-reduces. For each kernel, `reduced_ns` is the duration
+    of the all-reduces after the kernel."""
     layers = layers_of(trace)
     layer_bytes = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)

@@ -146,11 +146,8 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the size in bytes at which the virtual GPU runs out of memory. Return None if the batch fits.
-
-        Args:
-            peak_bytes: the script's memory peak so far
-        """
+        """Return the size in bytes at which the virtual GPU runs out of memory, or None if the batch fits. `peak_bytes` is the
+        script's memory peak so far."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -189,10 +186,8 @@ class LibraryPace:
         return int(np.interp(size_bytes, of_bytes, of_ns))
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return the index of its LibrarySteps object.
-
-        Raises NotInLibrary after several training steps with a batch that was too large for the real GPU.
-        """
+        """End the training step, and return the index of its LibrarySteps object. Raises NotInLibrary after several training
+        steps with a batch that was too large for the real GPU."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

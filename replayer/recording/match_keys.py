@@ -33,11 +33,7 @@ class RecordedKeys:
         return self.of_op(signature.op, signature.shapes, dtype, signature.direction, signature.layout)
 
     def of_op(self, op: str, shapes: tuple[Shape, ...], dtype: str, direction: str = "", layout: str = "") -> MatchKeys:
-        """Return the keys of an op.
-
-        Args:
-            dtype: the op's first dtype
-        """
+        """Return the keys of an op. `dtype` is the op's first dtype."""
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
             dtype = ""

@@ -49,11 +49,9 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. The calls come from the last step with the most calls.
-
-    The recorder does not store the inputs of compiled code without a backward pass. Calls without recorded inputs are grouped
-    by their ops.
-    """
+    """Stores the calls of one compiled function by input shapes. The calls come from the last step with the most calls. The
+    recorder does not store the inputs of compiled code without a backward pass. Calls without recorded inputs are grouped by
+    their ops."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)

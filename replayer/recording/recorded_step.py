@@ -117,10 +117,8 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """Stores one recorded step.
-
-    The keys of `segments` are pairs (phase name, index), because a phase may occur several times.
-    """
+    """Stores one recorded step. The keys of `segments` are pairs (phase name, index), because a phase may occur several
+    times."""
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]

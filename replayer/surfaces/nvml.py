@@ -57,10 +57,7 @@ class Handle:
 
 
 class _Utilization:
-    """Computes the GPU utilization since the previous query.
-
-    NVML averages the utilization of a GPU over at least 1/6 s.
-    """
+    """Computes the GPU utilization since the previous query. NVML averages the utilization of a GPU over at least 1/6 s."""
 
     _LEAST_NS = 1_000_000_000 // 6
 

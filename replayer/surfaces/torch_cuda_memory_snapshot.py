@@ -32,10 +32,8 @@ def record_history(
     record_pinned_host_memory: bool = False,
     record_cuda: bool = True,
 ) -> None:
-    """Start, change or stop the recording of allocations on all devices. None for `enabled` stops the recording.
-
-    Raise PyTorch's RuntimeError for invalid arguments. PyTorch 2.15 added the last two parameters.
-    """
+    """Start, change or stop the recording of allocations on all devices. None for `enabled` stops the recording. Raise
+    PyTorch's RuntimeError for invalid arguments. PyTorch 2.15 added the last two parameters."""
     if record_pinned_host_memory:
         raise NotEmulated("_record_memory_history(record_pinned_host_memory=True)", "leave it out; only devices have a history")
     _expect("enabled", enabled, (None, "state", "all"))
@@ -80,11 +78,8 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """Return a memory snapshot.
-
-    Args:
-        wanted: the two numbers that identify a memory pool, and True if the snapshot includes the history of allocations
-    """
+    """Return a memory snapshot. `wanted` has the two numbers of a memory pool, and True to include the history of
+    allocations."""
     devices = gpu().devices
     for device in devices:
         if device.memory.history is not None:

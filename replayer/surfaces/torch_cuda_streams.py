@@ -214,10 +214,8 @@ class Event(BaseEvent):  # type: ignore[misc]
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
-        """Return the time until `end_event` in milliseconds.
-
-        Raises an error if the elapsed time is undefined, for example between events of two devices.
-        """
+        """Return the time until `end_event` in milliseconds. Raises an error if the elapsed time is undefined, for example
+        between events of two devices."""
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self.virtual.time_ns is None or end_event.virtual.time_ns is None:

@@ -22,9 +22,7 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 def backend_device(device: TorchAny) -> TorchAny:
     """Convert the device "cuda" to "lazy", the virtual GPU's device type in C++ code. Return all other arguments unchanged.
-
-    Raise CUDA's error "invalid device ordinal" if the recording has no GPU with this index.
-    """
+    Raise CUDA's error "invalid device ordinal" if the recording has no GPU with this index."""
     if type(device) is str:
         if not device.startswith("cuda"):
             return device
@@ -55,10 +53,8 @@ def _known_to_backend(index: int) -> torch.device:
 
 
 def checked_index(index: int) -> int:
-    """Return `index`, and initialize torch.cuda if necessary.
-
-    Raise torch.AcceleratorError if the device does not exist. Raise RuntimeError in a forked process that cannot use CUDA.
-    """
+    """Return `index`, and initialize torch.cuda if necessary. Raise torch.AcceleratorError if the device does not exist. Raise
+    RuntimeError in a forked process that cannot use CUDA."""
     torch.cuda._lazy_init()  # type: ignore[no-untyped-call]
     if not 0 <= index < torch.cuda.device_count():
         raise CudaError.INVALID_DEVICE.to_torch()

@@ -55,10 +55,8 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """The op changes the shape, the strides or the memory of an argument.
-
-    In `a.set_(b)`, the field `rebound` is the argument position of `b`.
-    """
+    """The op changes the shape, the strides or the memory of an argument. In `a.set_(b)`, the field `rebound` is the argument
+    position of `b`."""
 
     of: Where
     tensor_meta: TensorMeta
@@ -120,10 +118,8 @@ class _NotPortable(Exception):
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Serialize a plan for other ranks. Return None if other ranks cannot use the plan.
-
-    The bytes omit the fields that `results.complete` sets.
-    """
+    """Serialize a plan for other ranks. Return None if other ranks cannot use the plan. The bytes omit the fields that
+    `results.complete` sets."""
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
     try:

@@ -357,10 +357,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data`, where one tensor is on the host and one on the virtual GPU.
-
-    The Python object `tensor` stays the same, so optimizers can keep their references to it.
-    """
+    """Execute `tensor.data = data`, where one tensor is on the host and one on the virtual GPU. The Python object `tensor`
+    stays the same, so optimizers can keep their references to it."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     if tensor.grad is not None and tensor.grad.shape != data.shape:

@@ -41,10 +41,8 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on `stream`.
-
-    In capture mode "global" (`everywhere` is True), forbidden CUDA calls fail in all threads during the capture.
-    """
+    """Captures a CUDA graph that begins on `stream`. In capture mode "global" (`everywhere` is True), forbidden CUDA calls fail
+    in all threads during the capture."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]
@@ -78,11 +76,8 @@ class GraphCapture:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """Save a state, such as the values of a tensor, until the end of the capture. Then restore the state.
-
-        Args:
-            undo: saves the state and returns the function that restores it
-        """
+        """Save a state, such as the values of a tensor, and restore it at the end of the capture. `undo` saves the state and
+        returns the function that restores it."""
         if key not in self._as_before:
             self._as_before[key] = undo()
 

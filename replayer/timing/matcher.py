@@ -85,11 +85,8 @@ class StepMatcher:
         self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin the next phase with this name.
-
-        Args:
-            same_workload: if False, the script's model or batch differs from the recording
-        """
+        """Begin the next phase with this name. Without `same_workload`, the script's model or batch differs from the
+        recording."""
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -108,11 +105,8 @@ class StepMatcher:
         return segment
 
     def find_in_phase_of_same_name(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Find a recorded call of the op in another phase with the same name.
-
-        Args:
-            exact: a key that consists of the op, its shapes and its dtype
-        """
+        """Find a recorded call of the op in another phase with the same name. `exact` is the key of the op, its shapes and its
+        dtype."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
@@ -168,13 +162,8 @@ class SegmentMatcher:
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return True if most of the latest ops can be found once more among the unused recorded calls.
-
-        Return None if too few of the latest ops were recorded.
-
-        Args:
-            calls: the number of the first of the latest ops
-        """
+        """Return True if most ops since number `calls` can be found once more among the unused recorded calls, or None if too
+        few of these ops were recorded."""
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(_is_same_shape(call.match) for call in made)
         if self.recorded is None or not made or alike < SAME_SHARE * len(made):

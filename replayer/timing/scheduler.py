@@ -116,10 +116,8 @@ class StreamScheduler:
         origin: Origin,
         copy: Copy,
     ) -> int:
-        """Schedule a copy on `stream`, and return its end time.
-
-        The duration is estimated if the kind or size of the copy differs from the recorded copy.
-        """
+        """Schedule a copy on `stream`, and return its end time. The duration is estimated if the kind or size of the copy
+        differs from the recorded copy."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:
@@ -229,11 +227,8 @@ class StreamScheduler:
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Let the calling thread wait for the GPU until the virtual time `until_ns`.
-
-        Args:
-            after_ns: how long the op runs on the host after the wait
-        """
+        """Let the calling thread wait for the GPU until the virtual time `until_ns`. The op then runs `after_ns` on the
+        host."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.call(thread.row, "cudaStreamSynchronize", since_ns, until_ns)

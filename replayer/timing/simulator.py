@@ -70,12 +70,7 @@ class Simulator:
     def play(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
     ) -> int:
-        """Simulate one op, and return the time at which the op's work ends on the stream.
-
-        Args:
-            now_ns: the time at which the script calls the op
-            copy: None for ops that are not copies
-        """
+        """Simulate one op that the script calls at `now_ns`, and return the time at which its work ends on the stream."""
         tracker = self.tracker
         segment = tracker.segment
         if segment is None or tracker.begins_segment[signature.phase_class]:

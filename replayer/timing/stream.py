@@ -70,10 +70,8 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Stores the time at which a CUDA event completes.
-
-    Recording an event again does not affect streams that already wait for the event.
-    """
+    """Stores the time at which a CUDA event completes. Recording an event again does not affect streams that already wait for
+    the event."""
 
     __slots__ = ("awaited", "device", "time_ns")
 

@@ -19,32 +19,19 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return the host time before an op and the host time during the op, without waits for the GPU.
-
-    Args:
-        from_ns: the recorded start of the op, in nanoseconds since the start of the recorded phase
-        to_ns: the recorded end of the op
-    """
+    """Return the host time before an op and during the op, without waits for the GPU. The recorded op lasts from `from_ns` to
+    `to_ns` after the start of the recorded phase."""
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
 
 
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
-    """Return the time at which the host starts an op.
-
-    Args:
-        host_ns: the time at which the host finished the preceding op
-        called_ns: the time at which the script called the op
-    """
+    """Return the time at which the host starts an op. The host finished the preceding op at `host_ns`."""
     return max(host_ns + advance_ns, called_ns, room_ns)
 
 
 def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int) -> int:
-    """Return the time at which a kernel ends.
-
-    Args:
-        ready_ns: the time at which earlier work on the kernel's stream ends
-    """
+    """Return the time at which a kernel ends. Earlier work on the kernel's stream ends at `ready_ns`."""
     return max(launch_ns + latency_ns, ready_ns + gap_ns) + duration_ns
 
 

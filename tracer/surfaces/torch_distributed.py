@@ -160,8 +160,7 @@ class _CollectiveWrappers:
 
     def _member(self, given: Argument) -> Argument:
         """Return a function that finds the process group in the arguments of a call. The function returns None for process
-        groups without this rank.
-        """
+        groups without this rank."""
         dist = self._dist
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -252,10 +251,8 @@ class _CollectiveWrappers:
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions that communicate between ranks, in all PyTorch modules that import them.
-
-    Deprecated functions are not wrapped, so that their deprecation warnings show the calling line of the script.
-    """
+    """Wrap the functions that communicate between ranks, in all PyTorch modules that import them. Deprecated functions are not
+    wrapped, so that their deprecation warnings show the calling line of the script."""
     dist = torch.distributed
     if not dist.is_available():
         return

@@ -95,10 +95,8 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Return the future of a C++ Work object. A wait for the future is recorded.
-
-        The recorder ignores futures of Python subclasses of Work, because waiting for them involves no CUDA stream.
-        """
+        """Return the future of a C++ Work object. A wait for the future is recorded. The recorder ignores futures of Python
+        subclasses of Work, because waiting for them involves no CUDA stream."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

@@ -40,11 +40,9 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 
 class ModuleRanges:
-    """Adds a range to the profile for each call of a module, such as "nn.Module: Conv2d_0".
-
-    `Module.__call__` is replaced only between `begin` and `end`, so that only profiled steps become slower. If the script has
-    used torch.compile, `Module.__call__` is not replaced, because a replacement makes torch.compile compile again.
-    """
+    """Adds a range to the profile for each call of a module, such as "nn.Module: Conv2d_0". `Module.__call__` is replaced only
+    between `begin` and `end`, so that only profiled steps become slower. If the script has used torch.compile,
+    `Module.__call__` is not replaced, because a replacement makes torch.compile compile again."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module

@@ -76,12 +76,10 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make CPython's function PySequence_Check return false for tensors, although `__getitem__` is wrapped.
-
-    CPython treats a class with a Python method `__getitem__` as a sequence. If CPython treats a scalar tensor `x` as a
-    sequence, `torch.Tensor([[x]])` fails, because a scalar tensor has no length. The function relies on the memory layout of
-    PyTypeObject in CPython (Include/cpython/object.h).
-    """
+    """Make CPython's function PySequence_Check return false for tensors, although `__getitem__` is wrapped. CPython treats a
+    class with a Python method `__getitem__` as a sequence. If CPython treats a scalar tensor `x` as a sequence,
+    `torch.Tensor([[x]])` fails, because a scalar tensor has no length. The function relies on the memory layout of PyTypeObject
+    in CPython (Include/cpython/object.h)."""
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return
@@ -177,11 +175,7 @@ def _dimensions(part: Any) -> int:
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Return the result sizes of `unique`.
-
-    Args:
-        place: the position of the argument `dim` in `args`
-    """
+    """Return the result sizes of `unique`. `place` is the position of the argument `dim` in `args`."""
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 

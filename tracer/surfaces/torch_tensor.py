@@ -56,19 +56,15 @@ def quietly(call: Call) -> Call:
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """Return True if the machine has no GPU.
-
-        `torch.cuda.device_count` also works in forked processes, because it asks NVML.
-        """
+        """Return True if the machine has no GPU. `torch.cuda.device_count` also works in forked processes, because it asks
+        NVML."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if values that the script reads from the tensor are recorded.
-
-        On a machine without a GPU, values that an optimizer reads are not recorded, because they are only step counts.
-        """
+        """Return True if values that the script reads from the tensor are recorded. On a machine without a GPU, values that an
+        optimizer reads are not recorded, because they are only step counts."""
         if _DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()

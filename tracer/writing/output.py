@@ -28,11 +28,8 @@ FLUSH_NS = 500_000_000
 
 
 class RecordingFile:
-    """Collects the rows of all tables, and writes the rows to the file.
-
-    A row is a tuple of numbers, because Python's garbage collector ignores tuples of numbers. Each row is added with a single
-    `append`, so a signal handler never sees half a row.
-    """
+    """Collects the rows of all tables, and writes the rows to the file. A row is a tuple of numbers, because Python's garbage
+    collector ignores tuples of numbers. Each row is added with a single `append`, so a signal handler never sees half a row."""
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path
@@ -52,10 +49,8 @@ class RecordingFile:
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Append rows to a table, and return the index of the first new row.
-
-        The first element of each row is the tuple of column names, and the other elements are the values.
-        """
+        """Append rows to a table, and return the index of the first new row. The first element of each row is the tuple of
+        column names, and the other elements are the values."""
         number = self.count(table)
         self._rows[table].extend(rows)
         return number

@@ -190,11 +190,7 @@ class StepWriter:
             self._output.add("sizes", rank=rank, step=step, op=op, shapes=shapes, size=size)
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
-        """Writes values that the host read.
-
-        Args:
-            step: the index of the current step, or NONE outside of steps
-        """
+        """Writes values that the host read. `step` is NONE outside of steps."""
         text = self._output.text
         for op, dtype, values in reads:
             row = rank, step, self._reads, text(op), text(dtype)

@@ -26,19 +26,15 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return a boolean mask of the kernels that belong to NCCL or a similar library.
-
-    NCCL kernels that nn.DataParallel launches are not included.
-    """
+    """Return a boolean mask of the kernels that belong to NCCL or a similar library. NCCL kernels that nn.DataParallel launches
+    are not included."""
     matches = (trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, _KERNEL.search)
     return np.asarray(matches & ~np.isin(trace.device.name, list(data_parallel_kernels(trace))))
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return the operation of each NCCL kernel that nn.DataParallel launches: "broadcast" or "reduce".
-
-    nn.DataParallel records no collectives, and one process launches these kernels on several devices.
-    """
+    """Return the operation of each NCCL kernel that nn.DataParallel launches: "broadcast" or "reduce". nn.DataParallel records
+    no collectives, and one process launches these kernels on several devices."""
     if len(trace.collectives):
         return {}
     table = trace.device

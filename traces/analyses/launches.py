@@ -72,10 +72,8 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return the launch time of each kernel and copy, or NONE if the launch was not recorded.
-
-    The launch time is the end of the launch call, but never later than the start of the kernel.
-    """
+    """Return the launch time of each kernel and copy, or NONE if the launch was not recorded. The launch time is the end of the
+    launch call, but never later than the start of the kernel."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]
     return np.asarray(np.where(launch != NONE, np.minimum(returned_ns, trace.device.start_ns[rows]), NONE))

@@ -175,12 +175,8 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """Return the duration of each kernel, its caller, and whether the kernel belongs to the backward pass.
-
-    Args:
-        steps: only kernels that were launched in these steps are returned
-        caller: the caller of each CPU event, for example a module or a Python function
-    """
+    """Return the duration of each kernel that was launched in `steps`, its caller, and whether the kernel belongs to the
+    backward pass. `caller` has the caller of each CPU event, for example a module or a Python function."""
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     counts_to = caller[np.where(forward != NONE, forward, launch)]

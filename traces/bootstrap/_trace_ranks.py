@@ -61,10 +61,8 @@ def _folder_of(script: str) -> str:
 
 
 def fork_ranks(count: int) -> int:
-    """Fork this process into `count` ranks, and return the rank number in each child process.
-
-    The parent process exits with the exit code of the first failed rank, or with 0 if no rank fails.
-    """
+    """Fork this process into `count` ranks, and return the rank number in each child process. The parent process exits with the
+    exit code of the first failed rank, or with 0 if no rank fails."""
     gc.freeze()  # garbage collection would write to the shared pages of existing objects
     sys.stdout.flush()
     sys.stderr.flush()
@@ -100,10 +98,8 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """Delete the global variables of the script's own modules at exit, so that open files are closed.
-
-    Objects of other modules are not freed, because freeing an object writes to memory that all ranks share.
-    """
+    """Delete the global variables of the script's own modules at exit, so that open files are closed. Objects of other modules
+    are not freed, because freeing an object writes to memory that all ranks share."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):

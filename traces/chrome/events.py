@@ -120,10 +120,8 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Correlation ids start above the largest op id, so no number is both a correlation id and an op id.
-
-        Correlation ids are larger than 2**16, so that Holistic Trace Analysis uses 32-bit integers for its row numbers.
-        """
+        """Correlation ids start above the largest op id, so no number is both a correlation id and an op id. Correlation ids
+        are larger than 2**16, so that Holistic Trace Analysis uses 32-bit integers for its row numbers."""
         device = self.trace.device
         launch = device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)

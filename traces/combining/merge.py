@@ -51,11 +51,8 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """Merge recordings of several processes into one trace with one rank per process.
-
-    A recording with an unknown or repeated rank number gets the first free rank number. Raises ValueError if `recordings` is
-    empty.
-    """
+    """Merge recordings of several processes into one trace with one rank per process. A recording with an unknown or repeated
+    rank number gets the first free rank number. Raises ValueError if `recordings` is empty."""
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
     problems: Counter[str] = Counter()
@@ -112,13 +109,8 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return a copy of a recording, with some steps replaced by a profile from torch.profiler.
-
-    If the two traces have no common clock, the starts of their steps are aligned.
-
-    Args:
-        numbers: the indices of the replaced steps
-    """
+    """Return a copy of a recording, with the steps `numbers` replaced by a profile from torch.profiler. If the two traces have
+    no common clock, the starts of their steps are aligned."""
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
     if not pairs:

@@ -203,11 +203,9 @@ class _Phase:
 
 
 class CleanPace:
-    """Estimates the CPU times that profiled steps would have without the profiler.
-
-    First, the profiler's overhead is subtracted. Then the remaining CPU time of each phase is multiplied by a factor. CPU
-    durations in steps without the profiler do not change.
-    """
+    """Estimates the CPU times that profiled steps would have without the profiler. First, the profiler's overhead is
+    subtracted. Then the remaining CPU time of each phase is multiplied by a factor. CPU durations in steps without the profiler
+    do not change."""
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
         run = trace.run_of(rank)
@@ -343,12 +341,8 @@ def _in_order(trace: Trace, rows: Column, names: Sequence[str]) -> list[str]:
 
 
 def _groups(clean: Sequence[str], profiled: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Match the phases of unprofiled and profiled steps. A phase without a counterpart is joined to the phase before it.
-
-    Args:
-        clean: the phases of steps without a profiler, in order
-        profiled: the phases of profiled steps, in order
-    """
+    """Match the phases of unprofiled and profiled steps in order. A phase without a counterpart is joined to the phase before
+    it."""
     shared = [name for name in clean if name in profiled]
     if not shared:
         return [(tuple(clean), tuple(profiled))] if clean and profiled else []

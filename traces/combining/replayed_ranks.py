@@ -23,11 +23,8 @@ from traces.model.trace import NONE, StepKind, Trace
 
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
-    """Return the traces of a replay's processes, by process id. Raises TraceError.
-
-    Args:
-        are_complete: if False, the files may be incomplete, because processes are still running
-    """
+    """Return the traces of a replay's processes, by process id. Raises TraceError, also for incomplete files if
+    `are_complete`."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far
     return {int(file.stem.removeprefix("replay-")): with_node_numbers(read(file)) for file in files}
@@ -44,14 +41,8 @@ def _so_far(file: Path) -> Trace:
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Return the process id of each rank.
-
-    Several processes may have the same rank number, because child processes inherit their parent's environment variables. If
-    several processes have the same rank number, a process that trained a model is preferred.
-
-    Args:
-        main: the process id of the script
-    """
+    """Return the process id of each rank. `main` is the process id of the script. Child processes inherit environment
+    variables, so several processes may have the same rank number. A process that trained a model is preferred."""
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
     def claim(pid: int) -> tuple[bool, bool, bool, int, int]:
@@ -68,10 +59,8 @@ def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, in
 
 
 def one_replay(timelines: Mapping[int, Trace], main: int) -> tuple[Trace, list[str]]:
-    """Merge the traces of a replay's processes into one trace.
-
-    The keys of `timelines` are process ids. Raises ValueError if `timelines` is empty.
-    """
+    """Merge the traces of a replay's processes into one trace. The keys of `timelines` are process ids. Raises ValueError if
+    `timelines` is empty."""
     by_rank = process_of_each_rank(timelines, main)
     worked = sum(bool(len(trace.steps) or len(trace.device)) for trace in timelines.values())
     notes = []

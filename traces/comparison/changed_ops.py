@@ -230,10 +230,8 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
 
 def ops_in_name(kernel: str) -> str:
     """Return the op names in the name of a fused Inductor kernel, or "" for any other kernel.
-
     `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long kernel names, so the name of the last op
-    may be cut off.
-    """
+    may be cut off."""
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
 
@@ -362,11 +360,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return the weight of each kernel in an average over steps.
-
-    Args:
-        steps: the averaged steps; a step that is listed twice counts twice
-    """
+    """Return the weight of each kernel in an average over steps. A step that is listed twice counts twice."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)
@@ -438,11 +432,7 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
 
 
 def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
-    """Yield the ops that occur in the name of a fused kernel.
-
-    Args:
-        known: the names of the ops to look for
-    """
+    """Yield the known ops that occur in the name of a fused kernel."""
     words = ops_in_name(kernel).split("_")
     start = 0
     while start < len(words):

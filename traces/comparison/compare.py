@@ -91,10 +91,7 @@ class Both(Generic[Figure]):
 
 @dataclass(frozen=True, slots=True)
 class PhaseError(StageError):
-    """Compares the median times of one training phase in two traces.
-
-    The host times of all phases add up to the step time.
-    """
+    """Compares the median times of one training phase in two traces. The host times of all phases add up to the step time."""
 
     recorded_median_ns: int
     replayed_median_ns: int
@@ -136,10 +133,8 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in two traces.
-
-    The memory rise of a step is the peak memory of the step minus the memory at its start.
-    """
+    """Compares the memory peaks of one device in two traces. The memory rise of a step is the peak memory of the step minus the
+    memory at its start."""
 
     recorded_peak_bytes: int | None
     replayed_peak_bytes: int | None
@@ -603,10 +598,8 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if the two traces number their CUDA streams in the same way.
-
-    Profiles from AMD GPUs contained hardware queue numbers instead of stream numbers until June 2026.
-    """
+    """Return True if the two traces number their CUDA streams in the same way. Profiles from AMD GPUs contained hardware queue
+    numbers instead of stream numbers until June 2026."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]
 

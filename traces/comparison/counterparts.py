@@ -65,10 +65,7 @@ class Counterparts:
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Pair the steps of the first rank in two traces.
-
-    Each replayed step is paired with the recorded step that it replayed.
-    """
+    """Pair the steps of the first rank in two traces. Each replayed step is paired with the recorded step that it replayed."""
     ours, theirs = steps_in_order(first), steps_in_order(second)
     if not len(ours) or not len(theirs):
         return []
@@ -85,11 +82,7 @@ def paired_steps(first: Trace, second: Trace) -> StepPairs:
 
 
 def steps_in_order(trace: Trace, rank: int | None = None) -> Column:
-    """Return the indices of a rank's steps in time order.
-
-    Args:
-        rank: defaults to the first rank
-    """
+    """Return the indices of a rank's steps in time order. The default is the first rank."""
     steps = trace.steps
     if not len(steps):
         return np.arange(0)

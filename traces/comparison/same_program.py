@@ -108,12 +108,7 @@ class _DeviceOp:
 
 
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
-    """Compare the chosen steps of two traces.
-
-    Args:
-        recorded_steps: the steps of the first trace; an empty array means the whole trace
-        other_steps: the steps of the second trace
-    """
+    """Compare the chosen steps of two traces. An empty array means the whole trace."""
     verdict = _same_program(recorded, other, recorded_steps, other_steps)
     cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
     if verdict.same is False and cut:
@@ -392,10 +387,8 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """Replace each op call by the outermost enclosing op that occurs in both traces.
-
-    For example, a replay contains the op `_native_multi_head_attention` without the ops that it calls.
-    """
+    """Replace each op call by the outermost enclosing op that occurs in both traces. For example, a replay contains the op
+    `_native_multi_head_attention` without the ops that it calls."""
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
     for (trace, op, step), names in zip(traces, reversed(known), strict=True):

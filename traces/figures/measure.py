@@ -60,11 +60,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran without the profiler and are not warm-up steps.
-
-    If every training step was profiled, the profiled steps are returned. If every training step is a warm-up step, the warm-up
-    steps are returned.
-    """
+    """Return the training steps that ran without the profiler and are not warm-up steps. If every training step was profiled,
+    the profiled steps are returned. If every training step is a warm-up step, the warm-up steps are returned."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -256,11 +253,7 @@ def phase_names(trace: Trace) -> Column:
 
 @once
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
-    """Return the innermost op that launched each kernel, or NONE if the op is unknown.
-
-    Args:
-        outermost: return the outermost op instead of the innermost one
-    """
+    """Return the innermost or outermost op that launched each kernel, or NONE if the op is unknown."""
     host = trace.host
     op = np.append(enclosing(host, (host.kind == HostKind.OP) | is_graph_launch(trace)), NONE)
     if outermost:
@@ -284,11 +277,7 @@ def launches_without_work(trace: Trace) -> Column:
 
 
 def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
-    """Return the innermost CPU event that runs at each of the given times, or NONE.
-
-    Args:
-        rows: must be ordered by start
-    """
+    """Return the innermost CPU event that runs at each of the given times, or NONE. `rows` must be ordered by start."""
     place = np.searchsorted(host.start_ns[rows], times_ns, side="right") - 1
     found = np.append(rows, NONE)[place]
     end_ns = np.append(host.end_ns, np.iinfo(np.int64).max)
@@ -298,11 +287,7 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return the innermost wanted event around each CPU event, or NONE.
-
-    Args:
-        wanted: boolean mask of the events that may be returned; a wanted event encloses itself
-    """
+    """Return the innermost event of the mask `wanted` around each CPU event, or NONE. A wanted event encloses itself."""
     parent = np.append(host.earlier_parent, NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]

@@ -26,12 +26,8 @@ class PhaseMedians:
 
 
 def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:
-    """Return the median times of each training phase, by phase name.
-
-    Args:
-        timed: the steps from which host times and CUDA event times are taken
-        with_kernels: the steps from which busy times are taken
-    """
+    """Return the median times of each phase, by name. The steps `timed` have host times and CUDA events; `with_kernels`, busy
+    times."""
     busy_ns = phase_busy_ns(trace)
     return {
         name: PhaseMedians(

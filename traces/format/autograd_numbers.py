@@ -15,10 +15,7 @@ from traces.model.trace import NONE, Column, HostKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Fill in missing sequence numbers of autograd nodes.
-
-    The trace must be sorted and contain only one rank.
-    """
+    """Fill in missing sequence numbers of autograd nodes. The trace must be sorted and contain only one rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():

@@ -44,11 +44,7 @@ _I8 = np.dtype("<i8")
 
 
 def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[str, Any]:
-    """Return a table as values that msgpack can store.
-
-    Args:
-        compact: makes the packed table smaller
-    """
+    """Return a table as values that msgpack can store. `compact` makes the packed table smaller."""
     rows = len(table)
     if rows > MAX_ROWS:
         raise ValueError(f"{rows} rows in one packed table; at most {MAX_ROWS}")
@@ -83,11 +79,7 @@ def claimed_rows(packed: Any) -> int:
 
 
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: bool = False) -> T:
-    """Decode a table that `pack_table` encoded. Raises Damaged.
-
-    Args:
-        is_lazy: each column is decoded when it is first read
-    """
+    """Decode a table that `pack_table` encoded. Raises Damaged. If `is_lazy`, each column is decoded when it is first read."""
     rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)
     nested = packed.get("nested")

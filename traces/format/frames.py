@@ -58,11 +58,7 @@ class Damaged(Exception):
 
 
 def compress(codec: int, content: bytes, level: int = 9) -> bytes:
-    """Compress `content`.
-
-    Args:
-        level: zlib's compression level: 1 is the fastest, and 9 gives the smallest result
-    """
+    """Compress `content`. With zlib, level 1 is the fastest, and level 9 gives the smallest result."""
     if codec == STORED:
         return content
     if codec == DEFLATED:

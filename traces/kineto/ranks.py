@@ -58,13 +58,8 @@ class _Recording:
 def assemble(
     sources: Iterable[Source], problems: Counter[str], *, skip_others: bool = False, marks_are_steps: bool = False
 ) -> Trace:
-    """Build one trace from the contents of several profiler files.
-
-    Raises TraceImportError if no file can be read, or if the rank of a file is unknown.
-
-    Args:
-        skip_others: skip files without profiler events instead of raising an error
-    """
+    """Build one trace from the contents of several profiler files. Raises TraceImportError if no file can be read, or if the
+    rank of a file is unknown. With `skip_others`, files without profiler events raise no error."""
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
     failure = TraceImportError("contains no recording")

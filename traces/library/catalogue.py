@@ -64,10 +64,8 @@ def gpus() -> list[Gpu]:
 
 
 def gpu(name: str) -> Gpu:
-    """Find a GPU by its name, or by words of its device name.
-
-    Raises TraceLibraryError for an unknown GPU. The message lists similar names.
-    """
+    """Find a GPU by its name, or by words of its device name. Raises TraceLibraryError for an unknown GPU. The message lists
+    similar names."""
     known = gpus()
     words = _words(name)
     for one in known:
@@ -110,10 +108,8 @@ def find_cell(name: str) -> LibraryCell:
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """Find step times of a script's network, or of the most similar network, on one GPU.
-
-    Batch sizes are not compared. Raises TraceLibraryError.
-    """
+    """Find step times of a script's network, or of the most similar network, on one GPU. Batch sizes are not compared. Raises
+    TraceLibraryError."""
     if model:
         return compared(cell(gpu_name, model), script)
     return nearest(files_of(gpu_name), script)

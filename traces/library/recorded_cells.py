@@ -40,10 +40,8 @@ class RunOfCell:
 
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
-    """Return the GPU of a recording, or a new `Gpu` object for an unknown device name.
-
-    Raises TraceLibraryError if the recording contains no GPU.
-    """
+    """Return the GPU of a recording, or a new `Gpu` object for an unknown device name. Raises TraceLibraryError if the
+    recording contains no GPU."""
     if not trace.devices:
         raise TraceLibraryError("the recording has no GPU in it")
     device = trace.devices[0]

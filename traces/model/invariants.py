@@ -43,11 +43,7 @@ def fault(trace: Trace) -> str | None:
 
 
 def fault_of_column(table: Table, name: str, column: str, within: dict[str, tuple[int, int]]) -> str | None:
-    """Return a description of the first error in a column, or None.
-
-    Args:
-        within: the result of `limits`
-    """
+    """Return a description of the first error in a column, or None. `within` is the result of `limits`."""
     values, where = getattr(table, column), f"{name}.{column}"
     if not len(values):
         return None

@@ -18,10 +18,8 @@ from traces.model.typed_json import fitting
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Stores GPU properties, named as in `torch.cuda.get_device_properties`.
-
-    Sizes are in bytes, bus widths in bits and clock rates in kHz. Identifiers of a GPU, such as its UUID, are not recorded.
-    """
+    """Stores GPU properties, named as in `torch.cuda.get_device_properties`. Sizes are in bytes, bus widths in bits and clock
+    rates in kHz. Identifiers of a GPU, such as its UUID, are not recorded."""
 
     major: int | None = None
     minor: int | None = None

@@ -24,10 +24,8 @@ from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, Table,
 
 
 def in_order(trace: Trace) -> Trace:
-    """Return the trace with sorted tables. The sort is stable.
-
-    CPU events are sorted by thread, start time and decreasing duration. GPU events are sorted by device, stream and start time.
-    """
+    """Return the trace with sorted tables. The sort is stable. CPU events are sorted by thread, start time and decreasing
+    duration. GPU events are sorted by device, stream and start time."""
     # see Note [Calls that take no time]
     steps, phases, host, device = trace.steps, trace.phases, trace.host, trace.device
     parts, batches, collectives = trace.parts, trace.batches, trace.collectives
@@ -82,12 +80,8 @@ def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return the trace with updated references.
-
-    Args:
-        places: contains the new index of each row, by table name. The last element of each array is NONE, so that a reference
-            NONE (index -1) stays NONE.
-    """
+    """Return the trace with updated references. `places` contains the new index of each row, by table name. The last element of
+    each array is NONE, so that a reference NONE (index -1) stays NONE."""
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
         if target in places:

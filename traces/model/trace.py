@@ -188,11 +188,8 @@ class Table:
 
     @classmethod
     def deferred(cls, rows: int, decode: Callable[[str], dict[str, Column]]) -> Self:
-        """Create a table whose columns are computed when they are first read.
-
-        Args:
-            decode: takes the name of a column, and returns this column and perhaps others
-        """
+        """Create a table whose columns are computed when they are first read. `decode` takes the name of a column, and returns
+        this column and perhaps others."""
         table = object.__new__(cls)
         table.__dict__.update(_rows=rows, _decode=decode)
         return table
@@ -265,10 +262,8 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """Stores the phases of training steps. The phases of a step cover the whole step without gaps.
-
-    The GPU times of a phase are measured with two CUDA events, and are NONE if no GPU was used.
-    """
+    """Stores the phases of training steps. The phases of a step cover the whole step without gaps. The GPU times of a phase are
+    measured with two CUDA events, and are NONE if no GPU was used."""
 
     step: STEP
     name: TEXT
@@ -282,11 +277,9 @@ class Phases(_Spans):
 
 @dataclass
 class Parts(_Spans):
-    """Stores the stages of nn.DataParallel. Stages may run concurrently.
-
-    In a forward pass, nn.DataParallel performs the stages "scatter", "replicate", "parallel_apply" and "gather". In a backward
-    pass, nn.DataParallel performs the stages "gather_backward" and "broadcast_backward".
-    """
+    """Stores the stages of nn.DataParallel. Stages may run concurrently. In a forward pass, nn.DataParallel performs the stages
+    "scatter", "replicate", "parallel_apply" and "gather". In a backward pass, nn.DataParallel performs the stages
+    "gather_backward" and "broadcast_backward"."""
 
     phase: PHASE_OR_NONE
     name: TEXT
@@ -589,10 +582,8 @@ UNKNOWN_LIST = "?"  # in place of a list of tensors whose shapes the profiler di
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:
-    """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7".
-
-    The shape `[]` is omitted, because profilers also write `[]` for arguments that are not tensors.
-    """
+    """Convert tensor shapes to text, such as "32,3,224,224;64,3,7,7". The shape `[]` is omitted, because profilers also write
+    `[]` for arguments that are not tensors."""
     return ";".join(",".join(map(str, shape)) for shape in shapes if shape)
 
 

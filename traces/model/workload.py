@@ -80,12 +80,8 @@ class WorkloadSignature:
         trainable: int | None = None,
         shapes: Iterable[Iterable[Shape]] | None = None,
     ) -> WorkloadSignature:
-        """Return the signature with a model added.
-
-        Args:
-            parameters: contains the number of elements and bytes of each parameter
-            shapes: contains the shapes of each module's own parameters
-        """
+        """Return the signature with a model added. `parameters` has each parameter's number of elements and bytes, and `shapes`
+        the shapes of each module's own parameters."""
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
         return replace(
@@ -124,8 +120,7 @@ class WorkloadMatch:
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare two workload signatures. The result is OTHER_BATCH_SIZE if the two workloads differ only in the first dimension
-    of the inputs.
-    """
+    of the inputs."""
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
         model += _differing_modules(recorded.modules, other.modules)

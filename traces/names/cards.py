@@ -47,10 +47,8 @@ _CONTEXT_BYTES_PER_THREAD = 2 * _KIB
 
 
 class Link(NamedTuple):
-    """Contains the bandwidth between two GPUs of the same model in gigabytes per second.
-
-    The bandwidth is an estimate, because the number of links differs between server boards.
-    """
+    """Contains the bandwidth between two GPUs of the same model in gigabytes per second. The bandwidth is an estimate, because
+    the number of links differs between server boards."""
 
     pair_gbps: float  # all links between two neighbours together
     all_gbps: float  # all links of one GPU together
@@ -90,10 +88,8 @@ _XGMI_MI100, _XGMI_MI200, _XGMI_MI300 = Link(46, 138), Link(50, 150), Link(64, 4
 
 
 class Architecture(NamedTuple):
-    """Contains the properties that all GPUs of one compute capability share.
-
-    The properties come from the CUDA C++ Programming Guide and the HIP documentation.
-    """
+    """Contains the properties that all GPUs of one compute capability share. The properties come from the CUDA C++ Programming
+    Guide and the HIP documentation."""
 
     major: int
     minor: int
@@ -319,11 +315,8 @@ def _slice(card: Card, compute: int, memory_gib: int) -> Card:
 
 
 def find_card(text: str) -> Card:
-    """Return the data sheet of the GPU that a user has named, for example "v100" or "rtx 4090".
-
-    All words of the user's text must occur in the GPU's name. Raises TraceError if no GPU matches. The message lists similar
-    names.
-    """
+    """Return the data sheet of the GPU that a user has named, for example "v100" or "rtx 4090". All words of the user's text
+    must occur in the GPU's name. Raises TraceError if no GPU matches. The message lists similar names."""
     wanted = _parts(text)
     parts = {name: _parts(name) for card in CARDS for name in card.names}
     meant = [name for name, of in parts.items() if wanted and wanted <= of and of & _VARIANTS <= wanted]

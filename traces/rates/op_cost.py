@@ -81,10 +81,8 @@ def is_attention_backward(name: str) -> bool:
 
 
 def attention_flops(name: str, shapes: tuple[Shape, ...]) -> tuple[int, bool]:
-    """Return the FLOPs of an attention op, and True if the number is an upper bound.
-
-    Attention has two matrix products in the forward pass, and five in the backward pass.
-    """
+    """Return the FLOPs of an attention op, and True if the number is an upper bound. Attention has two matrix products in the
+    forward pass, and five in the backward pass."""
     backward = is_attention_backward(name)
     wide = [shape for shape in shapes if len(shape) > 2][1 if backward else 0 :]
     if len(wide) < 3 or len({len(shape) for shape in wide[:3]}) > 1:
@@ -116,10 +114,8 @@ def size_bytes(shapes: tuple[Shape, ...], dtype: str) -> int:
 
 
 def compute_unit(op: str, dtype: str, settings: TorchSettings = DEFAULT_SETTINGS) -> str:
-    """Return the precision in which the GPU computes a matrix product or convolution, such as "tf32".
-
-    Since release 1.12, PyTorch allows TF32 by default in cuDNN's convolutions, but not in matrix products.
-    """
+    """Return the precision in which the GPU computes a matrix product or convolution, such as "tf32". Since release 1.12,
+    PyTorch allows TF32 by default in cuDNN's convolutions, but not in matrix products."""
     unit = _UNITS.get(dtype, "fp8" if dtype.startswith("float8") else "fp32")
     if unit == "fp32":
         is_cudnn = op.startswith(("convolution", "_cudnn"))

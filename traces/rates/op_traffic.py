@@ -340,11 +340,9 @@ _RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
 
 
 def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traffic | None:
-    """Return the number of bytes that an indexing op reads and writes, given its kernel's grid size.
-
-    A block of PyTorch's kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. PyTorch's kernel
-    `vectorized_gather_kernel` has one block per indexed row.
-    """
+    """Return the number of bytes that an indexing op reads and writes, given its kernel's grid size. A block of PyTorch's
+    kernel `index_elementwise_kernel<128, 4>` copies 128 x 4 elements. PyTorch's kernel `vectorized_gather_kernel` has one block
+    per indexed row."""
     if not grid:
         return None
     if by_element := _INDEX_KERNEL.search(kernel):
@@ -368,10 +366,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements a Triton kernel of Inductor processes.
-
-    For a pointwise kernel, return the size of the first or the last tensor, whichever fits the launch grid better.
-    """
+    """Return how many elements a Triton kernel of Inductor processes. For a pointwise kernel, return the size of the first or
+    the last tensor, whichever fits the launch grid better."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

@@ -23,10 +23,8 @@ _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signa
 
 @contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Postpone Python signal handlers until the `with` block ends.
-
-    Deferring signals takes about 20 us, and has no effect outside the main thread.
-    """
+    """Postpone Python signal handlers until the `with` block ends. Deferring signals takes about 20 us, and has no effect
+    outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -54,10 +52,8 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Register a function to be called once when the interpreter exits.
-
-    The returned function calls `finish` immediately, for example before `os._exit`, which skips `atexit`.
-    """
+    """Register a function to be called once when the interpreter exits. The returned function calls `finish` immediately, for
+    example before `os._exit`, which skips `atexit`."""
     process, is_done = os.getpid(), False
 
     def once() -> None:

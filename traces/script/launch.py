@@ -91,11 +91,9 @@ def run_child(
 
 
 def ranks_per_machine(ranks: int) -> int:
-    """Return the number of ranks per simulated machine.
-
-    PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an int8). If there are more than 128 ranks, each
-    simulated machine has eight GPUs. Raises TraceError if the ranks do not fill all machines.
-    """
+    """Return the number of ranks per simulated machine. PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an
+    int8). If there are more than 128 ranks, each simulated machine has eight GPUs. Raises TraceError if the ranks do not fill
+    all machines."""
     if ranks <= MOST_DEVICES:
         return ranks
     if ranks % MACHINE_DEVICES:
@@ -155,10 +153,8 @@ def _group(env: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 
 class _Relay:
-    """Forwards signals such as SIGTERM to the child process.
-
-    Ctrl-C in a terminal is not forwarded, because the terminal also sends the signal to the child process.
-    """
+    """Forwards signals such as SIGTERM to the child process. Ctrl-C in a terminal is not forwarded, because the terminal also
+    sends the signal to the child process."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[bytes] | None = None

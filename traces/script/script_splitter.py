@@ -109,11 +109,8 @@ class ScriptSplitter(Generic[ThreadT]):
         return _BEGINS_NONE if self.phases.inside else (begins_phase(PLAIN), begins_phase(LOSS), begins_phase(ASIDE))
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
-        """Handle the start of a phase, such as "loader", "h2d", "zero_grad" or "backward".
-
-        Args:
-            moves_tensor: False for a copy that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`
-        """
+        """Handle the start of a phase, such as "loader", "h2d", "zero_grad" or "backward". `moves_tensor` is false for a copy
+        that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`."""
         if self.thread != thread and self._is_other_thread(thread, shows=phase == "loader"):
             return
         if self._optimizers_made != self._optimizers.made:
@@ -156,11 +153,8 @@ class ScriptSplitter(Generic[ThreadT]):
             self._begun(thread, now_ns)
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
-        """Handle an op that autograd has recorded after a backward pass.
-
-        Args:
-            uses_gradients: True if the backward pass built a graph
-        """
+        """Handle an op that autograd has recorded after a backward pass. `uses_gradients` is true if the backward pass built a
+        graph."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
             # If steps end just before backward passes, ops after a backward pass belong to the phase "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
@@ -187,11 +181,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`.
-
-        Args:
-            is_first: True if this optimizer's calls end the training steps
-        """
+        """Handle the return of an optimizer's `step`. `is_first` is true if this optimizer's calls end the training steps."""
         if is_first:
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":

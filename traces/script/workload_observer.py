@@ -57,11 +57,7 @@ class WorkloadObserver:
         return self._signature() if self.is_open and self._modules else self.signature
 
     def batch_loaded(self, size_bytes: int | None) -> None:
-        """Handle a batch from a DataLoader.
-
-        Args:
-            size_bytes: None without tensors
-        """
+        """Handle a batch from a DataLoader. `size_bytes` is None without tensors."""
         if self._batch_bytes is None:
             self._batch_bytes = size_bytes
 

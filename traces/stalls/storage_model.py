@@ -38,22 +38,14 @@ class Disk:
     free_ns: int = 0  # when all requested reads are done
 
     def read(self, now_ns: int, size_bytes: int, seeks: int = 1) -> int:
-        """Simulate a read, and return its end time.
-
-        Args:
-            seeks: 0 for a read that continues the previous one
-        """
+        """Simulate a read, and return its end time. A read that continues the previous one needs 0 seeks."""
         begin_ns = max(now_ns, self.free_ns)
         self.free_ns = begin_ns + seeks * self.latency_ns + math.ceil(size_bytes / self.bytes_per_s * 1e9)
         return self.free_ns
 
 
 def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
-    """Return the hit rate of a warm file cache.
-
-    Args:
-        cached_share: the fraction of the data that fits into the cache
-    """
+    """Return the hit rate of a warm file cache that holds a share of the data."""
     # see Note [Hit rate of a cache]
     if not 0 <= cached_share <= 1:
         raise ValueError(f"a cache of {cached_share:.0%} of the data set; give a share from 0 to 100 %")

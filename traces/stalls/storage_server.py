@@ -74,10 +74,8 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Answers read requests on a Unix socket inside a `with` block.
-
-    If `drop_cached` is True, files are dropped from the page cache, so that every read goes to the real disk.
-    """
+    """Answers read requests on a Unix socket inside a `with` block. If `drop_cached` is True, files are dropped from the page
+    cache, so that every read goes to the real disk."""
 
     def __init__(
         self, path: Path, disk: Disk | None = None, cache: CacheShare | None = None, drop_cached: bool = False
@@ -195,10 +193,8 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Drop a file from Linux's page cache. Return True if the file's first page is gone.
-
-    Return None if the operating system cannot tell.
-    """
+    """Drop a file from Linux's page cache. Return True if the file's first page is gone. Return None if the operating system
+    cannot tell."""
     if not hasattr(os, "posix_fadvise"):
         return None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

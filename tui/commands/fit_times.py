@@ -46,10 +46,8 @@ class StepTime:
 
 
 class KnownTimes:
-    """Finds the step time of a training script on each GPU.
-
-    For scripts without training, the step time is the time of the forward pass.
-    """
+    """Finds the step time of a training script on each GPU. For scripts without training, the step time is the time of the
+    forward pass."""
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
         self._workload = workload
@@ -132,11 +130,7 @@ class KnownTimes:
         return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
-        """Return how much collectives lengthen a step.
-
-        Args:
-            times: a factor: the measured computation time divided by the estimated time
-        """
+        """Return how much collectives lengthen a step, if it takes `times` as long as estimated."""
         # see Note [A rank's step]
         from replayer.cost_model.collective_costs import CollectiveCosts
         from replayer.prediction.parallel import left_after_backward_ns

@@ -62,11 +62,8 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Record the script at each batch size, and return an exit code.
-
-    If GPU memory runs out at a batch size, larger batch sizes are skipped. The exit code is 0 if at least one batch size was
-    recorded.
-    """
+    """Record the script at each batch size, and return an exit code. If GPU memory runs out at a batch size, larger batch sizes
+    are skipped. The exit code is 0 if at least one batch size was recorded."""
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:

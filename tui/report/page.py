@@ -201,10 +201,8 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
-    """Return the index of the device that used the most memory, and the device's memory over time.
-
-    Return None if the trace has no memory events.
-    """
+    """Return the index of the device that used the most memory, and the device's memory over time. Return None if the trace has
+    no memory events."""
     return max(memory_curves(trace).items(), key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
 
 

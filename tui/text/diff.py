@@ -77,10 +77,8 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """Return the text of `trace diff`, wrapped to `width` columns.
-
-    The argument `next_step` is a command to suggest in the last line.
-    """
+    """Return the text of `trace diff`, wrapped to `width` columns. The argument `next_step` is a command to suggest in the last
+    line."""
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.largest_reason(), ""]
     if not details:

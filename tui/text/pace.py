@@ -62,8 +62,7 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 def event_sentences(comparison: Comparison) -> list[str]:
     """Return a note if the script waited for a CUDA event without recording the event first. CUDA ignores waits for unrecorded
-    events.
-    """
+    events."""
     count = comparison.events_never_recorded
     if not count:
         return []

@@ -34,10 +34,8 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first.
-
-    Warm-up steps and waits for data are ignored, unless `everything` is true.
-    """
+    """Return up to TABLE_ROWS differences, largest first. Warm-up steps and waits for data are ignored, unless `everything` is
+    true."""
     found = scene.counterparts
     if found is None:
         return ()

@@ -100,10 +100,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """Allocate the smallest free block that is large enough, or return None for 0 bytes.
-
-        Raises OutOfMemory.
-        """
+        """Allocate the smallest free block that is large enough, or return None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
         if not self._lock.acquire(True, _LOCK_TIMEOUT_S):
@@ -432,10 +429,8 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block.
-
-        Returns None if future allocations depend on more than the blocks.
-        """
+        """Return the address, size, state and age of each block. Returns None if future allocations depend on more than the
+        blocks."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

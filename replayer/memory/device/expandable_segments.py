@@ -19,11 +19,8 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the free block that fits `size` bytes best, or None if no free block is large enough.
-
-    A block at the end of a segment can grow. Blocks are compared by their possible size (get_free_block in PyTorch's
-    CUDACachingAllocator.cpp).
-    """
+    """Return the free block that fits `size` bytes best, or None if no free block is large enough. A block at the end of a
+    segment can grow. Blocks are compared by their possible size (get_free_block in PyTorch's CUDACachingAllocator.cpp)."""
     candidates = _by_size(plain, size)
     found = next(candidates, None)
     if found is None:
@@ -61,11 +58,7 @@ def _reach_bytes(block: Block) -> int:
 
 
 class ExpandableSegments:
-    """Allocates memory in the expandable segments of one GPU.
-
-    Args:
-        note: called whenever memory is mapped or unmapped
-    """
+    """Allocates memory in the expandable segments of one GPU. `note` is called whenever memory is mapped or unmapped."""
 
     def __init__(self, segments: Segments, note: Note) -> None:
         self._segments = segments
@@ -76,11 +69,8 @@ class ExpandableSegments:
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """Return a free block of at least `size` bytes, or None if the GPU has too little memory.
-
-        If memory runs out halfway, the pages mapped so far remain mapped (try_allocate_expandable_block in PyTorch's
-        CUDACachingAllocator.cpp).
-        """
+        """Return a free block of at least `size` bytes, or None if the GPU has too little memory. If memory runs out halfway,
+        the pages mapped so far remain mapped (try_allocate_expandable_block in PyTorch's CUDACachingAllocator.cpp)."""
         pool = plain.expandable
         if pool is None:
             pool = plain.expandable = ExpandablePool(plain)

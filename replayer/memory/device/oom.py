@@ -101,10 +101,8 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """Replace the numbers in an out-of-memory message by new numbers.
-
-    If `template` does not report a failed allocation, DEFAULT_OOM_TEXT is used.
-    """
+    """Replace the numbers in an out-of-memory message by new numbers. If `template` does not report a failed allocation,
+    DEFAULT_OOM_TEXT is used."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template

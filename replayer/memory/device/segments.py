@@ -142,11 +142,7 @@ def _number(range_: _AddressRange) -> int:
 
 
 class Segments:
-    """Stores the memory segments of one GPU.
-
-    Args:
-        outside_bytes: the GPU memory that the process uses outside of PyTorch's allocator
-    """
+    """Stores the memory segments of one GPU. PyTorch's allocator does not manage the `outside_bytes` of the process."""
 
     def __init__(
         self, device: int, capacity_bytes: int, outside_bytes: int, ages: Ages, addresses: AddressSource | None = None
@@ -181,10 +177,8 @@ class Segments:
         return block
 
     def give_back(self, block: Block) -> None:
-        """Return a free block to the device.
-
-        If the block is only part of a segment, the rest of the segment becomes one or two new segments.
-        """
+        """Return a free block to the device. If the block is only part of a segment, the rest of the segment becomes one or two
+        new segments."""
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)
         if block.next is None:

@@ -54,11 +54,8 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """Stores the settings of PyTorch's caching allocator.
-
-    `power2_divisions[i]` applies to sizes from 2^i MiB to 2^(i+1) MiB. In `power2_divisions`, the values 0 and 1 have no
-    effect.
-    """
+    """Stores the settings of PyTorch's caching allocator. `power2_divisions[i]` applies to sizes from 2^i MiB to 2^(i+1) MiB.
+    In `power2_divisions`, the values 0 and 1 have no effect."""
 
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB
@@ -93,10 +90,8 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Parse the value of PYTORCH_CUDA_ALLOC_CONF, and return `before` with the parsed settings.
-
-    Raises SettingsError if PyTorch would reject the text, and NotEmulated if the text selects another allocator backend.
-    """
+    """Parse the value of PYTORCH_CUDA_ALLOC_CONF, and return `before` with the parsed settings. Raises SettingsError if PyTorch
+    would reject the text, and NotEmulated if the text selects another allocator backend."""
     settings, remaining = replace(before or AllocatorSettings(), not_emulated=()), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)

@@ -21,10 +21,7 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 
 
 class PageLocks:
-    """Locks and unlocks pages of host memory.
-
-    Only one process of a run prints the warning about failed locks.
-    """
+    """Locks and unlocks pages of host memory. Only one process of a run prints the warning about failed locks."""
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False

@@ -33,11 +33,8 @@ class AssumedValues:
         self._made_at: Counter[Hashable] = Counter()
 
     def loss(self, call_site: Hashable = None) -> float:
-        """Return an assumed loss. The loss is positive and decreases with each training step.
-
-        Args:
-            call_site: the line of the script that computes the loss
-        """
+        """Return an assumed loss, which decreases with each training step. `call_site` is the line of the script that computes
+        it."""
         if not self.improving:
             return 1.0
         step = self._step_now()

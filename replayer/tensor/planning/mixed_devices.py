@@ -62,10 +62,8 @@ class _Entry:
 def runner(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
 ) -> Callable[..., TorchAny] | None:
-    """Return a function that runs an op call. Return None if the call runs on the virtual GPU.
-
-    Raise PyTorch's error if the op does not support tensors on different devices.
-    """
+    """Return a function that runs an op call. Return None if the call runs on the virtual GPU. Raise PyTorch's error if the op
+    does not support tensors on different devices."""
     if is_random(func):
         target = next(iter(_tensors(args)), None)
         require_device(args, kwargs, "cuda" if target is None else target.device.type)

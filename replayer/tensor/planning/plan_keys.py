@@ -33,10 +33,8 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 def keyer(
     func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
 ) -> Keyer:
-    """Return a function that computes cache keys for calls with `count` positional arguments.
-
-    If `get` is given, the function returns `get(key)` instead of the key.
-    """
+    """Return a function that computes cache keys for calls with `count` positional arguments. If `get` is given, the function
+    returns `get(key)` instead of the key."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)
@@ -127,10 +125,7 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
 
 
 def portable(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
-    """Return a cache key for all ranks, and the index of the call's GPU.
-
-    Return None if other ranks cannot use the key.
-    """
+    """Return a cache key for all ranks, and the index of the call's GPU. Return None if other ranks cannot use the key."""
     devices: set[int] = set()
     try:
         parts = _portable(key, devices)

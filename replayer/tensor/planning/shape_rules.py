@@ -164,10 +164,8 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchAny, ...]) -> TorchAny:
-    """Return a mean or sum of losses. The tensor owns the memory of all losses.
-
-    The CUDA kernels compute one loss per element, and write the mean into the same memory (aten/src/ATen/native/Loss.cpp).
-    """
+    """Return a mean or sum of losses. The tensor owns the memory of all losses. The CUDA kernels compute one loss per element,
+    and write the mean into the same memory (aten/src/ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())

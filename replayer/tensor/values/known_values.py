@@ -39,10 +39,8 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host memory that holds the values of a virtual tensor. Only `--values compute` creates such memory.
-
-    The memory contains zeros until the script writes to it.
-    """
+    """Return the host memory that holds the values of a virtual tensor. Only `--values compute` creates such memory. The memory
+    contains zeros until the script writes to it."""
     # see Note [Payloads]
     known = allocation.known
     if not isinstance(known, torch.Tensor):
@@ -70,11 +68,8 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return the known values of a tensor as a writable host tensor, or None if they are unknown.
-
-    Args:
-        replaced: if True, the caller will overwrite all elements, so their old values need not be known
-    """
+    """Return the known values of a tensor as a writable host tensor, or None if they are unknown. With `replaced`, the caller
+    will overwrite all elements, so their old values need not be known."""
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known

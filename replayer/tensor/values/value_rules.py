@@ -200,8 +200,7 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
     """Return an upper limit for the number of true elements in a comparison. In `top5 == labels.expand_as(top5)`, at most one
-    element per label is true, so the limit is the number of labels.
-    """
+    element per label is true, so the limit is the number of labels."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

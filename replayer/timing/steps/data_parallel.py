@@ -123,10 +123,8 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Keep the GPUs busy for the recorded time of all ops so far.
-
-        Returns False if no nn.DataParallel stages were recorded in the current phase.
-        """
+        """Keep the GPUs busy for the recorded time of all ops so far. Returns False if no nn.DataParallel stages were recorded
+        in the current phase."""
         stages = self.recorded
         if not stages:
             return False

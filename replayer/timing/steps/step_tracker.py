@@ -48,10 +48,8 @@ COMPILATIONS: list[str] = []
 
 
 class StepTracker:
-    """Tracks the script's position in the recording.
-
-    The object `step` finds recorded times for the current training step, and `segment` for the current phase.
-    """
+    """Tracks the script's position in the recording. The object `step` finds recorded times for the current training step, and
+    `segment` for the current phase."""
 
     def __init__(
         self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
@@ -92,11 +90,7 @@ class StepTracker:
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
-        """Begin a new phase if necessary, and return the phase of the op.
-
-        Args:
-            now_ns: the time at which the script called the op
-        """
+        """Begin a new phase if necessary, and return the phase of an op that the script called at `now_ns`."""
         self.script.op(thread, phase_class, now_ns)
         self.begins_segment = self.script.begins_segment
         segment = self.segment
@@ -106,10 +100,8 @@ class StepTracker:
         return segment
 
     def called(self, thread: HostThread, phase_class: int) -> None:
-        """Begin the loss phase (LOSS), or the forward phase after a backward pass (FORWARD).
-
-        A single op such as log_softmax does not begin the loss phase.
-        """
+        """Begin the loss phase (LOSS), or the forward phase after a backward pass (FORWARD). A single op such as log_softmax
+        does not begin the loss phase."""
         now_ns = self._scheduler.clock.now_ns()
         if phase_class == FORWARD:
             self.script.autograd_recorded(thread, True, now_ns)
@@ -428,10 +420,8 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Switch to a recorded step that contains the op, and return the current phase.
-
-    Return None if no recorded step contains the op. See Note [Training steps of several shapes] in recorded_run.py.
-    """
+    """Switch to a recorded step that contains the op, and return the current phase. Return None if no recorded step contains
+    the op. See Note [Training steps of several shapes] in recorded_run.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or segment.recorded is None or segment.recorded.phase_grained:
         return None

@@ -124,11 +124,8 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return rows of the host table for module calls, and the parent rows of all ops and module calls.
-
-        Args:
-            thread, start_ns, end_ns: one value per op
-        """
+        """Return rows of the host table for module calls, and the parent rows of all ops and module calls. The columns have one
+        value per op."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
             called[first - row : first - row + len(order)] = first + np.array(order)

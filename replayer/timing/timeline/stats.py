@@ -50,10 +50,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Return the host time per step and per op.
-
-        If `speed` is 2, a replay takes half the recorded time.
-        """
+        """Return the host time per step and per op. If `speed` is 2, a replay takes half the recorded time."""
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

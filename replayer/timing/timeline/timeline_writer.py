@@ -249,10 +249,8 @@ class TimelineWriter:
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events from a matrix with the columns of the memory table.
-
-        Each memory event gets the start time of its op. If the op has not begun, the event gets the time `now_ns`.
-        """
+        """Add memory events from a matrix with the columns of the memory table. Each memory event gets the start time of its
+        op. If the op has not begun, the event gets the time `now_ns`."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -349,10 +347,8 @@ class TimelineWriter:
             self._hand_over()
 
     def flush(self, header: Trace) -> None:
-        """Write the current rows and header to the file.
-
-        Raises TimeoutError if writing takes too long, and OSError or TraceError if writing fails.
-        """
+        """Write the current rows and header to the file. Raises TimeoutError if writing takes too long, and OSError or
+        TraceError if writing fails."""
         self._hand_over()
         written = threading.Event()
         self._queue.put(written)

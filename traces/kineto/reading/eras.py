@@ -125,10 +125,8 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 def exact_digits(data: bytes) -> bytes | None:
     """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 is precise enough for
-    all `ts` values.
-
-    PyTorch nightlies before April 2024 omitted zeros after the decimal point: they wrote 12.005 µs as "12.5".
-    """
+    all `ts` values. PyTorch nightlies before April 2024 omitted zeros after the decimal point: they wrote 12.005 µs as
+    "12.5"."""
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None
@@ -175,10 +173,8 @@ class TsUnit:
 
 
 def microseconds_as_ns(values: Column) -> Column:
-    """Convert microseconds to integer nanoseconds.
-
-    Integer and fractional parts are converted separately to avoid rounding errors.
-    """
+    """Convert microseconds to integer nanoseconds. Integer and fractional parts are converted separately to avoid rounding
+    errors."""
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
     whole = np.trunc(values)
@@ -199,9 +195,7 @@ def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fracti
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return True if the `External id` of a GPU event is the id of an op.
-
-    In files of torch 1.12 to 2.3, the `External id` is a copy of the correlation id.
-    """
+    """Return True if the `External id` of a GPU event is the id of an op. In files of torch 1.12 to 2.3, the `External id` is a
+    copy of the correlation id."""
     has_id = external > 0
     return bool(has_id.any()) and float(np.mean(external[has_id] == correlation[has_id])) < 0.5

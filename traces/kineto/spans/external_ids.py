@@ -64,11 +64,7 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """For each wanted id, return the index of an event with this id, or NONE.
-
-    Args:
-        before_ns: if several events have the wanted id, the last one that starts by this time is chosen
-    """
+    """For each wanted id, return the index of the last event with this id that starts by `before_ns`, or NONE."""
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):
         return np.full(len(wanted), NONE, "i4")

@@ -102,11 +102,8 @@ class _StepEvent(NamedTuple):
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Return the training steps, the phases, and the name of the method that found the steps.
-
-    Args:
-        marks_are_steps: set to True if the script called `profiler.step()` exactly once per batch
-    """
+    """Return the training steps, the phases, and the name of the method that found the steps. If `marks_are_steps`, the script
+    called `profiler.step()` exactly once per batch."""
     # see Note [Whose steps]
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
@@ -449,11 +446,8 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
-    """Return the ops for which autograd created a node.
-
-    With each op, the profiler records the sequence number of the thread's next autograd node. If autograd creates a node, the
-    next op has a larger sequence number.
-    """
+    """Return the ops for which autograd created a node. With each op, the profiler records the sequence number of the thread's
+    next autograd node. If autograd creates a node, the next op has a larger sequence number."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])

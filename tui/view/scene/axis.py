@@ -43,10 +43,8 @@ class SlotTimes:
         self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """Convert positions on the time axis to times in the trace.
-
-        Positions inside a gap become the time at which the gap begins.
-        """
+        """Convert positions on the time axis to times in the trace. Positions inside a gap become the time at which the gap
+        begins."""
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
@@ -101,11 +99,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Convert a time in the trace to a position on the time axis. Return None for hidden times.
-
-        Args:
-            near_ns: chooses between several positions
-        """
+        """Convert a time in the trace to a position on the time axis. Return None for hidden times. `near_ns` chooses between
+        several positions."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 
@@ -148,11 +143,8 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis. In each section of the axis, both traces start at the same position.
-
-        Args:
-            flush_right: number of sections at the beginning of the axis in which both traces end at the same position instead
-        """
+        """Build a time axis. In each section of the axis, both traces start at the same position, except in the first
+        `flush_right` sections, where they end at the same position."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:
