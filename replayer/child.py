@@ -1,8 +1,6 @@
-"""Starts the virtual GPU in the script's process, and writes the timeline to a file when the script ends.
-
-The package traces/bootstrap calls `start(session)` after the import of torch, also in child processes. `session` is a
-`ReplaySession` (traces/script/configuration.py) in JSON form.
-"""
+"""Starts the virtual GPU in the script's process, and writes the timeline to a file when the script ends. The package
+traces/bootstrap calls `start(session)` after the import of torch, also in child processes. `session` is a `ReplaySession`
+(traces/script/configuration.py) in JSON form."""
 
 from __future__ import annotations
 

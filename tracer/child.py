@@ -1,7 +1,5 @@
-"""Starts the recorder in the script's process, after the script has imported PyTorch.
-
-A process that does not train, such as a DataLoader worker, writes no recording.
-"""
+"""Starts the recorder in the script's process, after the script has imported PyTorch. A process that does not train, such as a
+DataLoader worker, writes no recording."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Finds the trace file for a name on the command line: a path, or the name of a recording in the library.
 
-    find_trace("train.msgpack"), load_trace("p100-no-cudnn"), load_trace("worker0.pt.trace.json.gz")
+    load_trace("train.msgpack"), load_trace("p100-no-cudnn"), load_trace("worker0.pt.trace.json.gz")
 
 A recording of torch.profiler is imported first.
 """
@@ -27,13 +27,6 @@ from tui.running.narration import say
 from tui.running.progress import working
 
 _LONG_IMPORT_S = 5.0
-
-
-def find_trace(name: str) -> Path:
-    """Return the path of a trace file. A recording of torch.profiler is imported into a temporary file. Raises
-    TraceLibraryError for an unknown name."""
-    path = _find(name)
-    return _imported_file(path) if is_profiler_recording(path) else path
 
 
 def viewable(name: str) -> str:
@@ -70,17 +63,25 @@ def _imported(path: Path) -> Trace:
 
 @cache
 def _imported_file(path: Path) -> Path:
+    return _saved(_imported(path), path)
+
+
+def _saved(trace: Trace, recording: Path) -> Path:
     folder = tempfile.mkdtemp(prefix="trace-import-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    file = Path(folder) / default_name(path)
-    save(_imported(path), file)
+    file = Path(folder) / default_name(recording)
+    save(trace, file)
     return file
 
 
 def load_replayable(name: str) -> tuple[Path, Trace]:
     """Return the path of the trace file, and the trace. Raise TraceError if no GPU work was recorded."""
-    path = find_trace(name).resolve()
-    trace = load(path)
+    path = _find(name)
+    if is_profiler_recording(path):
+        trace = _imported(path)
+        path = _saved(trace, path)
+    else:
+        trace = load(path)
     if not (len(work_rows(trace)) or (trace.phases.device_end_ns >= 0).any()):
         raise TraceError(f"{name}: no GPU work to replay; record on a GPU, with CUDA activities enabled")
-    return path, trace
+    return path.resolve(), trace

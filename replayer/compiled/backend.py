@@ -1,8 +1,6 @@
-"""Provides the compiler backend that a replay uses in place of Inductor.
-
-Instead of generating fused kernels like Inductor, a replay runs the ops of each graph one by one on virtual tensors.
-AOTAutograd splits each graph into forward and backward with Inductor's partitioner.
-"""
+"""Provides the compiler backend that a replay uses in place of Inductor. Instead of generating fused kernels like Inductor, a
+replay runs the ops of each graph one by one on virtual tensors. AOTAutograd splits each graph into forward and backward with
+Inductor's partitioner."""
 
 from __future__ import annotations
 

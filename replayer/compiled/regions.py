@@ -1,7 +1,5 @@
-"""Runs the graphs of compiled functions op by op on virtual tensors.
-
-If the recording contains a compiled function, the replay launches the function's recorded kernels.
-"""
+"""Runs the graphs of compiled functions op by op on virtual tensors. If the recording contains a compiled function, the replay
+launches the function's recorded kernels."""
 
 from __future__ import annotations
 

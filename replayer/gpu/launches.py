@@ -307,11 +307,8 @@ class ScriptLaunches(LaunchPath):
     def raise_fault(self) -> None:
         """Raise an error if a CUDA kernel has failed."""
         if self._fault is not None:
-            self.launch_by = self._refuse_launch
+            self.launch_by = lambda _caller, _signature: self.raise_fault()
             raise self._fault()
-
-    def _refuse_launch(self, _caller: Caller, _signature: OpSignature) -> None:
-        self.raise_fault()
 
     def is_capturing(self, stream: VirtualStream) -> bool:
         return self.capture is not None and stream in self.capture

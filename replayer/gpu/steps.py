@@ -31,7 +31,6 @@ from replayer.timing.host_threads import HostThread
 from replayer.timing.timeline.host_ranges import NAMED
 from traces.analyses.modules import ModuleNames
 from traces.model.layouts import Shape
-from traces.script.phase_rule import FORWARD, LOSS
 from traces.script.script_hooks import SINCE_BACKWARD, ModuleMarks
 from traces.script.workload_observer import WorkloadObserver
 
@@ -96,14 +95,14 @@ class ScriptSteps:
     def _forward_begins(self) -> None:
         # see Note [After a backward pass] in phase_rule.py
         with self._launches.looking as thread:
-            self._moves_on(thread, self._tracker.called, FORWARD)
+            self._moves_on(thread, self._tracker.forward_begins)
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
         """Do nothing, because `watch_nodes` detects new autograd nodes."""
 
     def loss_called(self) -> None:
         with self._launches.looking as thread:
-            self._moves_on(thread, self._tracker.called, LOSS)
+            self._moves_on(thread, self._tracker.loss_called)
 
     def optimizer_stepped(self, is_first: bool) -> None:
         """End the training step after a `step` call of the script's first optimizer."""

@@ -104,7 +104,7 @@ class VirtualGpu:
         self._estimates_workspaces = options.keep_requests and not len(trace.memory)
         properties = [known_properties(device) for device in recording.devices]
         self.blas = BlasWorkspaces(self.machine, [of.major or 0 for of in properties], [of.gcnArchName for of in properties])
-        if (kept := keeps_workspaces(trace, rank, self.blas.usual_bytes)) is not None:
+        if (kept := keeps_workspaces(trace, rank, frozenset(self.blas.default_bytes))) is not None:
             self.blas.kept = kept
         given = options.memory_bytes
         sizes = [*given, *[given[-1] if len(given) == 1 else None] * len(recording.devices)]

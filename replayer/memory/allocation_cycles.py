@@ -144,7 +144,7 @@ class CycleDetector:
         if events is None:
             return None
         step = _Step(events, memory.usage.allocated_bytes)
-        if any(self._is_same_step(step, other) for other in self._steps):
+        if any(len(other.events) == len(events) and other.allocated_bytes == step.allocated_bytes for other in self._steps):
             step.layout, step.totals = memory.layout(), memory.counts.totals()
         steps = [step]
         for other in reversed(self._steps):
@@ -156,6 +156,3 @@ class CycleDetector:
             steps.append(other)
         self._steps.append(step)
         return None
-
-    def _is_same_step(self, step: _Step, other: _Step) -> bool:
-        return step.allocated_bytes == other.allocated_bytes and len(step.events) == len(other.events)

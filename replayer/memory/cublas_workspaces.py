@@ -57,7 +57,7 @@ class BlasWorkspaces:
         release = machine.release if machine.cuda or machine.hip else None
         self.kept = keeps_workspaces(release, is_amd=not machine.cuda)
         of_amd = [*architectures, *[None] * (len(majors) - len(architectures))]
-        self._default_bytes = [workspace_bytes(major, amd, release) for major, amd in zip(majors, of_amd, strict=True)]
+        self.default_bytes = [workspace_bytes(major, amd, release) for major, amd in zip(majors, of_amd, strict=True)]
         self._chosen_bytes: int | None = None
         self.lt_bytes = lt_workspace_bytes(release, is_amd=not machine.cuda)
         self._held: dict[tuple[Handle, int, int], AllocationHandle] = {}
@@ -69,12 +69,8 @@ class BlasWorkspaces:
 
     def size_bytes(self, device: int) -> int:
         if self._chosen_bytes is None:
-            return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self._default_bytes[device])
+            return _configured_bytes(os.environ.get("CUBLAS_WORKSPACE_CONFIG"), self.default_bytes[device])
         return self._chosen_bytes
-
-    @property
-    def usual_bytes(self) -> frozenset[int]:
-        return frozenset(self._default_bytes)
 
     def choose(self, size_bytes: int | None) -> None:
         """Set the minimum size of new cuBLAS workspaces. `choose(None)` restores the default size."""

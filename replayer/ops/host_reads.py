@@ -105,9 +105,7 @@ class HostReads:
         if hold_the_same(one, other):
             return True
         mine, theirs = host_values(one), host_values(other)
-        if mine is None or theirs is None:
-            return unknown and mine is theirs
-        return compare(mine, theirs)
+        return unknown and mine is theirs if mine is None or theirs is None else compare(mine, theirs)
 
     def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:
         return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))

@@ -210,9 +210,7 @@ class Predictor:
                 recorded, split, reduced_ns, step_ns(with_them), self._parameter_bytes(), self._peak_bytes,
                 self._forward_passes(),
             )  # fmt: skip
-        if conditions.nproc > 1:
-            return distributed(trace, conditions, one_ns, self._parameter_bytes())
-        return None
+        return distributed(trace, conditions, one_ns, self._parameter_bytes()) if conditions.nproc > 1 else None
 
     def _parameter_bytes(self) -> int:
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))

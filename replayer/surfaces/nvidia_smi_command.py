@@ -95,9 +95,7 @@ def _field(facts: SmiFacts, index: int, device: SmiDevice, field: str) -> tuple[
     }
     amounts = {"memory.total": total, "memory.used": used, "memory.free": total - used, "memory.reserved": 0}
     field = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}.get(field, field)
-    if field in amounts:
-        return str(amounts[field]), "MiB"
-    return texts.get(field, _NOT_TOLD), ""
+    return (str(amounts[field]), "MiB") if field in amounts else (texts.get(field, _NOT_TOLD), "")
 
 
 def _table(facts: SmiFacts, devices: list[tuple[int, SmiDevice]], fields: list[str], styles: list[str]) -> list[str]:

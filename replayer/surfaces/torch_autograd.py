@@ -1,8 +1,5 @@
-"""Patches torch.autograd so that the replay detects the backward pass and inference mode.
-
-The autograd engine runs the backward pass on virtual tensors in the calling thread (Engine::ready_queue in
-torch/csrc/autograd/engine.cpp).
-"""
+"""Patches torch.autograd so that the replay detects the backward pass and inference mode. The autograd engine runs the backward
+pass on virtual tensors in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp)."""
 
 from __future__ import annotations
 

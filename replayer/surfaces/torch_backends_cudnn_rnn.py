@@ -1,7 +1,5 @@
-"""Makes nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU.
-
-nn.LSTM(6, 4).cuda().flatten_parameters()   # weights become views of one buffer
-"""
+"""Makes nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU. nn.LSTM(6,
+4).cuda().flatten_parameters() # weights become views of one buffer"""
 
 from __future__ import annotations
 

@@ -105,9 +105,7 @@ def install(torch_module: ModuleType) -> None:
 
     def memory(device: TorchAny) -> DeviceMemory | None:
         """Return the memory of a device, or None if CUDA is not initialized yet."""
-        if not cuda.is_initialized():
-            return None
-        return memory_of(module._get_device_index(device, optional=True))
+        return None if not cuda.is_initialized() else memory_of(module._get_device_index(device, optional=True))
 
     def amount(name: str, of: Callable[[DeviceMemory], int]) -> Callable[..., int]:
         @wraps(getattr(module, name))

@@ -16,7 +16,7 @@ from traces.format.trace_file import load, save
 from traces.kineto.reading.sources import is_profiler_recording
 from traces.model.trace import TraceError
 from tui.cli import run
-from tui.trace_names import find_trace, load_replayable, load_trace, viewable
+from tui.trace_names import load_replayable, load_trace, viewable
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_a_folder_of_ranks_is_one_trace(folder: Path) -> None:
 
 def test_replays_get_the_path_of_an_imported_file(folder: Path) -> None:
     path, trace = load_replayable("a.json.gz")
-    assert path == find_trace("a.json.gz") and path.name == "a.msgpack" and path.parent != folder
+    assert path.name == "a.msgpack" and path.parent != folder
     assert load(path).device.start_ns.tolist() == trace.device.start_ns.tolist()
-    assert viewable("a.json.gz") == str(path) and viewable("a.msgpack") == "a.msgpack"
+    assert Path(viewable("a.json.gz")).read_bytes() == path.read_bytes() and viewable("a.msgpack") == "a.msgpack"
 
 
 def test_imported_files_are_removed_when_the_command_ends(folder: Path) -> None:

@@ -82,9 +82,7 @@ class DeviceAccess:
     def closed(self) -> Untimed | None:
         """Return the reason why the recorder must not call CUDA now, or None if CUDA calls are allowed."""
         closed = self.closed_to_all_streams
-        if closed is None and self.is_current_stream_capturing:
-            return Untimed.CAPTURE
-        return closed
+        return Untimed.CAPTURE if closed is None and self.is_current_stream_capturing else closed
 
     @property
     def closed_to_all_streams(self) -> Untimed | None:

@@ -111,9 +111,7 @@ def _noting_index(call: Callable[..., Any], see: Seen, counts: Callable[[Any], b
 
     @wraps(call)
     def noted(self: Any, index: Any) -> Any:
-        if _masks(index):
-            return noting(self, index)
-        return call(self, index)
+        return noting(self, index) if _masks(index) else call(self, index)
 
     return noted
 

@@ -165,9 +165,7 @@ def function_changes(recorded: Trace, other: Trace) -> list[FunctionChange]:
 
 def _label(text: str) -> str | None:
     match = _FUNCTION.fullmatch(text)
-    if match is None:
-        return None
-    return f"{_short(match['file'])}({match['line']}): {match['name']}"
+    return None if match is None else f"{_short(match['file'])}({match['line']}): {match['name']}"
 
 
 def _short(path: str) -> str:

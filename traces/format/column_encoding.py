@@ -141,9 +141,7 @@ def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
 
 def _common_divisor(values: npt.NDArray[Any]) -> int:
     divisor = int(np.gcd.reduce(values[:64]))
-    if divisor == 1:
-        return 1
-    return max(1, int(np.gcd.reduce(values)))
+    return 1 if divisor == 1 else max(1, int(np.gcd.reduce(values)))
 
 
 def unpack_column(value: Any, rows: int, dtype: np.dtype[Any], name: str) -> Column:

@@ -36,7 +36,7 @@ from tui.formatting import counted, size_text, table, time_text
 from tui.outputs import json_text, show_text
 from tui.running.narration import say
 from tui.terminal import look
-from tui.trace_names import find_trace
+from tui.trace_names import viewable
 
 _OF_THE_RUN = ("virtual_gpu", "software", "settings", "protocol", "grain", "spread", "estimated")
 _OF_THE_SOURCE = ("study", "repository", "commit", "source", "date", "done")
@@ -175,7 +175,7 @@ def _meant(filters: Filters) -> str:
 
 def show(name: str, json: bool) -> int:
     if name in FORMER_NAMES:
-        find_trace(name)  # raises an error that explains the problem
+        viewable(name)  # raises an error that explains the problem
         name = FORMER_NAMES[name]
     if "/" not in name and name in {gpu.name for gpu in gpus()}:
         listed = f"trace library list --gpu {name} lists its {counted(len(models(name)), 'network')}"

@@ -1,8 +1,5 @@
-"""Runs `trace replay --view`, which shows the timeline app during a replay.
-
-The app shows the script's output. After the app has closed, the terminal shows all of the output. The script's stdin is empty,
-because the app reads the keyboard.
-"""
+"""Runs `trace replay --view`, which shows the timeline app during a replay. The app shows the script's output. After the app
+has closed, the terminal shows all of the output. The script's stdin is empty, because the app reads the keyboard."""
 
 from __future__ import annotations
 

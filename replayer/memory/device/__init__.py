@@ -1,4 +1,2 @@
-"""Provides a reimplementation of PyTorch's caching allocator for GPU memory.
-
-`caching_allocator.DeviceMemory` represents the memory of one GPU.
-"""
+"""Provides a reimplementation of PyTorch's caching allocator for GPU memory. `caching_allocator.DeviceMemory` represents the
+memory of one GPU."""

@@ -34,14 +34,6 @@ _LOCK_TIMEOUT_S = 10
 Layout = tuple[tuple[int, int, bool, int, int], ...]
 
 
-def _always_done() -> int:
-    return UNLIMITED
-
-
-def _never_waits(time_ns: int) -> None:
-    pass
-
-
 class DeviceMemory:
     """Emulates the memory of one GPU. Threads may call the methods of `DeviceMemory` concurrently.
 
@@ -65,8 +57,8 @@ class DeviceMemory:
         oom_text: str = DEFAULT_OOM_TEXT,
         tie_rule: TieRule = TieRule.SEGMENT_AGE,
         *,
-        host_now_ns: Callable[[], int] = _always_done,
-        wait_until_ns: Callable[[int], None] = _never_waits,
+        host_now_ns: Callable[[], int] = lambda: UNLIMITED,
+        wait_until_ns: Callable[[int], None] = lambda time_ns: None,
         settings: AllocatorSettings | None = None,
         addresses: AddressSource | None = None,
     ) -> None:
@@ -361,16 +353,11 @@ class DeviceMemory:
 
     def _out_of_memory(self, segment: int) -> OutOfMemory:
         segments = self._segments
+        process_bytes = segments.outside_bytes + segments.reserved_bytes
         figures = Figures(
-            device=self.device,
-            asked_bytes=segment,
-            capacity_bytes=segments.capacity_bytes,
-            free_bytes=segments.free_bytes,
-            process_bytes=segments.outside_bytes + segments.reserved_bytes,
-            allowed_bytes=segments.allowed_bytes,
-            allocated_bytes=self.usage.allocated_bytes,
-            reserved_bytes=segments.reserved_bytes,
-        )
+            self.device, segment, segments.capacity_bytes, segments.free_bytes, process_bytes, segments.allowed_bytes,
+            self.usage.allocated_bytes, segments.reserved_bytes,
+        )  # fmt: skip
         return OutOfMemory(figures, self._oom_text, self.oom_observers)
 
     def _note_segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
@@ -438,12 +425,8 @@ class DeviceMemory:
             if any(block.users or not (block.in_use or block.in_pool) for block in found):
                 return None
             ranks = {age: rank for rank, age in enumerate(sorted({block.age for block in found}))}
-            return tuple(
-                sorted(
-                    (of.address, of.size_bytes, of.in_use, of.requested_bytes if of.in_use else 0, ranks[of.age])
-                    for of in found
-                )
-            )
+            states = ((of.address, of.size_bytes, of.in_use, of.in_use * of.requested_bytes, ranks[of.age]) for of in found)
+            return tuple(sorted(states))
 
     def _tails(self) -> list[Block]:
         return [*self._segments.tails.values(), *self._expandable.tails()]

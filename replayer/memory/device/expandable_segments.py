@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 
 from replayer.memory.device.blocks import Block, ExpandablePool, Pool, Reservation, Unmapped, absorb, link
 from replayer.memory.device.segments import Segments
 
+_ADDRESS = attrgetter("address")
 Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap"; address, bytes, stream
 
 
@@ -108,8 +110,8 @@ class ExpandableSegments:
         capacity_bytes = self._segments.capacity_bytes
         size_bytes = -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
         whole = Unmapped(self._segments.reserve(size_bytes), size_bytes, pool, age=self._segments.ages.of_segment())
-        insort(pool.reservations, Reservation(whole.address, size_bytes, page_bytes, whole), key=lambda one: one.address)
-        _add_unmapped(pool, whole)
+        insort(pool.reservations, Reservation(whole.address, size_bytes, page_bytes, whole), key=_ADDRESS)
+        insort(pool.unmapped, whole, key=_ADDRESS)
         return whole
 
     def _map(self, pool: ExpandablePool, unmapped: Unmapped, size: int) -> Block | None:
@@ -162,9 +164,5 @@ class ExpandableSegments:
                 absorb(unmapped, neighbour)
                 if neighbour is reservation.tail:
                     reservation.tail = unmapped
-        _add_unmapped(pool, unmapped)
+        insort(pool.unmapped, unmapped, key=_ADDRESS)
         return unmapped
-
-
-def _add_unmapped(pool: ExpandablePool, unmapped: Unmapped) -> None:
-    insort(pool.unmapped, unmapped, key=lambda one: one.address)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 from replayer.memory.device.blocks import Ages, Block, Pool, link
@@ -80,10 +81,6 @@ class _AddressRange:
     def __post_init__(self) -> None:
         self.holes = Holes(self.start, self.size_bytes)
 
-    @property
-    def is_unused(self) -> bool:
-        return self.holes.sizes == [self.size_bytes]
-
 
 class DriverAddresses:
     """Chooses the addresses of a GPU's memory segments."""
@@ -110,12 +107,12 @@ class DriverAddresses:
         return address
 
     def give_back(self, address: int, size_bytes: int) -> None:
-        at = bisect_left(self._ranges, address + 1, key=_start) - 1
+        at = bisect_left(self._ranges, address + 1, key=attrgetter("start")) - 1
         range_ = self._ranges[at]
         if not range_.holes.starts:
-            insort(self._with_holes, range_, key=_number)
+            insort(self._with_holes, range_, key=attrgetter("number"))
         range_.holes.give_back(address, size_bytes)
-        if range_.is_unused:
+        if range_.holes.sizes == [range_.size_bytes]:
             del self._ranges[at]
             self._with_holes.remove(range_)
 
@@ -128,17 +125,9 @@ class DriverAddresses:
             end = above.start
         range_ = _AddressRange(end - size_bytes, size_bytes, self._made)
         self._made += 1
-        insort(self._ranges, range_, key=_start)
+        insort(self._ranges, range_, key=attrgetter("start"))
         self._with_holes.append(range_)
         return range_
-
-
-def _start(range_: _AddressRange) -> int:
-    return range_.start
-
-
-def _number(range_: _AddressRange) -> int:
-    return range_.number
 
 
 class Segments:

@@ -16,10 +16,6 @@ from typing import TypedDict
 from replayer.memory.device.stats import Count, Counted, Quantity
 
 
-def _count() -> Count:
-    return Quantity().large
-
-
 @dataclass(slots=True)
 class Durations:
     total: int = 0
@@ -67,8 +63,8 @@ class HostStatsDict(TypedDict):
 class HostStats:
     """Counts pinned memory."""
 
-    owned: Count = field(default_factory=_count)  # all pinned blocks
-    owned_bytes: Count = field(default_factory=_count)
+    owned: Count = field(default_factory=lambda: Quantity().large)  # all pinned blocks
+    owned_bytes: Count = field(default_factory=lambda: Quantity().large)
     active: dict[int, Count] = field(default_factory=dict)  # blocks that the script uses
     alloc_time: Durations = field(default_factory=Durations)
     free_time: Durations = field(default_factory=Durations)
@@ -84,7 +80,7 @@ class HostStats:
         self.free_time.add(took_ns)
 
     def allocated(self, size_bytes: int) -> None:
-        self.active.setdefault(size_bytes, _count()).add(1)
+        self.active.setdefault(size_bytes, Quantity().large).add(1)
 
     def freed(self, size_bytes: int) -> None:
         self.active[size_bytes].now -= 1

@@ -101,9 +101,7 @@ def _outcome(metas: TensorMetaTable, result: TorchAny, arguments: _MetaArguments
             return Same(where)
         meta = metas.like(result, device)
         owner = arguments.storages.get(result.untyped_storage()._cdata)
-        if owner is not None:
-            return View(meta, owner)
-        return New(meta, result.untyped_storage().nbytes())
+        return View(meta, owner) if owner is not None else New(meta, result.untyped_storage().nbytes())
     if isinstance(result, (list, tuple)):
         parts = tuple([_outcome(metas, part, arguments, device) for part in result])
         return Several(parts)

@@ -39,7 +39,7 @@ from replayer.timing.steps.workload_check import WorkloadCheck
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model.trace import NONE, Origin, StepKind
 from traces.model.workload import Sameness
-from traces.script.phase_rule import FORWARD, PLAIN
+from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 
@@ -99,14 +99,15 @@ class StepTracker:
             segment = self._begin(thread, self.script.current or "other")
         return segment
 
-    def called(self, thread: HostThread, phase_class: int) -> None:
-        """Begin the loss phase (LOSS), or the forward phase after a backward pass (FORWARD). A single op such as log_softmax
-        does not begin the loss phase."""
-        now_ns = self._scheduler.clock.now_ns()
-        if phase_class == FORWARD:
-            self.script.autograd_recorded(thread, True, now_ns)
-        elif self.begins_segment[phase_class]:
-            self.script.op(thread, phase_class, now_ns)
+    def loss_called(self, thread: HostThread) -> None:
+        """Begin the loss phase. A single op such as log_softmax does not begin the loss phase."""
+        if self.begins_segment[LOSS]:
+            self.script.op(thread, LOSS, self._scheduler.clock.now_ns())
+        self.begins_segment = self.script.begins_segment
+
+    def forward_begins(self, thread: HostThread) -> None:
+        """Begin the forward phase after a backward pass that built a graph."""
+        self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
         self.begins_segment = self.script.begins_segment
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:

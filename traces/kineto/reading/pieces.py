@@ -42,6 +42,4 @@ def load(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
         content = orjson.loads(head + rest)
     except orjson.JSONDecodeError:
         return [], orjson.loads(data)
-    if opening["key"] and b'"traceEvents"' in rest:
-        return [], orjson.loads(data)
-    return early, content
+    return ([], orjson.loads(data)) if opening["key"] and b'"traceEvents"' in rest else (early, content)

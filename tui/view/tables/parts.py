@@ -27,9 +27,7 @@ class TableRow(NamedTuple):
 
     @property
     def full_name(self) -> str:
-        if self.difference is not None:
-            return self.difference.sentence
-        return self.name or str(self.values[0])
+        return self.difference.sentence if self.difference is not None else self.name or str(self.values[0])
 
 
 class TabTable(NamedTuple):

@@ -44,9 +44,7 @@ def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
     """Return the label of a step, such as "5". Step 5 of the first trace and step 0 of the second trace give "5/0"."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
-    if by is Alignment.WALL:
-        return numbers[0]
-    return "/".join(dict.fromkeys(numbers))
+    return numbers[0] if by is Alignment.WALL else "/".join(dict.fromkeys(numbers))
 
 
 def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
