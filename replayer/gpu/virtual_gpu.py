@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -117,9 +118,7 @@ class VirtualGpu:
         capacity = capacity_of(self.machine, device, torch.__version__, given_bytes)
         thread, scheduler = self.current.thread(), self.simulator.scheduler
 
-        def wait_until(time_ns: int) -> None:
-            scheduler.block(thread, time_ns)
-
+        wait_until = partial(scheduler.block, thread)
         memory = DeviceMemory(index, *capacity, host_now_ns=lambda: thread.host_ns, wait_until_ns=wait_until)
         if keep_requests:
             memory.requests = RequestLog()

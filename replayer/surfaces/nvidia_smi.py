@@ -56,7 +56,7 @@ def _tell(facts: Path) -> None:
             "used_mib": (device.memory.usage.capacity_bytes - device.memory.usage.free_bytes) // _MIB,
             "capability": f"{device.properties.major or 0}.{device.properties.minor or 0}",
         }
-        for device in here.devices[: len(here.devices)]
+        for device in here.devices
     ]
     smi_facts: SmiFacts = {
         "driver": here.machine.driver or ASSUMED_DRIVER, "cuda": here.machine.cuda or "", "devices": devices

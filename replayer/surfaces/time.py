@@ -68,18 +68,14 @@ class PatchedTime:
     def _virtual_clocks(self, real: Callable[[], float], real_ns: Callable[[], int]) -> dict[Any, Callable[..., Any]]:
         clock, offset_ns = self.clock, real_ns() - self.clock.now_ns()
 
-        def virtual_s() -> float:
-            return real() if _caller_waits_for_real() else (now_ns() + offset_ns) / 1e9
-
-        def virtual_ns() -> int:
-            return real_ns() if _caller_waits_for_real() else now_ns() + offset_ns
-
         def now_ns() -> int:
             if self._jumps:
                 self.wait_for_clock()
             return clock.poll_ns()
 
-        return {real: _like(real, virtual_s), real_ns: _like(real_ns, virtual_ns)}
+        virtual_s = _like(real, lambda: real() if _caller_waits_for_real() else (now_ns() + offset_ns) / 1e9)
+        virtual_ns = _like(real_ns, lambda: real_ns() if _caller_waits_for_real() else now_ns() + offset_ns)
+        return {real: virtual_s, real_ns: virtual_ns}
 
     def _sleep(self, real: Callable[[Any], None]) -> Callable[[Any], None]:
         def sleep(seconds: Any, /) -> None:

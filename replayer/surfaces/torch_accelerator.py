@@ -20,9 +20,6 @@ def install(torch_module: ModuleType) -> None:
     def accelerator() -> TorchAny:
         return torch_module.device("cuda")
 
-    def get_stream(index: int) -> TorchAny:
-        return cuda.current_stream(checked_index(index))
-
     def device_capability(_index: int) -> dict[str, TorchAny]:
         t: TorchAny = torch_module
         floats = {t.float16, t.bfloat16, t.float32, t.float64, t.complex32, t.complex64, t.complex128}
@@ -36,7 +33,7 @@ def install(torch_module: ModuleType) -> None:
         _accelerator_getDeviceIndex=cuda.current_device,
         _accelerator_setDeviceIndex=lambda index: cuda.set_device(index),
         _accelerator_getDeviceCapability=device_capability,
-        _accelerator_getStream=get_stream,
+        _accelerator_getStream=lambda index: cuda.current_stream(checked_index(index)),
         _accelerator_setStream=lambda stream: gpu().current.set_stream(stream.virtual),
         _accelerator_synchronizeDevice=lambda index: cuda.synchronize(index) if cuda.is_initialized() else None,
         _accelerator_exchangeDevice=lambda index: cuda._exchange_device(index),

@@ -41,7 +41,8 @@ def install(torch_module: ModuleType) -> None:
     # By default, PyTorch keeps only the metrics of 64 compilations.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
-    when_imported("torch._dynamo.backends.cudagraphs", _replace_cudagraphs)
+    backend = "torch._dynamo.backends.cudagraphs"
+    when_imported(backend, lambda module: patch(module.CudagraphsBackend, __call__=lambda _, *given: compile_graph(*given)))
     when_imported("torch._inductor.compile_fx", lambda module: patch(module, compile_fx=compile_graph))
     aot_compile = refusal("torch._inductor.aot_compile", "use torch.compile, or compile for the CPU")
     when_imported("torch._inductor", lambda module: patch(module, aot_compile=aot_compile))
@@ -50,13 +51,6 @@ def install(torch_module: ModuleType) -> None:
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
     see_through_wrappers((KEYER_FILE,))
     when_imported("torch._dynamo.convert_frame", _measure_compiling)
-
-
-def _replace_cudagraphs(module: TorchAny) -> None:
-    def compile_with_graphs(self: TorchAny, model: TorchAny, inputs: TorchAny) -> TorchAny:
-        return compile_graph(model, inputs)
-
-    patch(module.CudagraphsBackend, __call__=compile_with_graphs)
 
 
 def _measure_compiling(convert_frame: TorchAny) -> None:

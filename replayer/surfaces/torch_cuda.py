@@ -119,9 +119,6 @@ def install(torch_module: ModuleType) -> None:
             known[index] = device, made
         return known[index][1]
 
-    def set_device(index: int) -> None:
-        gpu().current.set_device(checked_index(index))
-
     def exchange_device(index: int) -> int:
         if index < 0:
             return -1
@@ -129,9 +126,6 @@ def install(torch_module: ModuleType) -> None:
         before = gpu().current.device()
         gpu().current.set_device(index)
         return before
-
-    def maybe_exchange_device(index: int) -> int:
-        return exchange_device(index)
 
     def arch_flags() -> str:
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
@@ -147,9 +141,9 @@ def install(torch_module: ModuleType) -> None:
         _cuda_isInBadFork=in_bad_fork,
         _cuda_getDeviceCount=driver.available_devices,
         _cuda_getDevice=lambda: gpu().current.device(),
-        _cuda_setDevice=set_device,
+        _cuda_setDevice=lambda index: gpu().current.set_device(checked_index(index)),
         _cuda_exchangeDevice=exchange_device,
-        _cuda_maybeExchangeDevice=maybe_exchange_device,
+        _cuda_maybeExchangeDevice=exchange_device,
         _cuda_hasPrimaryContext=lambda index: cuda.is_initialized(),
         _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
         _cuda_getArchFlags=arch_flags,
@@ -175,7 +169,7 @@ def install(torch_module: ModuleType) -> None:
         cuda,
         _is_in_bad_fork=in_bad_fork,
         _exchange_device=exchange_device,
-        _maybe_exchange_device=maybe_exchange_device,
+        _maybe_exchange_device=exchange_device,
         _cudart=VirtualCudart(),
         _CudaDeviceProperties=TorchDeviceProperties,
         _get_device_properties=properties_of,

@@ -43,11 +43,8 @@ class StreamPool:
     def __init__(self, owner: VirtualGpu) -> None:
         self.owner = owner
         self._by_id = {(d.index, 0): d.default_stream for d in owner.devices}
-        self._ids = {d.default_stream: 0 for d in owner.devices}
+        self.ids = {d.default_stream: 0 for d in owner.devices}
         self._next: dict[tuple[int, int], int] = {}
-
-    def id_of(self, stream: VirtualStream) -> int:
-        return self._ids[stream]
 
     def by_id(self, device: int, stream_id: int) -> VirtualStream:
         return self._by_id[device, stream_id]
@@ -63,7 +60,7 @@ class StreamPool:
         if (device, stream_id) not in self._by_id:
             stream = self.owner.streams.new(device, priority)
             self._by_id[device, stream_id] = stream
-            self._ids[stream] = stream_id
+            self.ids[stream] = stream_id
         return stream_id
 
 
@@ -268,10 +265,7 @@ def install(torch_module: ModuleType) -> None:
     Stream.pool = staticmethod(pool)
 
     def named(stream: VirtualStream) -> tuple[int, int, int]:
-        return pool().id_of(stream), stream.device, _CUDA
-
-    def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
-        gpu().current.set_stream(pool().by_id(device_index, stream_id))
+        return pool().ids[stream], stream.device, _CUDA
 
     def current_raw_stream(device_index: int) -> int:
         stream_id, index, kind = named(gpu().current.stream(device_index))
@@ -283,7 +277,9 @@ def install(torch_module: ModuleType) -> None:
         _cuda_getCurrentStream=lambda index: named(gpu().current.stream(checked_index(index))),
         _cuda_getDefaultStream=lambda index: named(gpu().devices[checked_index(index)].default_stream),
         _cuda_getCurrentRawStream=current_raw_stream,
-        _cuda_setStream=set_stream,
+        _cuda_setStream=lambda stream_id, device_index, device_type: gpu().current.set_stream(
+            pool().by_id(device_index, stream_id)
+        ),
         _CudaStreamBase=Stream,
         _CudaEventBase=Event,
     )

@@ -48,7 +48,7 @@ def install(torch_module: ModuleType) -> None:
     # NCCL's default timeout is ten minutes. Builds without NCCL lack it.
     patch(c10d, _NCCL_AVAILABLE=True, default_pg_nccl_timeout=timedelta(minutes=10))
     for module in (c10d, dist):
-        # PyTorch 2.15 uses the name ProcessGroupNCCL2.
+        # PyTorch 2.14.1 uses the name ProcessGroupNCCL2.
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)
     patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
     for name, by in {"init_process_group": _init_and_set_rank, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
@@ -62,8 +62,6 @@ def install(torch_module: ModuleType) -> None:
     for name in ("collect_all", "wait_all"):
         patch_around(torch_module.futures, **{name: _join_first})
     patch_around(dist.Logger, set_runtime_stats_and_log=_quiet_statistics)
-    if hasattr(c10d, "_maybe_attach_flight_recorder"):
-        patch_around(c10d, _maybe_attach_flight_recorder=_no_flight_recorder)
     _host_communication(torch_module)
 
 
@@ -103,12 +101,6 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
     """Skip DistributedDataParallel's time statistics, to avoid a warning about the device type."""
     if started() is None:
         collect(self)
-
-
-def _no_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Skip the flight recorder of PyTorch 2.15, which does not support virtual process groups."""
-    if not isinstance(group, VirtualNccl):
-        attach(group, *args)
 
 
 def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchAny:

@@ -26,8 +26,8 @@ def install(torch_module: ModuleType) -> None:
                 PATCHES.set(tensor, name, value)
         return call(*args)
 
-    def patch_module(module: TorchAny) -> None:
-        patch_around(module, **{name: increment for name in _LEVELS if hasattr(module, name)})
-
-    for name in ("vmap", "eager_transforms"):
-        when_imported(f"torch._functorch.{name}", patch_module)
+    for part in ("vmap", "eager_transforms"):
+        when_imported(
+            f"torch._functorch.{part}",
+            lambda module: patch_around(module, **{name: increment for name in _LEVELS if hasattr(module, name)}),
+        )

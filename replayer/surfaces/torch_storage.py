@@ -38,9 +38,6 @@ def install(torch_module: ModuleType) -> None:
             return VirtualStorage.over(allocate(gpu(), index, values), index)
         return VirtualStorage.made_of(make(untyped, values), index)
 
-    def untyped_storage(of_host: TorchAny, self: TorchAny) -> TorchAny:
-        return self.untyped_storage() if isinstance(self, VirtualTensor) else of_host(self)
-
     def new_tensor(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
         storage = args[0]._untyped_storage if args and isinstance(args[0], typed) else args[0] if args else None
         if isinstance(storage, VirtualStorage):
@@ -51,11 +48,11 @@ def install(torch_module: ModuleType) -> None:
             raise in_words_of_cuda(error) if isinstance(self, VirtualTensor) else error from None
 
     # scripts call torch.Tensor.untyped_storage(tensor)
-    patch_around(torch_module.Tensor, untyped_storage=untyped_storage, new=new_tensor)
-
-    def is_any_storage(is_storage: TorchAny, obj: TorchAny, /) -> bool:
-        """Return True for instances of VirtualStorage too."""
-        return isinstance(obj, VirtualStorage) or is_storage(obj)
+    patch_around(
+        torch_module.Tensor,
+        untyped_storage=lambda of_host, self: self.untyped_storage() if isinstance(self, VirtualTensor) else of_host(self),
+        new=new_tensor,
+    )
 
     def to(to_device: TorchAny, self: TorchAny, *, device: TorchAny, non_blocking: bool = False) -> TorchAny:
         there = torch.device(device)
@@ -71,7 +68,7 @@ def install(torch_module: ModuleType) -> None:
             return typed(wrap_storage=storage, dtype=self.dtype, _internal=True)
         return wrapped_storage(self, storage)
 
-    patch_around(torch_module, is_storage=is_any_storage)
+    patch_around(torch_module, is_storage=lambda is_storage, obj: isinstance(obj, VirtualStorage) or is_storage(obj))
     patch(untyped, __new__=new)
     patch_around(untyped, to=to, copy_=copy_)
     patch_around(typed, _new_wrapped_storage=with_dtype)

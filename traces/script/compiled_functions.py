@@ -42,16 +42,13 @@ def _leave_out_our_frames(rules: Any) -> None:
     rules._recompile_re()
     PATCHES.on_undo(lambda: _trace_our_frames(rules))
 
-    def lookup_original(lookup: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
-        return lookup(_original_of(function), *args, **kwargs)
-
     def tensor_methods(methods: Any) -> Any:
         replaced = [_original_of(method) for method in vars(torch.Tensor).values()]
         return methods() | {method for method in replaced if isinstance(method, MethodDescriptorType)}
 
     torch: Any = importlib.import_module("torch")
     methods_once = functools.cache(functools.partial(tensor_methods, rules.get_tensor_method))
-    patch_around(rules, lookup_inner=lookup_original)
+    patch_around(rules, lookup_inner=lambda lookup, function, *args, **kwargs: lookup(_original_of(function), *args, **kwargs))
     patch(rules, get_tensor_method=methods_once)
 
 
