@@ -1,6 +1,8 @@
-"""Describes each expected error, such as a missing file, in one line for the user. line_for(FileNotFoundError(2, "No such file
-or directory", "x.json")) # "x.json: No such file or directory" line_for(ZeroDivisionError()) # None: a bug, show the
-traceback"""
+"""Describes each expected error, such as a missing file, in one line for the user.
+
+    line_for(FileNotFoundError(2, "No such file or directory", "x.json"))  # "x.json: No such file or directory"
+    line_for(ZeroDivisionError())  # None: a bug, show the traceback
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Determines the width, colour and amount of output from the terminal and the options -q, -v and --color.
-print(info_text(summary, "v100", **look(sys.stdout))) if not is_quiet(): print("trace: wrote v100.msgpack", file=sys.stderr)"""
+
+    print(info_text(summary, "v100", **look(sys.stdout)))
+    if not is_quiet(): print("trace: wrote v100.msgpack", file=sys.stderr)
+"""
 
 from __future__ import annotations
 

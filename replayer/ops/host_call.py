@@ -1,6 +1,9 @@
-"""Runs an op of the virtual GPU on the CPU, with host tensors as arguments. call = HostCall(plans) made =
-call.back(func(*[call.of(value) for value in args]), index) gpu().launches.launch(call.signature(func._schema.name,
-tuple(call.outputs), launches=True), index)"""
+"""Runs an op of the virtual GPU on the CPU, with host tensors as arguments.
+
+    call = HostCall(plans)
+    made = call.back(func(*[call.of(value) for value in args]), index)
+    gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
+"""
 
 from __future__ import annotations
 

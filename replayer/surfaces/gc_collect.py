@@ -1,5 +1,7 @@
-"""Patches gc.collect so that it also collects objects that the replay has frozen with `gc.freeze`. del model; gc.collect();
-torch.cuda.empty_cache() # frees the memory of a model that is in a reference cycle"""
+"""Patches gc.collect so that it also collects objects that the replay has frozen with `gc.freeze`.
+
+    del model; gc.collect(); torch.cuda.empty_cache()   # frees the memory of a model that is in a reference cycle
+"""
 
 from __future__ import annotations
 

@@ -127,6 +127,9 @@ def install(torch_module: ModuleType) -> None:
         gpu().current.set_device(index)
         return before
 
+    def maybe_exchange_device(index: int) -> int:
+        return exchange_device(index)  # a function of its own, because Dynamo registers a handler for each of the two
+
     def arch_flags() -> str:
         capabilities = {(p.major, p.minor) for p in map(properties_of, range(driver.device_count()))}
         return " ".join(f"sm_{major}{minor}" for major, minor in sorted(capabilities))
@@ -143,7 +146,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_getDevice=lambda: gpu().current.device(),
         _cuda_setDevice=lambda index: gpu().current.set_device(checked_index(index)),
         _cuda_exchangeDevice=exchange_device,
-        _cuda_maybeExchangeDevice=exchange_device,
+        _cuda_maybeExchangeDevice=maybe_exchange_device,
         _cuda_hasPrimaryContext=lambda index: cuda.is_initialized(),
         _cuda_canDeviceAccessPeer=lambda device, peer: device != peer,
         _cuda_getArchFlags=arch_flags,
@@ -169,7 +172,7 @@ def install(torch_module: ModuleType) -> None:
         cuda,
         _is_in_bad_fork=in_bad_fork,
         _exchange_device=exchange_device,
-        _maybe_exchange_device=exchange_device,
+        _maybe_exchange_device=maybe_exchange_device,
         _cudart=VirtualCudart(),
         _CudaDeviceProperties=TorchDeviceProperties,
         _get_device_properties=properties_of,

@@ -1,5 +1,7 @@
-"""Wraps functions so that each call is reported to the recorder before the function runs. patch(F, mse_loss=before(F.mse_loss,
-lambda to: to.loss_called()))"""
+"""Wraps functions so that each call is reported to the recorder before the function runs.
+
+    patch(F, mse_loss=before(F.mse_loss, lambda to: to.loss_called()))
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Wraps `os._exit`, so that the recording is written before the process ends. os._exit(0)"""
+"""Wraps `os._exit`, so that the recording is written before the process ends.
+
+    os._exit(0)
+"""
 
 from __future__ import annotations
 

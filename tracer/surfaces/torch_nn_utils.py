@@ -1,5 +1,7 @@
 """Wraps torch.nn.utils. The time of clipping gradients belongs neither to the backward phase nor to the optimizer phase.
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"""
+
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Creates Chrome trace events in the format of torch.profiler 2.4. for event in RankEvents(trace, rank=0): ... # {"ph": "X",
-"cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81, # "args": {"device": 0,
-"stream": 7, "correlation": 91, "External id": 12}}"""
+"""Creates Chrome trace events in the format of torch.profiler 2.4.
+
+    for event in RankEvents(trace, rank=0): ...
+    # {"ph": "X", "cat": "kernel", "name": "volta_sgemm_128x64_nn", "pid": 0, "tid": 7, "ts": 5123.25, "dur": 81,
+    #  "args": {"device": 0, "stream": 7, "correlation": 91, "External id": 12}}
+"""
 
 from __future__ import annotations
 

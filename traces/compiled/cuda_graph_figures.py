@@ -1,6 +1,8 @@
-"""Counts the launches of each CUDA graph in a trace, and measures their times. (first, *_) = cuda_graphs(trace, rank=0,
-steps=steady_steps(trace)) first.name, first.launches, first.kernels, first.gpu_ns # "CUDA graph 1"; 1.0 launch, 318.0 kernels,
-14_200_000 ns per step"""
+"""Counts the launches of each CUDA graph in a trace, and measures their times.
+
+    (first, *_) = cuda_graphs(trace, rank=0, steps=steady_steps(trace))
+    first.name, first.launches, first.kernels, first.gpu_ns  # "CUDA graph 1"; 1.0 launch, 318.0 kernels, 14_200_000 ns per step
+"""
 
 from __future__ import annotations
 

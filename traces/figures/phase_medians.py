@@ -1,6 +1,8 @@
-"""Measures training phases in three ways: host time, time between CUDA events, and GPU busy time. phase_medians(trace,
-steady_steps(trace), profiled_steps(trace))["forward"] # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000,
-busy_median_ns=45_900_000)"""
+"""Measures training phases in three ways: host time, time between CUDA events, and GPU busy time.
+
+    phase_medians(trace, steady_steps(trace), profiled_steps(trace))["forward"]
+    # PhaseMedians(median_ns=31_200_000, device_median_ns=48_100_000, busy_median_ns=45_900_000)
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Measures how much the allocated memory of a GPU grows during a training step. step_rises(trace) # {0: 2_791_636_480}: by
-index in `trace.devices`, the median over steady steps"""
+"""Measures how much the allocated memory of a GPU grows during a training step.
+
+    step_rises(trace)   # {0: 2_791_636_480}: by index in `trace.devices`, the median over steady steps
+"""
 
 from __future__ import annotations
 

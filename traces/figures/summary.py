@@ -1,5 +1,8 @@
-"""Collects the statistics of a trace that `trace info` prints. summarize(load("v100.msgpack")).counts # Counts(kernels=8772,
-copies=324, host_ops=32124, memory_events=12838, steps=6)"""
+"""Collects the statistics of a trace that `trace info` prints.
+
+    summarize(load("v100.msgpack")).counts
+    # Counts(kernels=8772, copies=324, host_ops=32124, memory_events=12838, steps=6)
+"""
 
 from __future__ import annotations
 

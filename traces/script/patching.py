@@ -201,8 +201,10 @@ def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], 
 
 
 class OutermostCalls(threading.local):
-    """Stores, for each thread, the names of the functions that are running. module.scatter = calls.wrap("scatter",
-    module.scatter, lambda args, kwargs: scope_of(args))"""
+    """Stores, for each thread, the names of the functions that are running.
+
+        module.scatter = calls.wrap("scatter", module.scatter, lambda args, kwargs: scope_of(args))
+    """
 
     def __init__(self) -> None:
         self.names: set[str] = set()

@@ -1,5 +1,8 @@
-"""Runs `trace plot`, which draws one figure about one or two traces. $ trace plot v100.msgpack replay.msgpack --what memory -o
-memory.pdf trace: wrote memory.pdf"""
+"""Runs `trace plot`, which draws one figure about one or two traces.
+
+    $ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
+    trace: wrote memory.pdf
+"""
 
 from __future__ import annotations
 

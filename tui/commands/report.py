@@ -1,5 +1,8 @@
-"""Runs `trace report`, which writes an HTML page about one trace or a comparison of two traces. $ trace report v100.msgpack
-replay.msgpack -o report.html trace: wrote report.html (84.1 KiB)"""
+"""Runs `trace report`, which writes an HTML page about one trace or a comparison of two traces.
+
+    $ trace report v100.msgpack replay.msgpack -o report.html
+    trace: wrote report.html (84.1 KiB)
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Formats a comparison as JUnit XML, with one test for the comparison and one test for each budget. write_text(path,
-comparison_junit(comparison, "v100.msgpack", "replay.msgpack", gate=result))"""
+"""Formats a comparison as JUnit XML, with one test for the comparison and one test for each budget.
+
+    write_text(path, comparison_junit(comparison, "v100.msgpack", "replay.msgpack", gate=result))
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Formats a comparison of two traces as Markdown, for the summary page of a CI build. print(comparison_markdown(comparison,
-"v100.msgpack", "replay.msgpack", gate=None))"""
+"""Formats a comparison of two traces as Markdown, for the summary page of a CI build.
+
+    print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
+"""
 
 from __future__ import annotations
 

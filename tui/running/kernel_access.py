@@ -1,6 +1,8 @@
-"""Finds out why torch.profiler records no kernels on a machine, and suggests a fix. why_no_kernels(["function ... failed with
-error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"]) # Obstacle("the process lacks the privilege to record kernels ...", "run as
-root ...")"""
+"""Finds out why torch.profiler records no kernels on a machine, and suggests a fix.
+
+    why_no_kernels(["function ... failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"])
+    # Obstacle("the process lacks the privilege to record kernels ...", "run as root ...")
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Checks whether this machine has enough memory for a given number of ranks. require_ranks(256, available_bytes()) #
-TraceError: 256 ranks need about 11.9 GiB, and 4.0 GiB are available"""
+"""Checks whether this machine has enough memory for a given number of ranks.
+
+    require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 11.9 GiB, and 4.0 GiB are available
+"""
 
 from __future__ import annotations
 

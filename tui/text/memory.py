@@ -1,7 +1,10 @@
-"""Formats the memory peaks of a recording and its replay. peak_rows({"cuda:0": MemoryComparison(recorded_peak_bytes=2 << 30,
-replayed_peak_bytes=2 << 30, ...)}) # [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]] memory_sentences({"cuda:0":
-MemoryComparison(capacity_bytes=8 << 30, fits=True, ...)}) # ["cuda:0: fits into 8.0 GiB: peak 5.7 GiB reserved and 512.0 MiB
-outside of PyTorch, 1.8 GiB left."]"""
+"""Formats the memory peaks of a recording and its replay.
+
+    peak_rows({"cuda:0": MemoryComparison(recorded_peak_bytes=2 << 30, replayed_peak_bytes=2 << 30, ...)})
+    # [["cuda:0", "2.0 GiB", "2.0 GiB", "same"]]
+    memory_sentences({"cuda:0": MemoryComparison(capacity_bytes=8 << 30, fits=True, ...)})
+    # ["cuda:0: fits into 8.0 GiB: peak 5.7 GiB reserved and 512.0 MiB outside of PyTorch, 1.8 GiB left."]
+"""
 
 from __future__ import annotations
 

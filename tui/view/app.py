@@ -1,5 +1,7 @@
 """Defines the timeline app with its widgets. A background thread loads the traces and passes new data to the app.
-ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()"""
+
+    ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
+"""
 
 from __future__ import annotations
 

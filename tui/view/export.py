@@ -1,5 +1,7 @@
-"""Exports the visible time range of the timeline as a file in Chrome's trace format. write_range(window, Path("range.json.gz"))
-# [Path("range_recorded.json.gz"), Path("range_replayed.json.gz")]"""
+"""Exports the visible time range of the timeline as a file in Chrome's trace format.
+
+    write_range(window, Path("range.json.gz"))   # [Path("range_recorded.json.gz"), Path("range_replayed.json.gz")]
+"""
 
 from __future__ import annotations
 

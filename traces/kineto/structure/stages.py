@@ -1,5 +1,8 @@
-"""Reads the stages of nn.DataParallel, such as scatter and replicate, from profiler ranges. parts = read_stages(tables, phases,
-strings, {0: 0, 1: 1}) # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1"""
+"""Reads the stages of nn.DataParallel, such as scatter and replicate, from profiler ranges.
+
+    parts = read_stages(tables, phases, strings, {0: 0, 1: 1})
+    # of a range "DataParallel.parallel_apply#1": name "parallel_apply", device 1
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Computes the exact busy time of a timeline row in each screen column. lane = Lane(start_ns=[0, 20], duration_ns=[10, 20],
-category=[3, 1]) lane.covered([0, 25], [25, 50]) # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and
-window"""
+"""Computes the exact busy time of a timeline row in each screen column.
+
+    lane = Lane(start_ns=[0, 20], duration_ns=[10, 20], category=[3, 1])
+    lane.covered([0, 25], [25, 50])  # {1: array([5, 15]), 3: array([10, 0])}: nanoseconds per category and window
+"""
 
 from __future__ import annotations
 

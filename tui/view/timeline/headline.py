@@ -1,5 +1,7 @@
 """Makes the top lines of the timeline app: the result of the comparison, step times, GPU utilization and memory peak.
-headline(scene, width=80) # [Said("Same program, PASS: ...", "good"), ...]"""
+
+    headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
+"""
 
 from __future__ import annotations
 
