@@ -86,8 +86,9 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
     queues: dict[tuple[int, int], list[int]] = {}
     depth = index.launch_queue_depth
     columns = zip(
-        launched, index.launched_ns.tolist(), index.latency.tolist(), index.gap.tolist(), index.edge.tolist(),
-        index.edge_gap.tolist(), index.ordinals.tolist(), index.stream.tolist(), durations_ns[work].tolist(), strict=True,
+        launched, index.launched_ns.tolist(), (index.in_call_ns + index.latency).tolist(), index.gap.tolist(),
+        index.edge.tolist(), index.edge_gap.tolist(), index.ordinals.tolist(), index.stream.tolist(),
+        durations_ns[work].tolist(), strict=True,
     )  # fmt: skip
     for i, (active_ns, launch_ns, latency_ns, gap_ns, edge, edge_gap_ns, ordinal, stream, duration_ns) in enumerate(columns):
         while at < len(waits) and waits[at][1] < launch_ns:

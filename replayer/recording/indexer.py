@@ -7,8 +7,9 @@ Note [Active host time]
     same calls.
 
 Note [Start times of kernels]
-    A kernel on an idle stream keeps its recorded launch latency. A queued kernel keeps the recorded time since the previous
-    kernel. If a kernel waited for a kernel on another stream, it waits for the same kernel in the replay.
+    A kernel on an idle stream keeps its recorded latency, measured from the end of the launch call. The duration of the call is
+    host time. A queued kernel keeps the recorded time since the previous kernel. If a kernel waited for a kernel on another
+    stream, it waits for the same kernel in the replay.
 
 Note [Phases that overlap on the device]
     In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
@@ -170,15 +171,19 @@ class RecordingIndexer:
             track = (int(self.ordinals[i]), int(self.stream[i]))
             previous_end[i] = ends_by_stream.get(track, previous_end[i])
             ends_by_stream[track] = max(int(end[i]), int(previous_end[i]))
-        latency = start - self.launched_ns
+        returned = np.where(self.launch_row >= 0, np.append(self.trace.host.end_ns, 0)[self.launch_row], self.launched_ns)
+        self.issued_ns = np.maximum(np.minimum(returned, start), self.launched_ns)
+        self.in_call_ns = in_call = self.active_ns(self.issued_ns) - self.active_ns(self.launched_ns)
+        latency = start - self.launched_ns - in_call
         gap = np.where(previous_end != NONE, start - previous_end, 0)
-        idle = (previous_end <= self.launched_ns) & (self.launch_row >= 0)
-        usual = latency[idle & (latency > 0)]
+        idle = (previous_end <= self.launched_ns + in_call) & (self.launch_row >= 0)
+        usual = (start - self.launched_ns)[idle & (start > self.launched_ns)]
         if len(usual) >= 20:
             self.latency_ns = int(np.percentile(usual, 5))
         queued_gaps = gap[~idle & (gap >= 0) & (gap < QUEUE_EXPLAINS_NS)]
         usual_gap_ns = int(np.percentile(queued_gaps, 5)) if len(queued_gaps) >= 20 else TYPICAL_GAP_NS
-        self.latency = np.where(idle, np.maximum(latency, 0), self.latency_ns)
+        usual_latency = np.maximum(self.latency_ns - in_call, 0)
+        self.latency = np.where(idle, np.maximum(latency, 0), usual_latency)
         self.gap = np.where(idle, usual_gap_ns, np.clip(gap, 0, None))
         self.edge = np.full(n, NONE)
         self.edge_gap = np.zeros(n, dtype=np.int64)
@@ -195,7 +200,7 @@ class RecordingIndexer:
                 if (ordinals[cause], streams[cause]) != (ordinals[i], streams[i]):
                     if cause < n:
                         self.edge[i], self.edge_gap[i] = cause, start[i] - sorted_end[j]
-                    self.latency[i] = self.latency_ns
+                    self.latency[i] = usual_latency[i]
                     self.gap[i] = usual_gap_ns
                     break
                 j -= 1
@@ -358,7 +363,7 @@ class RecordingIndexer:
         device = self.trace.device.take(self.work)
         duration_ns = self._slowed(device.duration_ns)
         columns = (
-            self._pace.own_ns(self.launched_ns), self.latency, self.gap, duration_ns, self.stream, self.ordinals,
+            self._pace.own_ns(self.issued_ns), self.latency, self.gap, duration_ns, self.stream, self.ordinals,
             self.edge, self.edge_gap, device.kind, device.name, device.bytes,
         )  # fmt: skip
         return [Kernel(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]

@@ -83,6 +83,7 @@ class OpBatchSchedule:
                     own = to_ns - begin_ns
                 else:
                     advance, own = host_times(reached_ns, begin_ns, to_ns)
+                    begin_ns = max(begin_ns, reached_ns)
                 chosen += instance.kernels
                 is_scaled = origin is Origin.SCALED
                 scale_of = scheduler.scale(signature, instance.shapes, instance.dtype) if is_scaled else 1.0
@@ -108,8 +109,7 @@ class OpBatchSchedule:
         scale, origin_of = np.array(scales), np.array(origins, np.int64)
         duration_ns = columns.duration_ns[at]
         launch_ns = columns.launch_ns[at] - np.array(begins_ns, np.int64)[call]
-        if is_other_program:
-            launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
+        launch_ns = np.maximum(launch_ns - np.array(too_long_ns, np.int64)[call], 0)
         scaled_ns = np.maximum((duration_ns * scale).astype(np.int64), scheduler.recording.speed.floor_ns)
         duration_ns = np.where(scale == 1.0, duration_ns, scaled_ns)
         # stored by column, because whole columns are overwritten

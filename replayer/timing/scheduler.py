@@ -111,6 +111,7 @@ class StreamScheduler:
         row: int,
         origin: Origin,
         copy: Copy,
+        least_launch_ns: int = 0,
     ) -> int:
         """Schedule a copy on `stream`, and return its end time. The duration is estimated if the kind or size of the copy
         differs from the recorded copy."""
@@ -125,7 +126,8 @@ class StreamScheduler:
                 latency_ns = min(latency_ns, self.recording.latency_ns)
             elif scale != 1.0:
                 duration_ns = max(int(duration_ns * scale), floor_ns)
-            end_ns = matches.ended_ns[k] = stream.push(began_ns + launch_ns, latency_ns, gap_ns, duration_ns)
+            launch_ns = max(began_ns + launch_ns, least_launch_ns)
+            end_ns = matches.ended_ns[k] = stream.push(launch_ns, latency_ns, gap_ns, duration_ns)
             self.log(stream, kind, name, end_ns, duration_ns, row, size_bytes, of)
         return end_ns
 

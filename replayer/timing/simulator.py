@@ -92,7 +92,7 @@ class Simulator:
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
         from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase = instance
-        too_long_ns = 0
+        begin_ns, too_long_ns = from_ns, 0
         if tracker.remainder.is_other_program:
             advance_ns, own_ns = 0, self.scheduler.usual_host_ns(signature)
             too_long_ns = max(to_ns - from_ns - own_ns, 0)
@@ -100,6 +100,7 @@ class Simulator:
             advance_ns, own_ns = 0, to_ns - from_ns
         else:
             advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)
+            begin_ns = max(from_ns, position_ns)
         stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
         start_ns = call_start(thread.host_ns, advance_ns, now_ns, stream.room_at_ns())
         end_ns = thread.host_ns = start_ns + own_ns
@@ -110,11 +111,11 @@ class Simulator:
         scale = self.scheduler.scale(signature, instance.shapes, instance.dtype) if origin is Origin.SCALED else 1.0
         if end_ns - now_ns > _AHEAD_NS:
             self.scheduler.wait(end_ns - _HELD_AT_NS)
-        began_ns = start_ns - from_ns - too_long_ns
+        began_ns = start_ns - begin_ns - too_long_ns
         if copy is not None:
             if not instance.shapes and any(signature.shapes) and self._is_other_size(segment, kernels, copy):
                 origin = Origin.SCALED
-            return self.scheduler.put_copy(segment.step, kernels, stream, began_ns, scale, row, origin, copy)
+            return self.scheduler.put_copy(segment.step, kernels, stream, began_ns, scale, row, origin, copy, start_ns)
         return self.scheduler.schedule(segment.step, kernels, stream, began_ns, scale, row, origin, start_ns)
 
     def _is_other_size(self, segment: SegmentMatcher, kernels: Iterable[int], copy: Copy) -> bool:

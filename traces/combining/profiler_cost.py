@@ -15,7 +15,8 @@ Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
     steps equal to the median of its clean steps. Only the host's own time is compared. If a phase waits for the GPU in a clean
     step, the wait is at most the GPU's lag at the start of the phase plus the work launched in the phase. If recorder and
-    profile name different phases, a phase that only one of them names is added to the phase before it.
+    profile name different phases, a phase that only one of them names is added to the phase before it. The same applies to a
+    forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py).
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
@@ -31,6 +32,7 @@ Note [The wait for a batch]
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
@@ -52,6 +54,8 @@ _MOST_ROUNDS = 1000
 _FAR_NS = 1 << 52
 # Time in the phase "loader" is either CPU work or waiting for a batch. See Note [The wait for a batch].
 _LOADER = "loader"
+
+Earlier = dict[str, str | None]  # by name of a phase: the name of the phase before it
 
 
 class HostEvents(NamedTuple):
@@ -299,8 +303,15 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
     common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (of.name == row)])) > len(clean)]
     common = [name for name in common if name != _LOADER]
     theirs = [name for name in steps.names if name != _LOADER and 2 * len(steps.rows_by_step([name], profiled)) > len(profiled)]
-    profiled_rows = steps.rows[np.isin(of.step[steps.rows], profiled)]
-    groups = _groups(_in_order(trace, np.flatnonzero(in_clean), common), _in_order(trace, profiled_rows, theirs))
+    in_profiled = np.isin(of.step, profiled)
+    shared = []
+    for name in common:
+        named = of.name == names[name]
+        usual_ns, profiled_ns = _median(of.duration_ns[in_clean & named]), _median(of.duration_ns[in_profiled & named])
+        if name in theirs and usual_ns >= LEAST_NOISE * profiled_ns:  # else the recorder saw at most the end of the phase
+            shared.append(name)
+    of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
+    groups = _groups(shared, _earlier_phases(trace, of_clean, common), _earlier_phases(trace, of_profiled, theirs))
     launched, work = launch_phases(trace), work_rows(trace)
     work_ns = np.bincount(launched[work][launched[work] >= 0], trace.device.duration_ns[work][launched[work] >= 0], len(of))
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
@@ -332,27 +343,31 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
     return found
 
 
-def _in_order(trace: Trace, rows: Column, names: Sequence[str]) -> list[str]:
-    """Return the given phase names in the usual order of a step."""
-    phases, steps = trace.phases, trace.steps
-    after_ns = phases.start_ns[rows] - steps.start_ns[phases.step[rows]]
-    usual_ns = {name: _median(after_ns[phases.name[rows] == trace.strings.find(name)]) for name in names}
-    return sorted(names, key=usual_ns.__getitem__)
+def _earlier_phases(trace: Trace, rows: Column, names: Sequence[str]) -> Earlier:
+    """Return the given phases in order, each with the phase that usually precedes it in a step."""
+    phases = trace.phases
+    rows = rows[np.lexsort((phases.start_ns[rows], phases.step[rows]))]
+    counts: dict[str, Counter[str | None]] = {}
+    previous: tuple[int, str | None] = NONE, None
+    for step, name in zip(phases.step[rows].tolist(), phases.name[rows].tolist(), strict=True):
+        if (text := trace.strings[name]) in names:
+            counts.setdefault(text, Counter())[previous[1] if previous[0] == step else None] += 1
+            previous = step, text
+    return {name: earlier.most_common(1)[0][0] for name, earlier in counts.items()}
 
 
-def _groups(clean: Sequence[str], profiled: Sequence[str]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Match the phases of unprofiled and profiled steps in order. A phase without a counterpart is joined to the phase before
-    it."""
-    shared = [name for name in clean if name in profiled]
+def _groups(shared: Sequence[str], clean: Earlier, profiled: Earlier) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Match the phases of unprofiled and profiled steps. A phase that is not shared is joined to the phase before it."""
     if not shared:
         return [(tuple(clean), tuple(profiled))] if clean and profiled else []
 
-    def joined(names: Sequence[str]) -> dict[str, list[str]]:
+    def joined(names: Earlier) -> dict[str, list[str]]:
         groups: dict[str, list[str]] = {name: [] for name in shared}
-        last = shared[0]
         for name in names:
-            last = name if name in groups else last
-            groups[last].append(name)
+            at: str | None = name
+            for _ in names:
+                at = at if at in groups else names.get(at or "")
+            groups[at if at in groups else shared[0]].append(name)
         return groups
 
     of_clean, of_profiled = joined(clean), joined(profiled)

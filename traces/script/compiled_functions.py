@@ -82,7 +82,9 @@ def _list_original_methods(variables: Any) -> None:
 
 
 def _original_of(function: Any) -> Any:
-    return getattr(function, "stands_for", function) if isinstance(function, FunctionType) else function
+    # functools.wraps copies `stands_for` to wrappers that are not ours, such as the `step` of a learning rate scheduler
+    is_ours = isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_OURS)
+    return getattr(function, "stands_for", function) if is_ours else function
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:

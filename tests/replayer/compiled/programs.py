@@ -360,6 +360,19 @@ def optimizer_step(compiler: Compiler) -> Any:
 
 
 @program
+def scheduled_optimizer_step(compiler: Compiler) -> Any:
+    """A learning rate scheduler replaces the optimizer's method `step`, and Dynamo does not trace the replacement."""
+    model = nn.Linear(4, 4).to(compiler.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+    scheduler = torch.optim.lr_scheduler.LinearLR(optimizer)
+    step = compiler(lambda: optimizer.step())
+    for _ in range(2):
+        model(compiler.tensor(2, 4)).sum().backward()
+        step()
+        scheduler.step()
+
+
+@program
 def whole_step(compiler: Compiler) -> Any:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(compiler.device)
 

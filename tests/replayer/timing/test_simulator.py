@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from replayer.errors import NotExact
 from replayer.timing.matcher import StepMatcher
-from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording
+from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording, recording_of
+from traces.model.run import Run
 from traces.model.trace import Origin, StepKind, Trace
 
 MS = 1_000 * US
@@ -94,6 +95,29 @@ def test_an_op_name_of_another_release_is_an_equivalent_match() -> None:
     stage = Stage(make_recording([("forward", 100, 200)], [bn]))
     stage.op("aten::native_batch_norm", (4, 8, 2, 2), (8,), (8,), (8,), (8,))
     assert stage.simulator.stats.charged_ns[Origin.EQUIVALENT] == 50 * US
+
+
+def test_an_op_that_the_host_reaches_late_launches_its_kernel_at_once() -> None:
+    """GIVEN mm from 10 to 110 us, launched at 100 us, and relu from 120 to 130 us WHEN the script calls relu first THEN
+    mm takes no more host time, and its kernel starts after the recorded latency of 3 us."""
+    mm = Op("aten::mm", 10, 100, kernel=(104, 5), launch_us=90)
+    stage = Stage(make_recording([("forward", 0, 200)], [mm, Op("aten::relu", 120, 10, kernel=(125, 2))]))
+    stage.op("aten::relu")
+    stage.op("aten::mm")
+    relu, mm_kernel = stage.log.device
+    assert mm_kernel["start_ns"] - relu["start_ns"] == (130 + 3 - 125) * US
+
+
+def test_a_slow_launch_call_is_host_time_and_not_latency() -> None:
+    """GIVEN a launch call from 11 to 51 us and a kernel at 54 us WHEN clean steps are twice as fast THEN the kernel starts 3 us
+    after 25.5 us."""
+    mm = Op("aten::mm", 10, 60, kernel=(54, 5), launch_host_us=40)
+    trace = recording_of([(StepKind.PROFILED, [("forward", 0, 100)], [mm])])
+    trace.runs = {0: Run(host_scale={"forward": 0.5})}
+    stage = Stage(trace)
+    begin_ns = stage.clock.time_ns
+    stage.op("aten::mm")
+    assert stage.log.device[0]["start_ns"] - begin_ns == 28_500
 
 
 def test_time_lost_by_a_slow_host_is_lag_and_delays_later_work() -> None:

@@ -412,8 +412,8 @@ def test_profiled_host_times_are_scaled_to_clean_steps_but_device_times_are_not(
     start_ns = stage.log.steps[0][0]
     rows = stage.log.device
     assert [row["duration_ns"] // US for row in rows] == [8, 50, 30, 100, 10]
-    # mm: launched 11 us after the start of the profiled forward pass, and 7 us later on an idle stream
-    assert rows[1]["start_ns"] - start_ns == pytest.approx((120 + 5.5 + 7) * US, abs=1)
+    # mm: its launch call ends 12 us after the start of the profiled forward pass, and it starts 6 us later
+    assert rows[1]["start_ns"] - start_ns == pytest.approx((120 + 6 + 6) * US, abs=1)
     assert rows[3]["start_ns"] - start_ns == pytest.approx((160 + 0.9 * 21 + 7) * US, abs=29 * US)
 
 

@@ -250,6 +250,11 @@ def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
             [("other", 200), ("forward", 400)],
             {"other": 0.5, "forward": 0.25},
         ),
+        (  # the recorder enters the forward pass just before the backward pass: 30 + 300 + 2 of 60 + 100 + 504
+            [("other", 30), ("zero_grad", 50), ("other", 300), ("forward", 2), ("backward", 100)],
+            [("other", 60), ("zero_grad", 25), ("other", 100), ("forward", 504), ("backward", 200)],
+            {"other": 0.5, "forward": 0.5, "zero_grad": 2, "backward": 0.5},
+        ),
         ([("h2d", 20), ("forward", 100)], [("forward", 240)], {"forward": 0.5}),  # no phase comes before "h2d"
         ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps
     ],
