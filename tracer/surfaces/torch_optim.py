@@ -4,7 +4,8 @@
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-PyTorch adds no profiler range for a compiled `step`, so the recorder adds the range "Optimizer.step".
+PyTorch adds no profiler range for a compiled `step`, so the recorder adds the range "optimizer". During the call of a closure,
+the recorder adds the range "Optimizer.closure".
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from tracer.state import optimizers, recorder, started
 from tracer.surfaces.torch_nn_module import has_compiled
 from traces.script.patching import stands_for
+from traces.script.phase_rule import CLOSURE
 from traces.script.script_hooks import ScriptHooks
 
 
@@ -31,4 +33,15 @@ def install(torch: ModuleType) -> None:
 
         return step
 
-    ScriptHooks(torch, recorder, optimizers()).optimizers(whole_step=in_range)
+    def closure_in_range(call: Callable[..., Any]) -> Callable[..., Any]:
+        @stands_for(call)
+        def closure(*args: Any, **kwargs: Any) -> Any:
+            to = started()
+            if to is None or not to.steps.profiler.active:
+                return call(*args, **kwargs)
+            with torch.autograd.profiler.record_function(CLOSURE):
+                return call(*args, **kwargs)
+
+        return closure
+
+    ScriptHooks(torch, recorder, optimizers()).optimizers(whole_step=in_range, closure=closure_in_range)

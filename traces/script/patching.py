@@ -299,6 +299,24 @@ class PhaseScope:
 
         return inside
 
+    def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap a function that runs during the phase, so that the phase ends before the call and begins again after it."""
+
+        @stands_for(call)
+        def outside(*args: Any, **kwargs: Any) -> Any:
+            local, depth = self._local, self._local.depth
+            if not depth or (listener := self._listener()) is None:
+                return call(*args, **kwargs)
+            listener.leave_phase(self.phase)
+            local.depth = 0
+            try:
+                return call(*args, **kwargs)
+            finally:
+                listener.enter_phase(self.phase)
+                local.depth = depth
+
+        return outside
+
 
 def when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
     """Call `then(module)` when the module `name` is imported."""

@@ -34,6 +34,8 @@ from typing import NamedTuple
 
 PLAIN, LOSS, ASIDE, FORWARD = range(4)  # for FORWARD, see Note [After a backward pass]
 
+CLOSURE = "Optimizer.closure"  # the recorder's range around the function that a script passes to an optimizer's `step`
+
 # Ops that begin the loss phase. LOSS_OPS contains composite ops (`cross_entropy_loss`) and the ops that they call
 # (`nll_loss_forward`). Names have no namespace.
 LOSS_OPS = frozenset(

@@ -11,6 +11,10 @@ Note [Wrapping an optimizer's step]
     (`Optimizer.profile_hook_step`). Our wrapper of `step` is added in the same method. torch's global step hooks are not called
     when a step fails. Step hooks also run inside torch's "Optimizer.step" range, where a profiler step cannot end.
 
+Note [Closures]
+    `optimizer.step(closure)` calls a function that runs the forward and backward passes. Its passes have phases like other
+    passes. The phase "optimizer" ends before each call of the closure and begins again after the call.
+
 Note [Outermost calls]
     `Module.__call__` is replaced on the class, so the replacement covers all modules, including scripted and traced modules. A
     global forward hook would disable torch's fast path for modules without hooks. For a call inside another module, the
@@ -146,6 +150,7 @@ class ScriptHooks:
         step: Wrapper = lambda call: call,
         zero: Wrapper = lambda call: call,
         whole_step: Wrapper = lambda call: call,
+        closure: Wrapper = lambda call: call,
     ) -> None:
         """Wrap the methods `step` and `zero_grad` of all optimizer classes.
 
@@ -153,6 +158,7 @@ class ScriptHooks:
             step: wraps `step` inside PyTorch's own wrapper of `step`
             zero: wraps `zero_grad`
             whole_step: wraps `step` outside PyTorch's own wrapper of `step`
+            closure: wraps the function that the script passes to `step`
         """
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
@@ -167,8 +173,20 @@ class ScriptHooks:
                 listener.workload.optimizer_stepped(type(args[0]).__name__)
             listener.optimizer_stepped(is_first)
 
+        def with_closure(call: Call) -> Call:
+            # see Note [Closures]
+            @stands_for(call)
+            def stepping_with(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                if args and callable(args[0]):
+                    args = (stepping.wrap_callback(closure(args[0])), *args[1:])
+                elif callable(given := kwargs.get("closure")):
+                    kwargs["closure"] = stepping.wrap_callback(closure(given))
+                return call(optimizer, *args, **kwargs)
+
+            return stepping_with
+
         def wrap_step_with_phase(call: Call) -> Call:
-            return stepping.wrap(whole_step(wrap_step(step(call))), stepped)
+            return stepping.wrap(with_closure(whole_step(wrap_step(step(call)))), stepped)
 
         def hooked(wrap: Wrapper, call: Call) -> Call:
             wrapped: Any = wrap(call)

@@ -143,7 +143,24 @@ def test_a_failed_optimizer_step_ends_its_phase_but_no_training_step() -> None:
 
     with pytest.raises(ValueError, match="no batch"):
         optimizer.step(closure)
-    assert gpu.phases == OPTIMIZER
+    assert gpu.phases == [*OPTIMIZER, *OPTIMIZER]  # before and after the closure
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_closure_runs_outside_the_phase_optimizer(by_name: bool) -> None:
+    gpu = use()
+    model, x = _model(gpu)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+
+    gpu.phases.clear()
+    optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+    assert gpu.phases == [*OPTIMIZER, *ZERO_GRAD, *BACKWARD, *OPTIMIZER, "step"]
 
 
 def test_step_hooks_and_schedulers_of_the_script_still_run() -> None:

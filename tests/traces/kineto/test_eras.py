@@ -346,10 +346,27 @@ def test_after_a_backward_pass_with_a_graph_an_op_with_gradients_begins_a_forwar
     assert phases_of(*first, *second) == [*before, (forward[-1][0], 80), ("backward", 100)]
 
 
-def test_backward_passes_within_an_optimizer_belong_to_the_optimizer() -> None:
-    closure = [numbered("aten::mm", 40, 5), op("MmBackward0", 50, 10, tid=8, Fwd_thread_id=1)]
+def test_a_closure_of_an_optimizer_has_its_own_phases() -> None:
+    """GIVEN an optimizer that calls its closure twice THEN ops without gradients belong to the optimizer."""
     step = op("Optimizer.step#LBFGS.step", 30, 50, cat="user_annotation")
-    assert phases_of(op("aten::mm", 10, 5), step, *closure) == [("other", 10), ("forward", 30), ("optimizer", 100)]
+    closure = [op("MmBackward0", 44, 4, tid=8, Fwd_thread_id=1), op("aten::neg", 50, 1), op("aten::add_", 53, 1)]
+    again = [numbered("aten::mm", 56, 6), op("MmBackward0", 60, 10, tid=8, Fwd_thread_id=1), op("aten::dot", 74, 2)]
+    first = [numbered("aten::mm", 40, 5), numbered("aten::cross_entropy_loss", 42, 5)]
+    phases = [("forward", 42), ("loss", 44), ("backward", 48), ("optimizer", 56), ("forward", 60), ("backward", 70)]
+    before = [("other", 10), ("forward", 30), ("optimizer", 40)]
+    assert phases_of(op("aten::mm", 10, 5), step, *first, *closure, *again) == [*before, *phases, ("optimizer", 100)]
+
+
+def test_the_recorders_ranges_around_closures_are_exact() -> None:
+    """GIVEN a closure that clips gradients after its backward pass THEN the optimizer begins where the closure's range ends."""
+    step, closure = [
+        op(name, start, length, cat="user_annotation")
+        for name, start, length in [("Optimizer.step#Adam.step", 30, 50), ("Optimizer.closure", 32, 30)]
+    ]
+    zero_grad = op("Optimizer.zero_grad#Adam.zero_grad", 33, 4, cat="user_annotation")
+    passes = [numbered("aten::mm", 40, 5), op("MmBackward0", 50, 5, tid=8, Fwd_thread_id=1), op("aten::norm", 57, 2)]
+    phases = [("optimizer", 32), ("zero_grad", 37), ("forward", 50), ("backward", 55), ("other", 62), ("optimizer", 100)]
+    assert phases_of(op("aten::mm", 10, 5), step, closure, zero_grad, *passes) == [("other", 10), ("forward", 30), *phases]
 
 
 @pytest.mark.parametrize(("number", "phase"), [(7, "forward"), (None, "other")], ids=["with gradients", "without gradients"])

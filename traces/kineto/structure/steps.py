@@ -61,7 +61,7 @@ from traces.model.trace import (
     parse_shapes,
 )
 from traces.names.device_names import copy_direction
-from traces.script.phase_rule import ASIDE, FORWARD, PLAIN, PhaseSplitter, Segment, op_class
+from traces.script.phase_rule import ASIDE, CLOSURE, FORWARD, PLAIN, PhaseSplitter, Segment, op_class
 from traces.script.step_rule import RECORDERS_MARK, Optimizers, StepSplitter
 
 _EXPLICIT = (
@@ -99,6 +99,7 @@ class _StepEvent(NamedTuple):
     goes_forward: bool = False  # within a module that was called with gradients
     is_recorded: bool = False  # autograd recorded the op
     builds_graph: int = 0  # 1 or -1 if the autograd engine called ops here, with or without recording them
+    calls_closure: bool = False  # part of an optimizer's step before a call of its closure
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
@@ -235,7 +236,7 @@ class _BatchEnds:
                 batch_ns = start_ns if batch_ns == NONE else batch_ns
             elif event.name == "engine":
                 splitter.backward()
-            elif event.name == "optimizer":
+            elif event.name == "optimizer" and not event.calls_closure:
                 if splitter.optimizer_stepped(event.leads):
                     ends.append(min(event.end_ns, end_ns))
                     batch_ns = NONE
@@ -389,6 +390,9 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     names, forward = _named_ranges(host, np.flatnonzero(is_range), strings)
     known = np.zeros(len(host), bool)
     known[list(names)] = True
+    stepping = np.array([row for row, phase in names.items() if phase == "optimizer" and host.thread[row] == 0], "i8")
+    runs_backward = stepping[_running_backward(host, stepping, engine_threads, strings)]
+    known[runs_backward] = False
     see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
     on_main = host.thread == 0
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
@@ -413,8 +417,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     graph = np.where(on_engine, _recorded_by_engine(host, strings)[tops], 0).tolist()
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
-    optimizers = tops[[names.get(row) == "optimizer" and bool(on_main[row]) for row in tops.tolist()]]
-    first_optimizer = int(host.name[optimizers[np.argmin(host.start_ns[optimizers])]]) if len(optimizers) else NONE
+    first_optimizer = int(host.name[stepping[np.argmin(host.start_ns[stepping])]]) if len(stepping) else NONE
     starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
     outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
     events = []
@@ -442,7 +445,61 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
         after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place]), graph[place]
         is_quiet = bool(quiet[place])
         events.append(_StepEvent(starts[place], ends[place], name, kind, seed, is_quiet, leads, like, *after_backward))
-    return events
+    return _outside_closures(events, host, runs_backward, first_optimizer, strings) if len(runs_backward) else events
+
+
+def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int], strings: Strings) -> Column:
+    nodes = np.isin(host.thread, engine_threads) & (host.kind == HostKind.OP)
+    if len(ranges):
+        nodes |= (host.thread == 0) & strings.matching(host.name, BACKWARD_NODE.match)
+    starts_ns = np.sort(host.start_ns[nodes])
+    return np.asarray(np.searchsorted(starts_ns, host.start_ns[ranges]) < np.searchsorted(starts_ns, host.end_ns[ranges]))
+
+
+def _outside_closures(
+    events: list[_StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
+) -> list[_StepEvent]:
+    """Replace the ops of optimizers that call a closure by events "optimizer", and keep the events of the closure.
+
+    Note [Closures in profiles]
+        Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
+        number, or with a phase such as "zero_grad". It ends with the backward pass, if an op without number follows. The
+        recorder adds ranges with the exact times.
+    """
+    is_closure = (host.thread == 0) & (host.kind == HostKind.ANNOTATION) & (host.name == strings.find(CLOSURE))
+    marked = list(zip(host.start_ns[is_closure].tolist(), host.end_ns[is_closure].tolist(), strict=True))
+    starts = [event.start_ns for event in events]
+    result, used = [], 0
+    for row in ranges[np.argsort(host.start_ns[ranges], kind="stable")].tolist():
+        begin_ns, end_ns = int(host.start_ns[row]), int(host.end_ns[row])
+        first, last = np.searchsorted(starts, [begin_ns, end_ns]).tolist()
+        if first < used:
+            continue  # within another optimizer's step
+        inside = events[first:last]
+        closures = [span for span in marked if begin_ns <= span[0] < end_ns] or _closures(inside)
+        result += events[used:first]
+        used, leads = last, int(host.name[row]) == first_optimizer
+        for start_ns, stop_ns in closures:
+            result.append(_StepEvent(begin_ns, start_ns, "optimizer", 0, False, False, leads, calls_closure=True))
+            result += [event for event in inside if start_ns <= event.start_ns < stop_ns]
+            begin_ns = stop_ns
+        result.append(_StepEvent(begin_ns, end_ns, "optimizer", 0, False, False, leads))
+    return result + events[used:]
+
+
+def _closures(events: list[_StepEvent]) -> list[tuple[int, int]]:
+    # see Note [Closures in profiles]
+    found: list[tuple[int, int]] = []
+    before, is_over = "", True
+    for event in events:
+        if event.name or not event.quiet or event.goes_forward:
+            begins = is_over and not (found and event.name == before == "engine")
+            start_ns, end_ns = (event.start_ns, 0) if begins else found.pop()
+            found.append((start_ns, max(end_ns, event.end_ns)))
+            before, is_over = event.name, False
+        else:
+            is_over = is_over or before == "engine"
+    return found
 
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
