@@ -318,6 +318,17 @@ def test_marking_a_batch_for_the_allocator_starts_no_forward_pass() -> None:
     assert phases_of(op("aten::record_stream", 10, 2), load, op("aten::mm", 40, 5)) == [("loader", 30), ("forward", 100)]
 
 
+def test_a_view_starts_no_forward_pass() -> None:
+    """GIVEN views between a batch and the model THEN the forward pass begins with the first other op, also inside a reshape."""
+    load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
+    views = [op("aten::select", 32, 4), op("aten::as_strided", 33, 1), op("aten::reshape", 40, 9)]
+    zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 50, 5, cat="user_annotation")
+    assert phases_of(load, *views, zero_grad, op("aten::mm", 60, 5)) == [("loader", 30), ("zero_grad", 55), ("forward", 100)]
+    copying = [*views, op("aten::clone", 42, 6)]
+    expected = [("loader", 30), ("forward", 50), ("zero_grad", 55), ("forward", 100)]
+    assert phases_of(load, *copying, zero_grad, op("aten::mm", 60, 5)) == expected
+
+
 @pytest.mark.parametrize("category", ["user_annotation", "python_function"])
 def test_an_op_in_a_module_begins_the_forward_pass(category: str) -> None:
     """A GPT's forward pass begins with `torch.arange`, which outside of modules is no forward pass."""

@@ -18,7 +18,7 @@ Note [Whose steps]
 
 Note [What the rules see]
     The importer omits CPU ops that prepare a batch, because a replay contains only GPU ops. Conversions that return their input
-    unchanged, such as `x.cuda()` of a tensor on the GPU, are omitted too. If Python functions were not recorded, the first op
+    unchanged, such as `x.cuda()` of a tensor on the GPU, are omitted too, and so are views outside modules. If Python functions were not recorded, the first op
     after a new batch counts as a module call. Gradients were on during a module call if its op has an autograd number.
 
 Note [Kinds of imported steps]
@@ -83,6 +83,11 @@ _TRAINING_KERNEL = re.compile(
 _TRAINING_CALL = re.compile(r"(?:nccl:|gloo:|c10d::)_?(?:all_?reduce|reduce_?scatter)", re.I)
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
 _ALLOCATOR_OPS = re.compile(r"aten::record_stream$")  # launch no GPU work, so replays do not contain them
+_VIEWS = re.compile(  # a reshape that copies calls aten::clone, which is no view
+    r"aten::(?:adjoint|alias|as_strided|chunk|detach|diagonal|expand|expand_as|flatten|imag|lift_fresh|movedim|narrow|numpy_T"
+    r"|permute|real|reshape|reshape_as|_reshape_alias|select|slice|split|split_with_sizes|squeeze|swapaxes|swapdims|t"
+    r"|tensor_split|transpose|unbind|unflatten|unfold|unsafe_split|unsqueeze|view|view_as|view_as_complex|view_as_real)$"
+)
 _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
@@ -398,7 +403,9 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
     # The launch of a CUDA graph counts as one op.
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
+    modules = _outermost_modules(host, strings)
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
+    see_through |= (modules == NONE) & strings.matching(host.name, _VIEWS.match)
     # Ops inside torch.compile regions are examined, because they may belong to an optimizer step.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
@@ -412,7 +419,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     on_cpu = _making_batches(host, tops[~on_engine], copies, _above(np.unique(tables.device.launch), host))
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
     seeds[seeds] = [_is_one_number(strings[shapes]) for shapes in host.shapes[tops[seeds]].tolist()]
-    in_module = _outermost_modules(host, strings)[tops]
+    in_module = modules[tops]
     recorded = np.isin(tops, _recorded_by_autograd(host, tops[~on_engine]))
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     graph = np.where(on_engine, _recorded_by_engine(host, strings)[tops], 0).tolist()
