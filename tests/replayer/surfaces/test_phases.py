@@ -152,7 +152,7 @@ def test_a_closure_runs_outside_the_phase_optimizer(by_name: bool) -> None:
     model, x = _model(gpu)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    def closure() -> torch.Tensor:
+    def closure() -> Any:
         optimizer.zero_grad()
         loss = model(x).sum()
         loss.backward()

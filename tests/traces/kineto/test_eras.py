@@ -319,7 +319,7 @@ def test_marking_a_batch_for_the_allocator_starts_no_forward_pass() -> None:
 
 
 def test_a_view_starts_no_forward_pass() -> None:
-    """GIVEN views between a batch and the model THEN the forward pass begins with the first other op, also inside a reshape."""
+    """GIVEN views after a batch THEN the forward pass begins with the first other op, also inside a reshape."""
     load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
     views = [op("aten::select", 32, 4), op("aten::as_strided", 33, 1), op("aten::reshape", 40, 9)]
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 50, 5, cat="user_annotation")

@@ -18,8 +18,9 @@ Note [Whose steps]
 
 Note [What the rules see]
     The importer omits CPU ops that prepare a batch, because a replay contains only GPU ops. Conversions that return their input
-    unchanged, such as `x.cuda()` of a tensor on the GPU, are omitted too, and so are views outside modules. If Python functions were not recorded, the first op
-    after a new batch counts as a module call. Gradients were on during a module call if its op has an autograd number.
+    unchanged, such as `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the
+    profile marks. If Python functions were not recorded, the first op after a new batch counts as a module call. Gradients were
+    on during a module call if its op has an autograd number.
 
 Note [Kinds of imported steps]
     A training step without backward pass and optimizer is an EVALUATION step. The first training steps are WARMUP steps while
@@ -405,7 +406,8 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
     modules = _outermost_modules(host, strings)
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
-    see_through |= (modules == NONE) & strings.matching(host.name, _VIEWS.match)
+    is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
+    see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
     # Ops inside torch.compile regions are examined, because they may belong to an optimizer step.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
