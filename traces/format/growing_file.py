@@ -24,7 +24,7 @@ from traces.format.items import Assembly, rows_within
 from traces.format.unpack_limit import UnpackLimit
 from traces.model import invariants as checks
 from traces.model.row_order import in_order
-from traces.model.trace import TABLES, Strings, Thread, Trace, TraceFormatError
+from traces.model.trace import TABLES, Strings, Trace, TraceFormatError
 
 
 class _Tail:
@@ -78,10 +78,6 @@ class Follower(_Tail):
         for name, table in copies.items():
             setattr(trace, name, table)
         trace.strings = Strings(list(trace.strings.texts))
-        # A recorder writes thread names only at the end of the file. While a recording is running, a thread's number is used as
-        # the thread's name.
-        for number in range(len(trace.threads), int(trace.host.thread.max(initial=-1)) + 1):
-            trace.threads.append(Thread(trace.ranks[0], number))
         if not self.ended:
             checks.clear_dangling_references(trace)
         if reason := checks.fault(trace):

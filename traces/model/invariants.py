@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.model.trace import NONE, TABLES, Column, Table, Trace
+from traces.model.trace import NONE, TABLES, Column, Table, Thread, Trace
 
 _MEANINGS = {f"{table}.{column}": of for table, kind in TABLES.items() for column, of in kind.MEANINGS.items()}
 REFERENCES = {where: meaning for where, meaning in _MEANINGS.items() if isinstance(meaning, str)}
@@ -112,8 +112,17 @@ def column_at(trace: Trace, where: str) -> Column:
     return column
 
 
+_MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
+
+
 def clear_dangling_references(trace: Trace) -> None:
-    """Repair a truncated trace: replace the indices of missing rows with NONE."""
+    """Repair a truncated trace: replace the indices of missing rows with NONE.
+
+    A thread whose name was not written yet gets its number as its name.
+    """
+    seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
+    for number in range(len(trace.threads), seen):
+        trace.threads.append(Thread(trace.ranks[0], number))
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase

@@ -113,18 +113,21 @@ def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> Work
 
 
 def parts_of(module: Any) -> list[Any]:
-    """Return a module and all its submodules. Unlike `Module.modules`, `parts_of` accepts a RemoteModule."""
+    """Return a module and all its submodules. Unlike `Module.modules`, `parts_of` accepts a RemoteModule.
+
+    A RemoteModule that arrived by RPC has neither `_modules` nor `_parameters`.
+    """
     found, waiting = {}, [module]
     while waiting:
         part = waiting.pop()
         if part is not None and id(part) not in found:
             found[id(part)] = part
-            waiting += reversed(list(part._modules.values()))
+            waiting += reversed(list(getattr(part, "_modules", {}).values()))
     return list(found.values())
 
 
 def initialized_parameters(module: Any, *, recurse: bool = True) -> list[Any]:
     """Return the parameters that have a shape. Lazy modules create their parameters in the first forward pass."""
-    of_parts = (part._parameters.values() for part in (parts_of(module) if recurse else [module]))
+    of_parts = (getattr(part, "_parameters", {}).values() for part in (parts_of(module) if recurse else [module]))
     found = {id(parameter): parameter for of in of_parts for parameter in of if parameter is not None}
     return [parameter for parameter in found.values() if not hasattr(parameter, "materialize")]

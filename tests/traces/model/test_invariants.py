@@ -112,6 +112,19 @@ def test_references_to_lost_rows_become_none_and_phases_of_lost_steps_go() -> No
     assert trace.values.step.tolist() == [0, len(trace.steps) - 1, NONE]
 
 
+def test_threads_without_a_name_are_named_by_their_number() -> None:
+    """Ranks that are killed have not yet written the names of their latest threads."""
+    trace = training()
+    named = len(trace.threads)
+    trace.host.thread[-1] = named + 1
+    clear_dangling_references(trace)
+    assert [thread.tid for thread in trace.threads[named:]] == [named, named + 1]
+    assert fault(trace) is None
+    trace.host.thread[-1] = 1 << 30
+    clear_dangling_references(trace)
+    assert fault(trace) == "host.thread holds 1073741824, outside 0..65535"
+
+
 def test_parents_and_launches_beyond_the_last_host_span_become_none() -> None:
     trace = training()
     hosts = len(trace.host)

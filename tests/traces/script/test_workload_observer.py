@@ -32,3 +32,11 @@ def test_a_model_can_contain_remote_modules() -> None:
     model = nn.Sequential(_Remote(), nn.Linear(3, 4))
     signature = with_modules(WorkloadSignature(), [model])
     assert (signature.parameters, signature.parameter_bytes) == (3 * 4 + 4, 4 * (3 * 4 + 4))
+
+
+def test_a_remote_module_received_by_rpc_has_no_parts() -> None:
+    received: nn.Module = object.__new__(_Remote)  # as RemoteModule.__setstate__ makes it
+    model = nn.Sequential(nn.Linear(3, 4))
+    model._modules["1"] = received
+    assert parts_of(model) == [model, model[0], received]
+    assert with_modules(WorkloadSignature(), [model]).parameters == 3 * 4 + 4
