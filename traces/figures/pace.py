@@ -449,12 +449,12 @@ def _queued_since(trace: Trace) -> Column:
 def _queued_ns(
     trace: Trace, work: Column, completion_ns: dict[int, Column], interval_ns: dict[int, Column]
 ) -> dict[int, Column]:
-    found, since_ns = {}, _queued_since(trace)
+    found, since_ns, work_end_ns = {}, _queued_since(trace), trace.device.end_ns
     for device, own in _by_device(trace, work).items():
         if device in completion_ns:
             end_ns = completion_ns[device]
             begin_ns = end_ns - np.maximum(interval_ns[device], 0)
-            found[device] = Intervals(since_ns[own], trace.device.end_ns[own]).within(begin_ns, end_ns)
+            found[device] = Intervals(since_ns[own], work_end_ns[own]).within(begin_ns, end_ns)
     return found
 
 
