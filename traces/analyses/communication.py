@@ -20,15 +20,14 @@ from traces.figures.measure import device_ranks, launch_steps, phase_windows, pr
 from traces.model.intervals import Intervals
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, DeviceKind, Ending, Trace
+from traces.names.collectives import is_communication
 
-_KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return a boolean mask of the kernels that belong to NCCL or a similar library. NCCL kernels that nn.DataParallel launches
-    are not included."""
-    matches = (trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, _KERNEL.search)
+    """Return a boolean mask of the kernels that exchange data with other ranks, except those that nn.DataParallel launches."""
+    matches = (trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, is_communication)
     return np.asarray(matches & ~np.isin(trace.device.name, list(data_parallel_kernels(trace))))
 
 

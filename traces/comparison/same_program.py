@@ -22,6 +22,7 @@ import numpy as np
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
 from traces.comparison.op_order import moved
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_NUMBERS, SAME_SHAPES
+from traces.compiled.cuda_graph_figures import graph_launch_of
 from traces.figures.measure import (
     PhaseTimes,
     enclosing,
@@ -114,7 +115,26 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
     if verdict.same is False and cut:
         reason = f"the end of the {cut[0]} trace's file is missing, so ops may be missing"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    ours, theirs = _graph_kernels(recorded, recorded_steps), _graph_kernels(other, other_steps)
+    if verdict.same and verdict.evidence is not Evidence.IDENTICAL and ours and theirs:
+        alike = _similarity(ours, theirs, _step_counts(recorded_steps, other_steps))
+        if alike < SAME_NAMES:
+            reason = f"most work is in CUDA graphs without ops, and only {_percent(alike)} of their kernels have the same names"
+            return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     return verdict
+
+
+def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
+    """Return the names of the kernels in CUDA graphs, or an empty list if these kernels take less than half of the GPU time."""
+    rows = _work_of(trace, steps, DeviceKind.KERNEL)
+    time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
+    if 2 * time_ns[in_graph].sum() < time_ns.sum():
+        return []
+    return [trace.strings[name] for name in trace.device.name[rows[in_graph]].tolist()]
+
+
+def _step_counts(recorded_steps: Column, other_steps: Column) -> tuple[int, int]:
+    return max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1)  # a replay may repeat a step
 
 
 def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
@@ -130,7 +150,7 @@ def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_s
             text = f"the {which} trace has GPU work but not the ops that launched it (CUDA graphs, or only kernels)"
             return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, text)
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
-    steps = (max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1))  # a replay may repeat a step
+    steps = _step_counts(recorded_steps, other_steps)
     names = _similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
     # The shapes of two traces are compared only if most op calls have recorded shapes.
     if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):

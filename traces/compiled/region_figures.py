@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,9 @@ from traces.model.row_order import grouped
 from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 
-_FUSED = "triton_"
+# Inductor's names: triton_poi_fused_add_0, triton_tem_fused_mm_1, and in older releases triton_fused_add_0 or triton__0d1d2d.
+# Handwritten kernels may also begin with "triton_".
+_FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,7 @@ def _fused_kernels(trace: Trace, work: Column, steps: int) -> tuple[FusedKernel,
 
 
 def _is_fused(kernel: str) -> bool:
-    return kernel.startswith(_FUSED)
+    return _FUSED.match(kernel) is not None
 
 
 def _compilation(name: str) -> int:

@@ -1,6 +1,7 @@
 """Translates the names of collectives and dtypes that PyTorch uses in C++ code and in profiles.
 
     function_of("nccl:_all_gather_base")    # ("nccl", "all_gather_into_tensor")
+    is_communication("vllm::cross_device_reduce_1stage<__half, 2>")  # True
     SCALAR_TYPES["Half"]                    # "float16"
 """
 
@@ -9,6 +10,13 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
+# Kernels of communication libraries, and kernels named after a collective, such as vLLM's and those of symmetric memory. A
+# reduction within a block or warp is not a collective.
+_KERNEL = re.compile(
+    r"[^<(]*(?:nccl|rccl|msccl|oneccl|nvshmem|deep_ep::|cross_device_reduce|multimem"
+    r"|(?<!block)(?<!warp)(?<!block_)(?<!warp_)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all))",
+    re.IGNORECASE,
+)
 # Operations whose torch.distributed function has a different name
 _FUNCTIONS = {
     "all_gather_base": "all_gather_into_tensor",
@@ -42,6 +50,11 @@ SCALAR_TYPES = {
     "Float8_e5m2fnuz": "float8_e5m2fnuz",
     "Float8_e8m0fnu": "float8_e8m0fnu",
 }
+
+
+def is_communication(kernel: str) -> bool:
+    """Return True for the name of a kernel that exchanges data with other ranks."""
+    return _KERNEL.match(kernel.replace("(anonymous namespace)", "")) is not None
 
 
 def function_of(name: str) -> tuple[str, str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.replayer.recordings import US, make_recording
 from traces.analyses.communication import communication, communication_kernels, data_parallel_kernels
 from traces.comparison.compare import Both
 from traces.figures.summary import summarize
 from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Trace
+from traces.names.collectives import is_communication
 from tui.text.analyses import communication_rows, exposure_sentence
 from tui.text.info import info_text
 
@@ -76,3 +79,31 @@ def test_broadcasts_without_collectives_are_data_parallel_only_on_several_device
     assert summarize(trace).communication is None
     trace.devices[1] = Device(1, 0, "NVIDIA A100")  # each rank has one device
     assert communication_kernels(trace).tolist() == [True, True]
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+        "void vllm::cross_device_reduce_1stage<__half, 2>(vllm::RankData*)",
+        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
+        "_mxfp8_all_to_all_expert_major_kernel",
+        "void deep_ep::intranode::dispatch<8, 768>(int4*)",
+    ],
+)
+def test_kernels_named_after_a_collective_are_communication(kernel: str) -> None:
+    assert is_communication(kernel)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "void at::native::reduce_kernel<128, 4>(int)",
+        "block_all_reduce_norm",
+        "void norm<BlockAllReduce, float>(float*)",
+        "vectorized_gather_kernel",
+        "void wrapped<nccl_free>(int)",
+    ],
+)
+def test_reductions_and_gathers_on_one_device_are_not_communication(kernel: str) -> None:
+    assert not is_communication(kernel)

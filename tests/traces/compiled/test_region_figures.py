@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from traces.compiled.compilations import Compilation
 from traces.compiled.cuda_graph_figures import CudaGraph
 from traces.compiled.graph_breaks import GraphBreak
 from traces.compiled.region_figures import FusedKernel, compiled_figures
+from traces.kineto import read_kineto_bytes
 from traces.model.trace import DeviceKind, Trace
 
 
@@ -145,3 +147,13 @@ def test_a_graph_break_of_a_replay_is_recognized_by_the_function_name() -> None:
     figures = compiled_figures(replace(trace, runs=replay_of(trace, compiled=told).runs))
     assert [(one.after, one.before, one.host_ns) for one in figures.breaks] == [("0/0", "1/0", 30_000)]
     assert [region.function for region in figures.regions] == list(functions.values())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "compiled"),
+    [("triton_poi_fused_add_0", True), ("triton__0d1d2de", True), ("triton_", True), ("triton_scale_swizzle", False)],
+)
+def test_handwritten_triton_kernels_are_not_compiled_code(kernel: str, compiled: bool) -> None:
+    events = Events()
+    events.launch("cuLaunchKernel", 10, (kernel, 20))
+    assert compiled_figures(read_kineto_bytes(json.dumps({"traceEvents": events.made}).encode())).is_compiled == compiled

@@ -193,6 +193,14 @@ def test_the_category_of_an_event_without_one(name: Any, args: Event, category: 
     assert category_of({"ph": "X", "name": name, "args": args}) == category
 
 
+def test_ranges_of_the_profiler_without_kineto_are_ops() -> None:
+    """torch.autograd.profiler without Kineto wrote a bare array, the same pid for all ops, and no categories."""
+    event = {"name": "mul", "ph": "X", "ts": 1.5, "dur": 2.25, "tid": 1, "pid": "CPU functions", "args": {}}
+    trace = read_kineto_bytes(orjson.dumps([event, event | {"ts": 4.5}]))
+    assert trace.host.kind.tolist() == [HostKind.OP, HostKind.OP] and not trace.problems
+    assert trace.provenance["era"] == "E0"
+
+
 @pytest.mark.parametrize("category", [{}, {"cat": ""}])
 def test_events_without_a_category_are_classified_or_counted_as_problems(category: Event) -> None:
     bare = kernel(20, 5, 1, grid=[1, 1, 1], block=[32, 1, 1])

@@ -185,10 +185,12 @@ def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fracti
     """Return the version of the file format, such as "E4" for torch 1.13 to 2.3."""
     if clock.exact_ns:
         return "E5"
+    if bare and "Operator" in kinds:
+        return "E0"
     if "baseTimeNanoseconds" in header or fractional:
         return "E6"
     if "Operator" in kinds:
-        return "E0" if bare else "E1"
+        return "E1"
     if kinds & {"Kernel", "Runtime"}:
         return "E2"
     return "E3" if "async_cpu_to_gpu" in kinds else "E4"

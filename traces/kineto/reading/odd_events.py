@@ -15,6 +15,7 @@ from traces.names.profiler_json import ProfilerJson
 _CALL = re.compile(r"(?:cuda|hip|cu)[A-Z]\w*$")
 _OP = re.compile(r"(?:aten|c10d|c10d_functional|_c10d_functional|torchvision|autograd::engine|torch::autograd)::")
 _STEP = re.compile(r"ProfilerStep#\d+$")
+_AUTOGRAD = "CPU functions"  # torch.autograd.profiler without Kineto writes no categories
 _NPU_STREAMS = ("Physic Stream Id", "Stream Id")
 _NPU_CALL = re.compile(r"\w+@\w+")  # such as AscendCL@aclrtMemcpyAsync
 _NPU_WAITS, _NPU_COPIES = ("EVENT", "NOTIFY", "WAIT"), ("MEMCPY", "SDMA")
@@ -43,6 +44,8 @@ def category_of(event: ProfilerJson) -> str:
     name, args = event.get("name"), event.get("args")
     if not isinstance(name, str):
         return ""
+    if event.get("pid") == _AUTOGRAD:
+        return "Operator"
     args = args if isinstance(args, dict) else {}
     if type(args.get("device")) is int and type(args.get("stream")) is int and "correlation" in args:
         if "grid" in args and "block" in args:

@@ -10,7 +10,6 @@ end of its last kernel.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,11 @@ import numpy as np
 from traces.kineto.spans.shapes import describe
 from traces.kineto.spans.spans import RankTables
 from traces.model.trace import NONE, Collectives, Column, DeviceKind, Ending, Strings, parse_shapes
-from traces.names.collectives import SCALAR_TYPES, function_of
+from traces.names.collectives import SCALAR_TYPES, function_of, is_communication
 from traces.names.profiler_json import ProfilerJson
 from traces.rates.op_cost import itemsize, size_bytes
 
 _ON_DEVICE = ("nccl", "xccl")
-_KERNEL = re.compile(r"(?:nccl|rccl|msccl)", re.IGNORECASE)
 
 
 def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
@@ -64,7 +62,7 @@ def read_collectives(tables: RankTables, strings: Strings) -> Collectives:
 
 def _kernel_times(tables: RankTables, strings: Strings, ranges: dict[int, Any]) -> dict[int, tuple[int, int]]:
     device = tables.device
-    launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & strings.matching(device.name, _KERNEL.match)
+    launched = (device.kind == DeviceKind.KERNEL) & (device.launch != NONE) & strings.matching(device.name, is_communication)
     kernels: dict[int, list[int]] = {}
     for kernel in np.flatnonzero(launched).tolist():
         row = next((at for at in tables.host.outward(int(device.launch[kernel])) if at in ranges), NONE)
