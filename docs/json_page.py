@@ -22,7 +22,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from traces.comparison.compare import ComparisonFacts
 from traces.comparison.explain import Explanation
 from traces.figures.summary import Summary
-from tui.commands import diff, diff_by, doctor, export, fit, import_, library, predict, stalls
+from tui.commands import diff, doctor, export, fit, import_, library, predict, stalls
 
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "json.md"
@@ -31,7 +31,7 @@ OUTPUTS: dict[str, type] = {
     "trace import --json": import_.ImportFacts,
     "trace diff --json": diff.DiffFacts,
     "trace replay --report": ComparisonFacts,
-    "trace diff --by function --json": diff_by.DiffByFunctionFacts,
+    "trace diff --by function --json": diff.DiffByFunctionFacts,
     "trace explain --json": Explanation,
     "trace predict --json": predict.PredictionFacts,
     "trace predict --sweep --json": predict.SweepFacts,

@@ -16,7 +16,7 @@ from torch.utils.backend_registration import _DummyDeviceGuard
 
 from replayer import state
 from replayer.ops import autocast, factories, gemm
-from replayer.ops.composite import cuda_decompositions, losses, rnn
+from replayer.ops.composite import cuda_decompositions, rnn
 from replayer.ops.copies import Copies
 from replayer.ops.cpu.cpu_compute import CpuCompute
 from replayer.ops.data_dependent import DataDependentOps
@@ -98,7 +98,6 @@ def register(*, compute: bool = False) -> None:
     PATCHES.set(VirtualTensor, "__torch_dispatch__", staticmethod(dispatch))
     factories.register(plans, copies, dispatch)
     cuda_decompositions.register(plans)
-    losses.register(plans)
     rnn.register(plans)
     autocast.register()
     # PyTorch's optimizers use the faster foreach kernels only for tensor types in the list `_foreach_supported_types`.

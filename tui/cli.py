@@ -148,7 +148,7 @@ def diff(
     Exit codes: 0 for the same program within the tolerance, 1 for a different program or time, 2 for errors, 3 if undecided.
     """
     if by is not None:
-        from tui.commands.diff_by import by_function
+        from tui.commands.diff import by_function
 
         return by_function(first, second, json)
     from tui.commands.diff import run

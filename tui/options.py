@@ -15,7 +15,21 @@ from typing import Annotated, Any, Literal
 import typer
 
 from traces.stalls.storage_model import CachePolicy
-from tui.completion import trace_names
+
+
+def trace_names(incomplete: str) -> list[str]:
+    from traces.library import SUFFIX, entries  # imports numpy
+
+    names = [entry.name for entry in entries() if entry.name.startswith(incomplete)]
+    folder = Path(incomplete).parent if not incomplete.endswith("/") else Path(incomplete)
+    head = incomplete[: incomplete.rfind("/") + 1]
+    if folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            name = head + path.name
+            if name.startswith(incomplete) and not path.name.startswith("."):
+                names += [name + "/"] if path.is_dir() else [name] if SUFFIX in path.suffixes else []
+    return names
+
 
 NAMES_OF_TRACES = "A trace file, a torch.profiler recording, or a name from the bundled library."
 # Groups of the options of `trace replay`.

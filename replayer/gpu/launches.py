@@ -29,12 +29,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter_ns  # bound here, because surfaces/time.py may patch the module's attributes
-from typing import Any
+from typing import Any, NamedTuple
 
 from replayer.cost_model.copy_costs import Copy, CopyCosts
 from replayer.gpu.current_streams import CurrentStreams
 from replayer.gpu.device import VirtualDevice
-from replayer.gpu.launch_path import LaunchPath
 from replayer.memory.op_rows import OpRows
 from replayer.op_signature import OpSignature
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
@@ -42,6 +41,68 @@ from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.stream import VirtualStream
 from traces.model.trace import NONE, DeviceKind, Origin
+
+Launch = Callable[[Caller, OpSignature], None]
+
+
+class NodeWatch(NamedTuple):
+    """Stores a callback for a thread's next autograd node."""
+
+    thread: int
+    next_node: Callable[[], int]  # returns the number of the calling thread's next node
+    before: int
+    found: Callable[[], None]
+
+
+class LaunchPath:
+    """Stores the function `launch_by`, which the dispatcher calls for each launch."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.lock = threading.RLock()
+        self.launch_by = self._launch_with_kernels = launch
+        self._threads_with_kernels_off: list[int] = []  # threads inside `kernels_off`
+        self._watch: NodeWatch | None = None
+
+    def watch_nodes(self, next_node: Callable[[], int], found: Callable[[], None]) -> None:
+        """Call `found` once, at this thread's first launch after `next_node` has changed."""
+        self._watch = NodeWatch(threading.get_ident(), next_node, next_node(), found)
+        self.set_launch(self._launch_with_kernels)
+
+    def stop_watching(self) -> None:
+        if self._watch is not None and self._watch.thread == threading.get_ident():
+            self._watch = None
+            self.set_launch(self._launch_with_kernels)
+
+    def set_launch(self, launch: Launch) -> None:
+        with self.lock:
+            self._launch_with_kernels = launch
+            self.launch_by = self._launch_unless_kernels_off if self._threads_with_kernels_off else launch
+            if self._watch is not None:
+                self.launch_by = self._launch_watched
+
+    def _launch_watched(self, caller: Caller, signature: OpSignature) -> None:
+        watch = self._watch
+        if watch is not None and threading.get_ident() == watch.thread and watch.next_node() != watch.before:
+            self.stop_watching()
+            watch.found()
+        self._launch_unless_kernels_off(caller, signature)
+
+    def _launch_unless_kernels_off(self, caller: Caller, signature: OpSignature) -> None:
+        if threading.get_ident() not in self._threads_with_kernels_off:
+            self._launch_with_kernels(caller, signature)
+
+    @contextmanager
+    def kernels_off(self) -> Iterator[None]:
+        """Disable the calling thread's kernel launches in the `with` block."""
+        me = threading.get_ident()
+        self._threads_with_kernels_off.append(me)
+        self.set_launch(self._launch_with_kernels)
+        try:
+            yield
+        finally:
+            self._threads_with_kernels_off.remove(me)
+            self.set_launch(self._launch_with_kernels)
+
 
 # launches in a few milliseconds of a script; the host may run further ahead of the clock
 _BATCH = 256

@@ -23,18 +23,17 @@ from replayer.gpu.script_profile import ScriptProfile
 from replayer.gpu.steps import ScriptSteps, StepEnded
 from replayer.gpu.streams import Streams
 from replayer.gpu.values import ReadValues
-from replayer.memory import winograd_workspaces
 from replayer.memory.capacity import capacity_of
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.request_log import RequestLog
+from replayer.memory.scratch_memory import winograd_workspaces
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.op_signature import OpSignature
-from replayer.recording.kept_workspaces import keeps_workspaces
 from replayer.recording.library_pace import LibraryPace
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.replicas import add_devices
-from replayer.recording.workspaces import Workspaces, WorkspaceSequence
+from replayer.recording.workspaces import Workspaces, WorkspaceSequence, keeps_workspaces
 from replayer.timing.clock import Clock
 from replayer.timing.simulator import Simulator
 from replayer.timing.timeline.timeline_writer import TimelineWriter
@@ -128,5 +127,5 @@ class VirtualGpu:
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         """Return the temporary memory blocks that the op allocates and frees."""
         if self._estimates_workspaces:
-            return winograd_workspaces.of_convolution(signature)
+            return winograd_workspaces(signature)
         return self._workspaces.of_op(self.recording.keys[signature])

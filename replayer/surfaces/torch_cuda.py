@@ -7,19 +7,106 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
 from functools import cache
 from types import ModuleType
+from typing import Self
 
 import torch
 
-from replayer.state import STATE, describe_gpu, gpu, in_bad_fork
+from replayer.state import STATE, describe_gpu, gpu, host_memory, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
-from replayer.surfaces.torch_cuda_cudart import VirtualCudart
-from replayer.surfaces.torch_cuda_device_properties import TorchDeviceProperties
 from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny
+from traces.model.machine import DeviceProperties
 from traces.script.patching import patch
+
+
+class RuntimeResult(IntEnum):
+    success = 0
+    errorHostMemoryAlreadyRegistered = 712
+    errorHostMemoryNotRegistered = 713
+
+
+_TEXTS: dict[int, str] = {
+    RuntimeResult.success: "no error",
+    RuntimeResult.errorHostMemoryAlreadyRegistered: "part or all of the requested memory range is already mapped",
+    RuntimeResult.errorHostMemoryNotRegistered: "pointer does not correspond to a registered memory region",
+}
+
+
+class VirtualCudart:
+    """Replaces the module `torch._C._cudart`. Unsupported CUDA runtime functions raise NotEmulated."""
+
+    cudaError = RuntimeResult
+
+    def cudaGetErrorString(self, error: int) -> str:
+        return _TEXTS.get(error, f"CUDA error {int(error)}")
+
+    def cudaProfilerStart(self) -> RuntimeResult:
+        """Do nothing, because a replay records its whole timeline."""
+        return RuntimeResult.success
+
+    def cudaProfilerStop(self) -> RuntimeResult:
+        return RuntimeResult.success
+
+    def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
+        if host_memory().register(address, size_bytes):
+            return RuntimeResult.success
+        return RuntimeResult.errorHostMemoryAlreadyRegistered
+
+    def cudaHostUnregister(self, address: int) -> RuntimeResult:
+        if host_memory().unregister(address):
+            return RuntimeResult.success
+        return RuntimeResult.errorHostMemoryNotRegistered
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
+        memory = gpu().devices[checked_index(device)].memory
+        return memory.usage.free_bytes, memory.usage.capacity_bytes
+
+    def __getattr__(self, name: str) -> Callable[..., TorchAny]:
+        if not name.startswith("cuda"):
+            raise AttributeError(name)
+        return refusal(f"torch.cuda.cudart().{name}", "use the corresponding torch.cuda function")
+
+
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, repr=False)
+class TorchDeviceProperties(DeviceProperties):
+    """Replaces PyTorch's class `_CudaDeviceProperties`. Sizes are in bytes and frequencies in kHz. A value of 0 means unknown.
+    """
+
+    name: str = ""
+    total_memory: int = 0
+    uuid: uuid.UUID | None = None
+    pci_bus_id: int = 0
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+
+    @classmethod
+    def create(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
+        """Return the properties of device `index`. Identifiers that are unique to a card, such as the UUID, are invented."""
+        unknown = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
+        card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
+        return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name.startswith("_") or name in vars(self)]
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // _MIB}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={(self.L2_cache_size or 0) // _MIB}MB)"
+        )
+
 
 _NVML = "recordings do not contain it; guard the call, or use nvidia-smi on the recorded machine"
 _KERNELS = "custom kernels cannot be timed from a recording; run this part without them"

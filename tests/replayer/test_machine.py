@@ -17,7 +17,7 @@ import torch
 from replayer import state
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.device.oom import oom_text_of
-from replayer.recording.kept_workspaces import keeps_workspaces
+from replayer.recording.workspaces import keeps_workspaces
 from tests.fake_torch import A6000, OOM_TEXT, OUTSIDE_BYTES, USUAL_WORKSPACE_BYTES, FakeTorch
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 from tracer.device.device_access import DeviceAccess

@@ -7,10 +7,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from traces.analyses.python_functions import FunctionChange, function_changes
 from traces.comparison.compare import ComparisonFacts, compare
 from traces.comparison.gate import GateResult, check, read_budgets
 from traces.model.json_facts import OMITTED_IF_EMPTY, extended
-from tui.outputs import json_text, require_writable, write_text
+from traces.model.trace import TraceError
+from tui.formatting import ABSENT, fit, table, time_text
+from tui.outputs import json_text, require_writable, show_text, write_text
 from tui.report.junit import comparison_junit
 from tui.report.markdown import comparison_markdown
 from tui.terminal import is_quiet, look
@@ -58,3 +61,51 @@ def run(
     if result is not None:
         return ALIKE if result.passed else APART
     return {True: ALIKE, False: APART, None: CANNOT_BE_TOLD}[comparison.within_tolerance]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionFacts(FunctionChange):
+    """Compares the GPU time of one Python function in two traces."""
+
+    delta_ns: int  # GPU time of the second trace minus GPU time of the first trace
+
+
+@dataclass(frozen=True)
+class DiffByFunctionFacts:
+    """Lists the Python functions in two traces, sorted by the change of their GPU time."""
+
+    functions: list[FunctionFacts]
+
+
+_MOST = 25  # maximum number of functions in the table, --json has all functions
+
+
+def by_function(first: str, second: str, json: bool) -> int:
+    """Print a table of GPU time by Python function. Raise TraceError if a trace has no Python call stacks."""
+    changes = function_changes(load_trace(first), load_trace(second))
+    lacking = [
+        name
+        for name, side in ((first, [change.recorded for change in changes]), (second, [change.replayed for change in changes]))
+        if not any(side)
+    ]
+    if lacking:
+        who = "neither trace has" if len(lacking) == 2 else f"{lacking[0]} has no"
+        raise TraceError(f"{who} Python stacks; record with trace record --stacks, or profile with with_stack=True")
+    if json:
+        functions = [extended(FunctionFacts, change, delta_ns=change.delta_ns) for change in changes]
+        print(json_text(DiffByFunctionFacts(functions)))
+        return 0
+    width = int(look(sys.stdout)["width"])
+    rows = [_row(change, width) for change in changes[:_MOST]]
+    head = ["GPU time per step, by function", "own A", "own B", "own B - A", "with callees A", "B"]
+    show_text("\n".join(table(head, rows, width=width, stretch=True)))
+    if len(changes) > _MOST:
+        print(f"and {len(changes) - _MOST} more; --json has all")
+    return 0
+
+
+def _row(change: FunctionChange, width: int) -> list[str]:
+    both = change.recorded, change.replayed
+    own = [ABSENT if of is None else time_text(of.own_gpu_ns) for of in both]
+    whole = [ABSENT if of is None else time_text(of.gpu_ns) for of in both]
+    return [fit(change.name, max(width - 62, 24)), *own, time_text(change.own_delta_ns, signed=True), *whole]

@@ -3,7 +3,8 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code does not choose CUDA's kernels for virtual tensors, because their device type in C++ is not CUDA.
+PyTorch's C++ code does not choose CUDA's kernels for virtual tensors, because their device type in C++ is not CUDA. The call
+of a composite loss, such as `F.l1_loss`, also begins the loss phase.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_tw
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
+from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
+
+# losses whose first inner op is itself a loss
+_TOLD_BY_THEIR_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
+_COMPOSITE = "CompositeImplicitAutograd"
+
 
 _MASK_STEP = 8  # alignment of mask rows, in elements
 
@@ -302,6 +309,11 @@ def _never_called(*args: TorchAny) -> TorchAny:
 
 def register(plans: PlanCache) -> None:
     library = torch.library.Library("aten", "IMPL")
+    for name in sorted(LOSS_OPS - _TOLD_BY_THEIR_OPS):
+        op = getattr(getattr(aten, name, None), "default", None)
+        if op is not None and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
+            plans.composites[op] = loss = partial(_call_loss, op)
+            library.impl(op, loss, "AutogradLazy")
     for op, choice in (
         (aten.ctc_loss.Tensor, ctc_loss),
         (aten.softmax.int, softmax),
@@ -334,3 +346,9 @@ def register(plans: PlanCache) -> None:
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)
+
+
+def _call_loss(op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    if (gpu := state.started()) is not None:
+        gpu.steps.loss_called()
+    return op.decompose(*args, **kwargs)

@@ -35,13 +35,28 @@ from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.steps.data_parallel import DataParallelStages, OpenStage
 from replayer.timing.steps.library_phases import LibraryPhases
 from replayer.timing.steps.phase_remainder import PhaseRemainder
-from replayer.timing.steps.workload_check import WorkloadCheck
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from traces.model.trace import NONE, Origin, StepKind
-from traces.model.workload import Sameness
+from traces.model.workload import Sameness, WorkloadSignature, compare_workloads
 from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
+from traces.script.workload_observer import WorkloadObserver
+
+
+class WorkloadCheck:
+    def __init__(self, recorded: WorkloadSignature | None, script: WorkloadObserver) -> None:
+        self._recorded = recorded
+        self._script = script
+        self._is_same = True
+
+    def is_same(self) -> bool:
+        """Return False if the script's workload is known to differ from the recorded workload."""
+        if self._script.is_open and self._recorded is not None and (seen := self._script.so_far) is not None:
+            sameness = compare_workloads(self._recorded, seen).sameness
+            self._is_same = sameness in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD)
+        return self._is_same
+
 
 # IDs of the compilations of torch.compile in this process
 COMPILATIONS: list[str] = []
@@ -133,8 +148,11 @@ class StepTracker:
 
     def enter(self, thread: HostThread, name: str, moves_tensor: bool = True) -> None:
         self.script.enter(thread, name, self._scheduler.clock.now_ns(), moves_tensor=moves_tensor)
-        if name in ("loader", "h2d") and self.script.entered == name and self.script.is_undecided:
-            self._guess_kind()
+        begins_undecided_step = name in ("loader", "h2d") and self.script.entered == name and self.script.is_undecided
+        if begins_undecided_step and self.grads_enabled is not None:
+            evaluates = not self.grads_enabled()
+            if evaluates or self.trained:
+                self.step_evaluates(evaluates)
         self.begins_segment = self.script.begins_segment
         if name == "loader":
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
@@ -187,12 +205,6 @@ class StepTracker:
         self._step_start_ns = NONE
         self._done.clear()
         self.stages.clear()
-
-    def _guess_kind(self) -> None:
-        if self.grads_enabled is not None:
-            evaluates = not self.grads_enabled()
-            if evaluates or self.trained:
-                self.step_evaluates(evaluates)
 
     def step_evaluates(self, is_evaluation: bool) -> None:
         # see Note [Times of evaluation steps]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replayer.memory.winograd_workspaces import of_convolution
+from replayer.memory.scratch_memory import winograd_workspaces
 from replayer.op_signature import OpSignature
 from traces.model.layouts import Shape
 
@@ -26,16 +26,16 @@ def backward(channels: int, side: int, outputs: tuple[Shape, ...]) -> OpSignatur
 @pytest.mark.parametrize(("channels", "side", "mib"), [(256, 14, 45.0), (512, 7, 54.0), (128, 28, 57.375)])
 def test_convolution_workspaces_have_recorded_sizes_in_both_passes(channels: int, side: int, mib: float) -> None:
     taken = (round(mib * MIB), -round(mib * MIB))
-    assert of_convolution(forward(channels, side)) == ((), taken)
+    assert winograd_workspaces(forward(channels, side)) == ((), taken)
     image, weight = (32, channels, side, side), (channels, channels, 3, 3)
-    assert of_convolution(backward(channels, side, (image, weight))) == ((), taken, taken)
-    assert of_convolution(backward(channels, side, (weight, (channels,)))) == ((), taken, ())  # the first layer, with a bias
+    assert winograd_workspaces(backward(channels, side, (image, weight))) == ((), taken, taken)
+    assert winograd_workspaces(backward(channels, side, (weight, (channels,)))) == ((), taken, ())  # first layer, with a bias
 
 
 def test_with_64_channels_only_the_weight_gradient_uses_a_workspace() -> None:
     taken = (round(110.8125 * MIB), -round(110.8125 * MIB))
-    assert of_convolution(forward(64, 56)) == ()
-    assert of_convolution(backward(64, 56, ((32, 64, 56, 56), (64, 64, 3, 3)))) == ((), (), taken)
+    assert winograd_workspaces(forward(64, 56)) == ()
+    assert winograd_workspaces(backward(64, 56, ((32, 64, 56, 56), (64, 64, 3, 3)))) == ((), (), taken)
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_with_64_channels_only_the_weight_gradient_uses_a_workspace() -> None:
     ],
 )
 def test_other_ops_take_no_workspace(signature: OpSignature) -> None:
-    assert of_convolution(signature) == ()
+    assert winograd_workspaces(signature) == ()

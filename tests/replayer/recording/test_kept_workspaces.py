@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from replayer.recording.kept_workspaces import keeps_workspaces
+from replayer.recording.workspaces import keeps_workspaces
 from tests.replayer.recordings import US, Op, make_recording
 from traces.kineto import read_kineto
 from traces.model.machine import Machine

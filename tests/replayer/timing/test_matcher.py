@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replayer.gpu.values import RecordedValues
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.values.recorded_values import RecordedValues
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
 from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Origin, Trace, Values

@@ -82,7 +82,7 @@ _ROOM_ON_THE_SCREEN = {
     "traces/chrome/counters.py": {"_MOST"},
     "traces/comparison/explain.py": {"1000000.0"},
     "traces/kineto/spans/python_calls.py": {"SHORT_NS"},
-    "tui/commands/diff_by.py": {"_MOST"},
+    "tui/commands/diff.py": {"_MOST"},
     "tui/commands/export.py": {"_MOST_NAMED"},
     "tui/commands/stalls.py": {"_LEAST_FREE_BYTES", "_NOTICEABLE_ESTIMATE"},
     "tui/formatting.py": {"_FEW_DEVICES", "_LEAST_APART"},

@@ -6,9 +6,27 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from traces.chrome.export import export_chrome
+from traces.combining.excerpt import between
 from tui.outputs import write_text
 from tui.view.actions.context import ViewContext
 from tui.view.screens import PromptScreen
+from tui.view.timeline.window import Window
+
+
+def write_range(window: Window, path: Path) -> list[Path]:
+    written = []
+    scene = window.scene
+    for word, trace, side in zip(scene.words, scene.traces, window.axis.sides, strict=True):
+        pieces = side.pieces([int(window.start_ns), int(window.end_ns) + 1])
+        seen = pieces.to_ns > pieces.from_ns
+        if not seen.any():
+            continue
+        stem, dot, endings = path.name.partition(".json")
+        target = path.with_name(f"{stem}_{word}{dot}{endings}") if word else path
+        stretch = between(trace, int(pieces.from_ns[seen].min()), int(pieces.to_ns[seen].max()))
+        written += export_chrome(stretch, target)
+    return written
 
 
 class ViewSaving:
@@ -29,7 +47,7 @@ class ViewSaving:
 
     def _write_view(self, svg: str, path: Path) -> list[Path]:
         if ".json" in path.name:
-            from tui.view.export import write_range  # slow to import
+            from tui.view.actions.saving import write_range  # slow to import
 
             return write_range(self._context.window, path)
         if path.suffix != ".svg":
