@@ -110,7 +110,7 @@ class Replay:
             pass  # `Recording` has told both
         else:
             if name == "mm":  # the only op that autograd records
-                tracker.called(thread, phase_rule.FORWARD)
+                tracker.forward_begins(thread)
             self._op(thread, name)
 
     def _op(self, thread: HostThread, name: str, direction: str = "") -> None:
