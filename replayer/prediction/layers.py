@@ -22,7 +22,7 @@ from replayer.cost_model.constants import BUCKET_BYTES
 from replayer.prediction.batch_shapes import Shapes, weights_of
 from traces.analyses.modules import called_modules
 from traces.figures.measure import begin_in_steps, enclosing, phase_names_at, profiled_steps
-from traces.model.trace import HostKind, Trace, parse_shapes
+from traces.model.trace import NONE, HostKind, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import itemsize, rnn_weights
 
@@ -41,7 +41,7 @@ class Layer:
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
     """Return the rows of all forward ops with recorded shapes in `trace.host`, or only those of the last complete step."""
     host = trace.host
-    rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
+    rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
     if len(trace.phases):
         rows = rows[phase_names_at(trace, host.start_ns[rows]) == "forward"]
     steps = profiled_steps(trace)
@@ -66,7 +66,7 @@ def layers_of(trace: Trace) -> list[Layer]:
     is_weighted = np.zeros(len(host), dtype=bool)
     is_weighted[list(weights)] = True
     around = np.append(enclosing(host, is_weighted), -1)
-    outermost = [row for row in weights if host.parent[row] < 0 or around[host.parent[row]] < 0]
+    outermost = [row for row in weights if host.parent[row] == NONE or around[host.parent[row]] == NONE]
     layers = [Layer(row, weights[row], sum(map(prod, weights[row])) * _item(trace, row)) for row in outermost]
     names = _blocks_by_module(trace, layers) or _blocks_by_shapes(layers) or _blocks_by_size(layers)
     return [replace(layer, block=name) for layer, name in zip(layers, names, strict=True)]
@@ -84,7 +84,7 @@ def _weights(op: str, shapes: Shapes) -> Shapes:
 
 
 def _item(trace: Trace, row: int) -> int:
-    dtypes = trace.strings[int(trace.host.dtypes[row])].split(";") if trace.host.dtypes[row] >= 0 else []
+    dtypes = trace.strings[int(trace.host.dtypes[row])].split(";") if trace.host.dtypes[row] != NONE else []
     floating = [dtype for dtype in dtypes if "float" in dtype]
     return itemsize(floating[-1] if floating else "float32")
 
@@ -94,7 +94,7 @@ def _blocks_by_module(trace: Trace, layers: Sequence[Layer]) -> list[str]:
     of_layer = [int(module_of[layer.row]) if len(module_of) else -1 for layer in layers]
     within: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for number, module in enumerate(of_layer):
-        parts = paths[module].split("/") if module >= 0 else []
+        parts = paths[module].split("/") if module != NONE else []
         for depth, part in enumerate(parts, start=1):
             name = part.rpartition("_")[0]
             if name not in _CONTAINERS and not any(above.rpartition("_")[0] == name for above in parts[: depth - 1]):

@@ -217,7 +217,7 @@ class Predictor:
 
     def _forward_passes(self) -> int:
         steps = launch_steps(self.recorded)
-        return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps >= 0)])), 1)
+        return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps != NONE)])), 1)
 
     def _host_ns(self, phase: str) -> float:
         steps = [self.recording.steps[i] for i in self.recording.cycle]

@@ -102,7 +102,7 @@ def _play(trace: Trace, index: RecordingIndexer, durations_ns: Column, start_ns:
             waited += queue[-depth] - begun_ns
             begun_ns = queue[-depth]
             call = int(index.launch_row[i])
-            host.add(max(int(trace.host.end_ns[call]), launch_ns + 1) if call >= 0 else launch_ns + 1, begun_ns)
+            host.add(max(int(trace.host.end_ns[call]), launch_ns + 1) if call != NONE else launch_ns + 1, begun_ns)
         starts_ns = begun_ns + latency_ns
         if track in ready:
             starts_ns = max(starts_ns, ready[track] + gap_ns)
@@ -172,7 +172,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 def _marked(phases: Any, trace: Trace) -> Any:
     """On the GPU, a phase ends with its last kernel."""
     device = trace.device
-    work = np.flatnonzero(device.is_work & (device.launch >= 0))
+    work = np.flatnonzero(device.is_work & (device.launch != NONE))
     if not len(work) or not (phases.device_end_ns != NONE).any():
         return phases
     launched = trace.host.start_ns[device.launch[work]]

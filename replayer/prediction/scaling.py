@@ -94,7 +94,7 @@ class Scaling:
 def call_rows(trace: Trace) -> Column:
     """Return for each kernel the index of the op that launched the kernel, or NONE."""
     host, strings = trace.host, trace.strings
-    has_shapes = (host.kind == HostKind.OP) & (host.shapes >= 0)
+    has_shapes = (host.kind == HostKind.OP) & (host.shapes != NONE)
     parent, shaped = host.parent.tolist(), has_shapes.tolist()
     found: list[int] = []
     ids = np.column_stack([host.name, host.shapes]).tolist() if len(host) else []
@@ -104,9 +104,9 @@ def call_rows(trace: Trace) -> Column:
         return is_part(canonical_op(strings[name]), parse_shapes(strings[shapes]))
 
     for at in trace.device.launch.tolist():
-        while at >= 0 and not (shaped[at] and strings[ids[at][1]] and not part(*ids[at])):
+        while at != NONE and not (shaped[at] and strings[ids[at][1]] and not part(*ids[at])):
             at = parent[at]
-        found.append(at if at >= 0 else NONE)
+        found.append(at if at != NONE else NONE)
     return np.array(found, dtype=np.int64)
 
 
@@ -116,13 +116,13 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
     found: list[ScaledOp | None] = []
     ids = np.column_stack([host.name, host.shapes, host.dtypes]).tolist() if len(host) else []
     for at, phase in zip(call_rows(trace).tolist(), launch_phase_names(trace).tolist(), strict=True):
-        if at < 0:
+        if at == NONE:
             found.append(None)
             continue
         key = (*ids[at], phase)
         if key not in known:
             name, shapes, dtypes, _ = key
-            dtype = strings[dtypes].partition(";")[0] if dtypes >= 0 else "float32"
+            dtype = strings[dtypes].partition(";")[0] if dtypes != NONE else "float32"
             sized = tuple(shape for shape in parse_shapes(strings[shapes]) if shape)
             known[key] = ScaledOp(canonical_op(strings[name]), sized, dtype or "float32", phase) if sized else None
         found.append(known[key])
@@ -199,7 +199,7 @@ class _Ratios:
     def host_shapes(self) -> Column:
         assert self._shapes is not None
         trace, host = self._trace, self._trace.host
-        rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
+        rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
         new, known = host.shapes.copy(), dict[tuple[int, int, str], int]()
         for row, phase in zip(rows.tolist(), phase_names_at(trace, host.start_ns[rows]).tolist(), strict=True):
             key = int(host.name[row]), int(host.shapes[row]), phase
@@ -264,7 +264,7 @@ def parameter_bytes(trace: Trace) -> int:
     if trace.workload is not None and trace.workload.parameter_bytes:
         return trace.workload.parameter_bytes
     host, strings = trace.host, trace.strings
-    rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes >= 0))
+    rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
     by_op: dict[str, int] = {}
     for row in rows[phase_names_at(trace, host.start_ns[rows]) == "optimizer"].tolist():
         op = strings[int(host.name[row])]

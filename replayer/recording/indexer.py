@@ -75,7 +75,7 @@ class RecordingIndexer:
         self.launch_row = launch_row[order]
         self.ordinals = np.array([ordinals[int(d)] for d in device.device[self.work]], dtype=np.int64)
         # Some kernels may have been launched before the recording began.
-        unlaunched = self.launch_row < 0
+        unlaunched = self.launch_row == NONE
         self.launched_before = unlaunched & (2 * int(unlaunched.sum()) < len(unlaunched))
         counts = np.bincount(self.ordinals, minlength=1)
         self.first_ordinal = int(np.argmax(counts / max(counts.max(), 1) >= LEAST_SHARE_OF_BUSIEST))
@@ -93,7 +93,7 @@ class RecordingIndexer:
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows
-        return np.where(launch >= 0, called_ns, device.start_ns[rows] - TYPICAL_LATENCY_NS)
+        return np.where(launch != NONE, called_ns, device.start_ns[rows] - TYPICAL_LATENCY_NS)
 
     def _cut_by_step(self, rank: int) -> None:
         trace = self.trace
@@ -153,7 +153,7 @@ class RecordingIndexer:
         self.blocked = Intervals(start[end > start], end[end > start])  # Overlapping waits of several threads count once.
 
     def _copying_calls(self) -> Column:
-        is_copy = (self.trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row >= 0)
+        is_copy = (self.trace.device.kind[self.work] == DeviceKind.MEMCPY) & (self.launch_row != NONE)
         return np.asarray(self.launch_row[is_copy])
 
     def active_ns(self, time_ns: Column) -> Column:
@@ -171,12 +171,12 @@ class RecordingIndexer:
             track = (int(self.ordinals[i]), int(self.stream[i]))
             previous_end[i] = ends_by_stream.get(track, previous_end[i])
             ends_by_stream[track] = max(int(end[i]), int(previous_end[i]))
-        returned = np.where(self.launch_row >= 0, np.append(self.trace.host.end_ns, 0)[self.launch_row], self.launched_ns)
+        returned = np.where(self.launch_row != NONE, np.append(self.trace.host.end_ns, 0)[self.launch_row], self.launched_ns)
         self.issued_ns = np.maximum(np.minimum(returned, start), self.launched_ns)
         self.in_call_ns = in_call = self.active_ns(self.issued_ns) - self.active_ns(self.launched_ns)
         latency = start - self.launched_ns - in_call
         gap = np.where(previous_end != NONE, start - previous_end, 0)
-        idle = (previous_end <= self.launched_ns + in_call) & (self.launch_row >= 0)
+        idle = (previous_end <= self.launched_ns + in_call) & (self.launch_row != NONE)
         usual = (start - self.launched_ns)[idle & (start > self.launched_ns)]
         if len(usual) >= 20:
             self.latency_ns = int(np.percentile(usual, 5))
@@ -206,7 +206,7 @@ class RecordingIndexer:
                 j -= 1
 
     def _launched_by_stream(self) -> Iterator[Column]:
-        known, streams = self.launch_row >= 0, self.trace.device.stream[self.work]
+        known, streams = self.launch_row != NONE, self.trace.device.stream[self.work]
         for ordinal, stream in set(zip(self.ordinals[known].tolist(), streams[known].tolist(), strict=True)):
             yield np.flatnonzero(known & (self.ordinals == ordinal) & (streams == stream))
 
@@ -244,7 +244,7 @@ class RecordingIndexer:
         self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind
-        kinds = [int(kind[row]) if row >= 0 else StepKind.STEADY for row in self.step_rows]
+        kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
         # Kernel times are preferred, because CUDA events also measure waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
@@ -271,9 +271,9 @@ class RecordingIndexer:
                 kernel = kernels[a + k]
                 stream = NONE if kernel.stream == main_stream else kernel.stream
                 edge = kernel.edge - a if a <= kernel.edge < b else NONE
-                launch_ns = self._within(p, kernel.launch_ns) if p >= 0 else 0
+                launch_ns = self._within(p, kernel.launch_ns) if p != NONE else 0
                 step.kernels.append(kernel._replace(launch_ns=launch_ns, stream=stream, edge=edge))
-                if p >= 0 and not foreign[a + k]:
+                if p != NONE and not foreign[a + k]:
                     lane = by_phase[p].lane(self._lane_of(kernel.device))
                     lane.kernels.append(k)
                     lane.work_ns += kernel.duration_ns
@@ -304,8 +304,8 @@ class RecordingIndexer:
         parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         for k, p in enumerate(phases):
-            at = int(self.launch_row[first + k]) if p >= 0 else NONE
-            while at >= 0:
+            at = int(self.launch_row[first + k]) if p != NONE else NONE
+            while at != NONE:
                 if is_op[at]:
                     ops.setdefault(at, []).append(k)
                 at = parent[at]
@@ -326,7 +326,7 @@ class RecordingIndexer:
     def _data_parallel_instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
         for k, p in enumerate(phases):
             op, call = self.data_parallel_ops.get(self.work_name[first + k], ""), int(self.launch_row[first + k])
-            if op and p >= 0 and call >= 0:
+            if op and p != NONE and call != NONE:
                 segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + k])))
                 start_ns, end_ns = (max(self._within(p, at[call]), 0) for at in (self.host_start, self.host_end))
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
@@ -335,7 +335,7 @@ class RecordingIndexer:
         parent, is_op = self.host_columns
         last: dict[int, int] = {}
         for at, waits_at in zip(self.waiting_calls.tolist(), self._pace.own_ns(self.waits_at).tolist(), strict=True):
-            while at >= 0:
+            while at != NONE:
                 if is_op[at]:
                     last[at] = max(last.get(at, NONE), waits_at)
                 at = parent[at]

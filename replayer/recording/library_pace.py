@@ -179,11 +179,8 @@ class LibraryPace:
             return None
         of_bytes, of_ns = found
         self._copied = True
-        if size_bytes <= of_bytes[0] or len(of_bytes) == 1:
-            return int(of_ns[0] * size_bytes / of_bytes[0])
-        if size_bytes >= of_bytes[-1]:
-            return int(of_ns[-1] * size_bytes / of_bytes[-1])
-        return int(np.interp(size_bytes, of_bytes, of_ns))
+        measured_bytes = min(max(size_bytes, of_bytes[0]), of_bytes[-1])
+        return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
         """End the training step, and return the index of its LibrarySteps object. Raises NotInLibrary after several training

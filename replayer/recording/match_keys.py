@@ -15,15 +15,15 @@ from replayer.cost_model.copy_costs import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
 from traces.model.layouts import CHANNELS_LAST, Shape
-from traces.model.trace import UNKNOWN_LIST, HostKind, Trace, shapes_text
+from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Trace, shapes_text
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
 class RecordedKeys:
     def __init__(self, trace: Trace) -> None:
-        self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes >= 0))
-        self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes >= 0))
-        self.has_layouts = bool(np.any(trace.host.layout >= 0))
+        self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
+        self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
+        self.has_layouts = bool(np.any(trace.host.layout != NONE))
         # On AMD GPUs, ordinary kernels may copy memory without showing the copy's direction.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
@@ -54,17 +54,17 @@ def _incomplete_ops(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
     unshaped, untyped = set(), set()
     for name, shapes, dtypes in calls:
         op = strings[name]
-        shape_text = strings[shapes] if shapes >= 0 else ""
-        if UNKNOWN_LIST in shape_text or (not shape_text and takes_tensor_list(op)):
+        shape_text = strings[shapes] if shapes != NONE else ""
+        if UNKNOWN_LIST in shape_text or (not shape_text and _takes_tensor_list(op)):
             unshaped.add(canonical_op(op))
             untyped.add(canonical_op(op))
-        elif shape_text and (dtypes < 0 or not strings[dtypes].partition(";")[0]):
+        elif shape_text and (dtypes == NONE or not strings[dtypes].partition(";")[0]):
             untyped.add(canonical_op(op))
     return frozenset(unshaped), frozenset(untyped)
 
 
 @cache
-def takes_tensor_list(op: str) -> bool:
+def _takes_tensor_list(op: str) -> bool:
     schemas = torch._C._jit_get_schemas_for_operator(op) if op.startswith("aten::") else []
     types = [str(argument.type) for schema in schemas for argument in schema.arguments]
     return any(kind.startswith("List[") and "Tensor" in kind for kind in types)

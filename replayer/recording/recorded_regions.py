@@ -22,7 +22,7 @@ from replayer.recording.recorded_step import MatchKeys
 from traces.comparison.changed_ops import named_ops, ops_in_name
 from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
 from traces.model.layouts import Shape
-from traces.model.trace import Trace, parse_shapes
+from traces.model.trace import NONE, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 Shapes = tuple[Shape, ...]
@@ -220,7 +220,7 @@ class _Memory:
         self._host = trace.host
         events = trace.memory
         self._events = events.take(np.argsort(events.time_ns, kind="stable"))
-        self.is_recorded = bool((events.device >= 0).any())
+        self.is_recorded = bool((events.device != NONE).any())
 
     def of_call(self, call: RegionCall) -> tuple[BlockRequest, ...] | None:
         events, host = self._events, self._host
@@ -228,7 +228,7 @@ class _Memory:
             return None
         first, end = np.searchsorted(events.time_ns, (host.start_ns[call.code], host.end_ns[call.code]))
         here = events.take(np.arange(first, end))
-        here = here.take((here.device >= 0) & (here.thread == host.thread[call.code]))
+        here = here.take((here.device != NONE) & (here.thread == host.thread[call.code]))
         begun_ops = np.searchsorted(host.start_ns[list(call.launching)], here.time_ns).tolist()
         blocks: dict[int, int] = {}
         freed: list[int | None] = []

@@ -30,7 +30,7 @@ from replayer.op_signature import KeptBySignature
 from replayer.recording.data_parallel_stages import copy_method_of
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.library_pace import LibraryPace
-from replayer.recording.match_keys import RecordedKeys, takes_tensor_list
+from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_regions import RecordedRegions
 from replayer.recording.recorded_step import Instance, RecordedStep
 from traces.model.layouts import Shape
@@ -165,8 +165,7 @@ class RecordedRun:
             step = self.steps[index]
             for segment in step.segments.values():
                 for name, pace_ns in _host_paces(segment.named):
-                    if not takes_tensor_list(name.partition("|")[0]):
-                        host_ns.setdefault(name, []).append(pace_ns)
+                    host_ns.setdefault(name, []).append(pace_ns)
                 for name, instances in segment.named.items():
                     for one in instances:
                         ns = step.work_ns(one.kernels)

@@ -165,5 +165,5 @@ class RecordedStep:
     @property
     def one_stream(self) -> bool:
         if self._one_stream is None:
-            self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge < 0).all())
+            self._one_stream = bool((self.columns.stream == NONE).all() and (self.columns.edge == NONE).all())
         return self._one_stream

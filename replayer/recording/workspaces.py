@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from traces.figures.measure import innermost_at
-from traces.model.trace import HostKind, MemoryEvents, Trace, parse_shapes
+from traces.model.trace import NONE, HostKind, MemoryEvents, Trace, parse_shapes
 from traces.names.equivalent_ops import canonical_op
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bo
     is_product = trace.strings.matching(host.name, _PRODUCTS.__contains__)
     of_rank = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
     products = np.flatnonzero((host.kind == HostKind.OP) & is_product & np.isin(host.thread, of_rank))
-    events = memory.take((memory.device >= 0) & (memory.allocated_bytes >= 0) & np.isin(memory.thread, of_rank))
+    events = memory.take((memory.device != NONE) & (memory.allocated_bytes >= 0) & np.isin(memory.thread, of_rank))
     if held_bytes == 0 and len(products):
         return False
     if not len(events):
@@ -78,8 +78,8 @@ class Workspaces:
         equivalent: dict[str, list[WorkspaceSequence]] = defaultdict(list)
         strings = trace.strings
         for (name, shapes, dtypes, layout, outermost), sequences in _sequences_by_call(trace, rank).items():
-            op, dtype = strings[name], strings[dtypes].partition(";")[0] if dtypes >= 0 else ""
-            sizes = parse_shapes(strings[shapes]) if shapes >= 0 else ()
+            op, dtype = strings[name], strings[dtypes].partition(";")[0] if dtypes != NONE else ""
+            sizes = parse_shapes(strings[shapes]) if shapes != NONE else ()
             keys = recording.match_keys.of_op(op, sizes, dtype, layout=strings[layout])
             exact[keys.exact] += sequences
             if outermost:
@@ -110,10 +110,10 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
     canonical = {i: canonical_op(text) for i, text in texts.items() if "::" in text and not text.startswith("autograd::")}
     ranks = np.array([device.rank for device in trace.devices] or [0])
     found: dict[_CallKind, list[WorkspaceSequence]] = defaultdict(list)
-    events = trace.memory.take((trace.memory.device >= 0) & (ranks[trace.memory.device] == rank))
+    events = trace.memory.take((trace.memory.device != NONE) & (ranks[trace.memory.device] == rank))
     for device in np.unique(events.device):
         of_device = events.take(events.device == device)
-        for thread in np.unique(of_device.thread[of_device.thread >= 0]):
+        for thread in np.unique(of_device.thread[of_device.thread != NONE]):
             here = of_device.take(of_device.thread == thread)
             here = here.take(np.argsort(here.time_ns, kind="stable"))
             sizes, times_ns = here.bytes.tolist(), here.time_ns.tolist()
@@ -121,7 +121,7 @@ def _sequences_by_call(trace: Trace, rank: int) -> dict[_CallKind, list[Workspac
             within: set[int] = set()
             for event, row in enumerate(innermost_at(host, np.flatnonzero(host.thread == thread), here.time_ns).tolist()):
                 below: list[int] = []
-                while row >= 0:
+                while row != NONE:
                     if is_op[row] and name[row] in canonical:
                         if sizes[event] > 0 or times_ns[event] < ends_ns[row]:
                             inside[row].append(event)

@@ -33,7 +33,7 @@ class RemainderSchedule:
     def of(cls, columns: KernelColumns, chosen: list[int]) -> RemainderSchedule | None:
         """Return a schedule for the kernels with the indices `chosen`. Return None if a kernel waits for another stream."""
         at = np.array(chosen)
-        if (columns.stream[at] != NONE).any() or (columns.edge >= 0).any():
+        if (columns.stream[at] != NONE).any() or (columns.edge != NONE).any():
             return None
         duration_ns = columns.duration_ns[at]
         work_rows = work_rows_of(columns, at, duration_ns)

@@ -126,7 +126,7 @@ class RankEvents:
         launch = device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
         launches, number = np.unique(launch, return_inverse=True)
-        lone = launch < 0
+        lone = launch == NONE
         number[lone] = len(launches) + np.arange(int(lone.sum()))
         self._correlation = first_id + number
         self._op = op_of(self.trace)
@@ -220,8 +220,8 @@ class RankEvents:
             *(column.tolist() for column in memory.columns().values()), strict=True
         ):
             args = {
-                "Device Type": _CUDA if device >= 0 else _CPU,
-                "Device Id": self.trace.devices[device].index if device >= 0 else -1,
+                "Device Type": _CUDA if device != NONE else _CPU,
+                "Device Id": self.trace.devices[device].index if device != NONE else -1,
                 "Bytes": size,
             }
             if address:
@@ -230,7 +230,7 @@ class RankEvents:
                 args["Total Allocated"] = allocated
             if reserved != NONE:
                 args["Total Reserved"] = reserved
-            tid = self._tids[thread] if thread >= 0 else _NO_THREAD
+            tid = self._tids[thread] if thread != NONE else _NO_THREAD
             event = {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": self._pid, "tid": tid}
             yield {**event, "ts": self._stamp(time_ns), "args": args}
 

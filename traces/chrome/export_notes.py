@@ -142,7 +142,7 @@ class ExportNotes:
 
 def _listed(values: Column, used: dict[int, int] | None) -> list[Any]:
     listed: list[Any] = values.tolist()
-    return listed if used is None else [used.setdefault(index, len(used)) if index >= 0 else NONE for index in listed]
+    return listed if used is None else [used.setdefault(index, len(used)) if index != NONE else NONE for index in listed]
 
 
 def _table(name: str, kind: type[Table], columns: Mapping[str, Any], indices: Column) -> Table:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from traces.model.row_order import taken
-from traces.model.trace import TABLES, Column, Table, Trace
+from traces.model.trace import NONE, TABLES, Column, Table, Trace
 
 _TIMELESS = ("values", "sizes")
 
@@ -18,7 +18,7 @@ def between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
     """Return the events that overlap a time range, and the launch calls of the kernels among them."""
     rows = {name: _touching(getattr(trace, name), start_ns, end_ns) for name in TABLES if name not in _TIMELESS}
     launches = trace.device.launch[rows["device"]]
-    rows["host"] = np.union1d(rows["host"], launches[launches >= 0])
+    rows["host"] = np.union1d(rows["host"], launches[launches != NONE])
     for name in _TIMELESS:
         rows[name] = np.flatnonzero(np.isin(getattr(trace, name).step, rows["steps"]))
     return taken(trace, rows)

@@ -134,7 +134,7 @@ class _StagePace:
     # see Note [Threads at the same time]
     def __init__(self, trace: Trace, rows: Column, waits: Intervals, without_cost: _WithoutCost) -> None:
         phases, self._zero_ns = trace.phases, without_cost.zero_ns
-        with_stages = np.unique(trace.parts.phase[trace.parts.phase >= 0])
+        with_stages = np.unique(trace.parts.phase[trace.parts.phase != NONE])
         clean: dict[tuple[int, ...], list[Column]] = {}
         for row in with_stages[trace.steps.kind[phases.step[with_stages]] == StepKind.STEADY].tolist():
             names, moments_ns = _stages(trace, row)
@@ -312,8 +312,9 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
             shared.append(name)
     of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
     groups = _groups(shared, _earlier_phases(trace, of_clean, common), _earlier_phases(trace, of_profiled, theirs))
-    launched, work = launch_phases(trace), work_rows(trace)
-    work_ns = np.bincount(launched[work][launched[work] >= 0], trace.device.duration_ns[work][launched[work] >= 0], len(of))
+    phase, work = launch_phases(trace), work_rows(trace)
+    launched = work[phase[work] != NONE]
+    work_ns = np.bincount(phase[launched], trace.device.duration_ns[launched], len(of))
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
     called = np.diff(np.searchsorted(waits.start_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
     lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))

@@ -299,7 +299,7 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 def _in_graph(trace: Trace) -> Column:
     """Return a boolean mask of the kernels that were launched as part of a CUDA graph."""
     launch, host = trace.device.launch, trace.host
-    known = launch >= 0
+    known: Column = launch != NONE
     if not known.any():
         return known
     by_call = known & (host.kind[launch] == HostKind.RUNTIME)
@@ -340,7 +340,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
     rows = work_rows(trace)
     rows = rows[~_in_graph(trace)[rows]]
     op = op_of(trace)[rows]
-    rows, op = rows[op >= 0], op[op >= 0]
+    rows, op = rows[op != NONE], op[op != NONE]
     found: dict[_OpKey, list[str]] = {}
     if not len(rows):
         return found
@@ -365,7 +365,7 @@ def step_weights(trace: Trace, steps: Column) -> Column:
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)
     step = launch_steps(trace)
-    return np.asarray(np.where(step >= 0, weight[step], 0.0))
+    return np.asarray(np.where(step != NONE, weight[step], 0.0))
 
 
 # --- which ops replaced which

@@ -268,9 +268,9 @@ def _numbers(values: Sequence[object], texts: dict[object, int]) -> Column:
 
 def _named(numbers: Column, names: Column, rows: Column) -> Column:
     found = np.full(len(rows), NONE, dtype=np.int64)
-    known = np.flatnonzero(rows >= 0)
+    known = np.flatnonzero(rows != NONE)
     string = names[rows[known]]
-    known, string = known[string >= 0], string[string >= 0]
+    known, string = known[string != NONE], string[string != NONE]
     found[known] = numbers[string]
     return found
 

@@ -239,7 +239,7 @@ def _work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
 def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
     rows = _work_of(trace, steps, DeviceKind.MEMCPY)
     copies = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
-    return [size for size, name in copies if size >= 0 and copy_direction(trace.strings[name]) == "h2d"]
+    return [size for size, name in copies if size != NONE and copy_direction(trace.strings[name]) == "h2d"]
 
 
 def _half_share(trace: Trace, calls: list[_DeviceOp], steps: Column) -> float | None:
@@ -413,8 +413,8 @@ def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]
     found = []
     for (trace, op, step), names in zip(traces, reversed(known), strict=True):
         outermost = _outermost(trace, op, names)
-        op, first = np.unique(outermost[outermost >= 0], return_index=True)
-        found.append(_calls(trace, op, step[outermost >= 0][first]))
+        op, first = np.unique(outermost[outermost != NONE], return_index=True)
+        found.append(_calls(trace, op, step[outermost != NONE][first]))
     return found
 
 
@@ -429,12 +429,12 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
     named = known.copy()
     parent = np.append(host.earlier_parent, NONE)
     at = parent[rows]
-    while (at >= 0).any():
+    while (at != NONE).any():
         known[at[canonical[at] == canonical[rows]]] = False
         at = parent[at]
     found, at = rows.copy(), parent[rows]
     is_part = np.zeros(len(rows), bool)
-    while (at >= 0).any():
+    while (at != NONE).any():
         found = np.where(known[at], at, found)
         is_part |= named[at] & ~known[at]
         at = parent[at]
@@ -453,7 +453,7 @@ def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
         op = np.append(op, enclosing(host, host.kind == HostKind.OP)[lost])
         step = np.append(step, step_windows(trace).holding(at_ns, ranks))
         phase = np.append(phase, phase_names(trace)[phase_windows(trace).holding(at_ns, ranks)])
-    keep = (op >= 0) & (np.isin(step, steps) if len(steps) else True)
+    keep = (op != NONE) & (np.isin(step, steps) if len(steps) else True)
     if len(trace.phases):
         in_forward = np.isin(phase, ("forward", "loss"))
         if (keep & in_forward).any():
@@ -470,12 +470,12 @@ def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:
     calls = []
     for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
         name, with_shapes = int(host.name[row]), _with_shapes(trace, row)
-        shapes, dtypes = (int(host.shapes[with_shapes]), int(host.dtypes[with_shapes])) if with_shapes >= 0 else (NONE, NONE)
+        shapes, dtypes = (int(host.shapes[with_shapes]), int(host.dtypes[with_shapes])) if with_shapes != NONE else (NONE, NONE)
         if shapes not in parsed:
             all_shapes = parse_shapes(strings[shapes])
             parsed[shapes] = max(all_shapes, key=lambda s: (np.prod(s), s), default=None), canonical_shapes(all_shapes)
         thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
-        layout = strings[int(host.layout[with_shapes])] if with_shapes >= 0 else ""
+        layout = strings[int(host.layout[with_shapes])] if with_shapes != NONE else ""
         largest, compared = parsed[shapes]
         calls.append(_DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout))
     return calls

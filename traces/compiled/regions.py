@@ -99,7 +99,7 @@ def _kind_of(text: str) -> int:
 def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
     unit, region = [NONE] * len(kind), [NONE] * len(kind)
     for row, (of, outer) in enumerate(zip(kind.tolist(), parent.tolist(), strict=True)):
-        if outer >= 0:
+        if outer != NONE:
             unit[row], region[row] = unit[outer], region[outer]
         if of == _Range.REGION:
             unit[row], region[row] = NONE, row
@@ -118,7 +118,7 @@ def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[i
 
 def _work_by_unit(trace: Trace, unit: Column) -> dict[int, list[int]]:
     device = trace.device
-    rows = np.flatnonzero(device.is_work & (device.launch >= 0))
+    rows = np.flatnonzero(device.is_work & (device.launch != NONE))
     rows = rows[np.lexsort((device.start_ns[rows], trace.host.start_ns[device.launch[rows]]))]
     units = unit[device.launch[rows]]
     found: dict[int, list[int]] = {}

@@ -161,7 +161,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
     """Return the GPU busy time of each phase, as arrays with one value per step."""
     work = work_rows(trace)
     phase = launch_phases(trace)[work]
-    work, phase = work[phase >= 0], phase[phase >= 0]
+    work, phase = work[phase != NONE], phase[phase != NONE]
     spans = trace.device.take(work)
     if not len(work):
         return {}
@@ -181,7 +181,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 def launch_time_ns(trace: Trace) -> Column:
     """Return the launch time of each kernel, or its start time if the launch is unknown."""
     spans = trace.device
-    known = spans.launch >= 0
+    known = spans.launch != NONE
     if not len(trace.host):
         return np.asarray(spans.start_ns)
     launched_ns = np.where(known, trace.host.start_ns[spans.launch], spans.start_ns)
@@ -318,7 +318,7 @@ def kernel_table(trace: Trace) -> list[WorkSum]:
 def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
     rows = work_rows(trace)
     op = op_of(trace, outermost=outermost)[rows]
-    rows, op = rows[op >= 0], op[op >= 0]
+    rows, op = rows[op != NONE], op[op != NONE]
     first_of_op = np.zeros(len(op))
     first_of_op[np.unique(op, return_index=True)[1]] = 1
     return _table(trace, trace.host.name[op], trace.device.duration_ns[rows], first_of_op)
@@ -348,7 +348,7 @@ def memory_curve(trace: Trace, device: int) -> MemoryCurve:
 
 
 def memory_curves(trace: Trace) -> dict[int, MemoryCurve]:
-    return {device: _curve(trace.memory, rows) for device, rows in by_value(trace.memory.device).items() if device >= 0}
+    return {device: _curve(trace.memory, rows) for device, rows in by_value(trace.memory.device).items() if device != NONE}
 
 
 def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
@@ -368,7 +368,7 @@ def memory_peaks(trace: Trace) -> dict[int, MemoryPeak]:
     events = trace.memory
     peaks = {}
     for device, rows in by_value(events.device).items():
-        if device < 0:
+        if device == NONE:
             continue
         allocated_bytes, reserved_bytes = (int(of[rows].max()) for of in (events.allocated_bytes, events.reserved_bytes))
         source = "recorded"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.model.trace import StepKind, Trace
+from traces.model.trace import NONE, StepKind, Trace
 
 
 def step_rises(trace: Trace) -> dict[int, int]:
-    events = trace.memory.take(trace.memory.device >= 0)
+    events = trace.memory.take(trace.memory.device != NONE)
     events = events.take(np.argsort(events.time_ns, kind="stable"))
     steps = trace.steps.take(trace.steps.kind == StepKind.STEADY)
     ranks = np.array([device.rank for device in trace.devices], dtype=np.int64)

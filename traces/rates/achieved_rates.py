@@ -263,13 +263,13 @@ def _needed_share(call: _LikeCalls) -> float:
 def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     rows = work_rows(trace)
     op = op_of(trace)[rows]
-    rows, op = rows[op >= 0], op[op >= 0]
+    rows, op = rows[op != NONE], op[op != NONE]
     if not len(op):
         return
     host, strings, device = trace.host, trace.strings, trace.device
     with_shapes = _with_shapes(trace, op)
-    shapes = np.where(with_shapes >= 0, host.shapes[with_shapes], NONE)
-    dtypes = np.where(with_shapes >= 0, host.dtypes[with_shapes], NONE)
+    shapes = np.where(with_shapes != NONE, host.shapes[with_shapes], NONE)
+    dtypes = np.where(with_shapes != NONE, host.dtypes[with_shapes], NONE)
     node = np.full(len(op), NONE)
     expands = strings.matching(host.name, lambda text: text.startswith(_EXPANDS))
     if expands.any():
@@ -289,10 +289,10 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     kernels = _kernels(trace, rows, group)
     for place, row in enumerate(first.tolist()):
         name, shape, dtype = int(host.name[op[row]]), int(shapes[row]), int(dtypes[row])
-        text, kind = strings[shape] if shape >= 0 else "", canonical_op(strings[name])
+        text, kind = strings[shape] if shape != NONE else "", canonical_op(strings[name])
         has_shapes = text and UNKNOWN_LIST not in text and kind not in _COMMUNICATION
         parsed = parse_shapes(text) if has_shapes else ()
-        names = strings[dtype].split(";") if dtype >= 0 else []
+        names = strings[dtype].split(";") if dtype != NONE else []
         known = [word for word in names if word]
         floating = next((word for word in known if "float" in word), known[0] if known else "float32" if parsed else "")
         names = names if len(names) == len(parsed) else [floating] * len(parsed)
@@ -301,7 +301,7 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
         config = device.config[rows[row]]
         yield _LikeCalls(
             op=kind,
-            name=strings[int(host.name[with_shapes[row]])].rpartition("::")[2] if with_shapes[row] >= 0 else "",
+            name=strings[int(host.name[with_shapes[row]])].rpartition("::")[2] if with_shapes[row] != NONE else "",
             compared_shapes=compared_text(kind, text) if has_shapes else text,
             dtype=floating,
             operands=tuple(Operand(*of) for of in zip(parsed, sizes, strict=True)),
@@ -310,9 +310,9 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
             calls=int(calls[place]),
             device_ns=int(device_ns[place]),
             kernels=kernels[place],
-            grid=grid_of(strings[int(config)]) if config >= 0 else (),
+            grid=grid_of(strings[int(config)]) if config != NONE else (),
             copied_bytes=int(moved[place]) // int(counts[place]) if copies[place] and kind not in _COMMUNICATION else None,
-            around=strings[int(host.name[node[row]])] if node[row] >= 0 and kind == "div" else "",
+            around=strings[int(host.name[node[row]])] if node[row] != NONE and kind == "div" else "",
             is_half=strings[name].endswith(_HALVES),
         )
 
@@ -340,8 +340,8 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
     is_op = host.kind == HostKind.OP
     has_shapes = is_op & (host.shapes != NONE)
     nearest = enclosing(host, has_shapes)[op]
-    alone = np.bincount(nearest[nearest >= 0], minlength=len(host)) == _works_within(trace)
-    nearest = np.where((nearest == op) | ((nearest >= 0) & alone[nearest]), nearest, NONE)
+    alone = np.bincount(nearest[nearest != NONE], minlength=len(host)) == _works_within(trace)
+    nearest = np.where((nearest == op) | ((nearest != NONE) & alone[nearest]), nearest, NONE)
     is_half = strings.matching(host.name[op], lambda text: text.endswith(_HALVES))
     if not is_half.any():
         return nearest
@@ -359,7 +359,7 @@ def _works_within(trace: Trace) -> Column:
     parent, found = host.earlier_parent, count.copy()
     while len(at):
         at = parent[at]
-        at, of = at[at >= 0], of[at >= 0]
+        at, of = at[at != NONE], of[at != NONE]
         np.add.at(found, at, of)
     return found
 

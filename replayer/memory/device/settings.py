@@ -76,11 +76,9 @@ class AllocatorSettings:
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
-        divisions = self.power2_divisions[interval]
-        if divisions > 1 and size_bytes > BLOCK_BYTES * divisions:
-            step = (1 << size_bytes.bit_length() - 1) // divisions
-        else:
-            step = BLOCK_BYTES
+        divisions, step = self.power2_divisions[interval], BLOCK_BYTES
+        if divisions > 1:
+            step = max((1 << size_bytes.bit_length() - 1) // divisions, BLOCK_BYTES)
         return (size_bytes + step - 1) // step * step
 
 

@@ -58,7 +58,7 @@ def _shown_in_profile(trace: Trace, rank: int) -> dict[tuple[int, Key], list[int
     steps = np.flatnonzero(trace.steps.rank == rank)
     names = {trace.strings.find(op): (op, show) for op, show in ((NONZERO, _found_by), (REPEAT_INTERLEAVE, _repeated_by))}
     host = trace.host
-    for row in np.flatnonzero(np.isin(host.name, [name for name in names if name >= 0]) & (host.kind == HostKind.OP)).tolist():
+    for row in np.flatnonzero(np.isin(host.name, [*names]) & (host.kind == HostKind.OP)).tolist():
         if trace.threads[int(host.thread[row])].rank != rank:
             continue
         op, show = names[int(host.name[row])]
@@ -73,13 +73,13 @@ def _shown_in_profile(trace: Trace, rank: int) -> dict[tuple[int, Key], list[int
 
 def _first_shape(trace: Trace, row: int) -> Shape | None:
     shapes = int(trace.host.shapes[row])
-    parsed = parse_shapes(trace.strings[shapes]) if shapes >= 0 else ()
+    parsed = parse_shapes(trace.strings[shapes]) if shapes != NONE else ()
     return parsed[0] if parsed else None
 
 
 def _within_index_put(trace: Trace, row: int) -> bool:
     parent = int(trace.host.parent[row])
-    return parent >= 0 and "index_put" in trace.strings[int(trace.host.name[parent])]
+    return parent != NONE and "index_put" in trace.strings[int(trace.host.name[parent])]
 
 
 def _found_by(trace: Trace, row: int, searched: Shape) -> int | None:
@@ -96,7 +96,7 @@ def _repeated_by(trace: Trace, row: int, repeats: Shape) -> int | None:
     if after == NONE or parent == NONE or host.name[parent] != host.name[row] or host.parent[after] != parent:
         return None
     shapes = int(host.shapes[after])
-    if trace.strings[int(host.name[after])] != "aten::index_select" or shapes < 0:
+    if trace.strings[int(host.name[after])] != "aten::index_select" or shapes == NONE:
         return None
     indices = parse_shapes(trace.strings[shapes])[-1:]
     return indices[0][0] if indices and len(indices[0]) == 1 == len(repeats) else None

@@ -74,7 +74,7 @@ def with_launches(trace: Trace) -> Trace:
 def _tell_apart(trace: Trace) -> Column:
     # see Note [Ops with the same start time]
     host = trace.host
-    launches = np.bincount(trace.device.launch[trace.device.launch >= 0], minlength=len(host))
+    launches = np.bincount(trace.device.launch[trace.device.launch != NONE], minlength=len(host))
     takes_ns: Column = np.maximum(host.duration_ns, launches + 1)
     for thread in np.unique(host.thread):
         ops, waits = (np.flatnonzero((host.thread == thread) & (host.kind == kind)) for kind in (HostKind.OP, HostKind.RUNTIME))

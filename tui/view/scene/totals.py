@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.figures.measure import op_of, work_rows
-from traces.model.trace import Column, Trace
+from traces.model.trace import NONE, Column, Trace
 from traces.names.equivalent_ops import canonical_op
 
 
@@ -48,7 +48,7 @@ def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
 
 def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
     op = op_of(trace)[rows]
-    known = op >= 0
+    known = op != NONE
     ops, first, call = np.unique(op[known], return_index=True, return_inverse=True)
     of_ops_ns = np.bincount(call, weights=duration_ns[known], minlength=len(ops)).astype(np.int64)
     names = trace.host.name[ops] if len(ops) else ops

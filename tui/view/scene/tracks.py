@@ -163,7 +163,7 @@ def _merged(label: str, tracks: list[Track]) -> Track:
 
 def _phases_on_devices(trace: Trace) -> Tracks:
     phases, found = trace.phases, Tracks()
-    timed = np.flatnonzero((phases.device >= 0) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
+    timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
     for (device,), rows in groups(timed, phases.device[timed]):
         of = trace.devices[device]
         label = f"{trace.device_label(device)} phases"
@@ -251,7 +251,7 @@ def stack_depth(trace: Trace) -> Column:
     depth = np.zeros(len(host), dtype=np.int16)
     rows, at = np.arange(len(host)), (around := host.earlier_parent)
     for _ in range(_DEEPEST):
-        rows, at = rows[at >= 0], at[at >= 0]
+        rows, at = rows[at != NONE], at[at != NONE]
         if not len(rows):
             break
         depth[rows] += ~is_mark[at]
