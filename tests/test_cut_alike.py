@@ -17,7 +17,6 @@ from tests.replayer.recordings import US, Stage, phase_recording
 from tests.tracer.fakes import Bench
 from traces.format.trace_file import load
 from traces.model.trace import StepKind
-from traces.script import phase_rule
 from traces.script.step_rule import Optimizers
 
 # One letter per step, T or E, and the names of its phases.

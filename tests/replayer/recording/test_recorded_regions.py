@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from replayer.op_signature import KeptBySignature
 from replayer.recording.match_keys import RecordedKeys
-from replayer.recording.recorded_regions import RecordedRegions, Shapes, graph_ops_of
+from replayer.recording.recorded_regions import RecordedCall, RecordedRegions, Shapes, graph_ops_of
 from tests.replayer.compiled.handmade_recording import STEP_US, Events
+from traces.model.trace import Trace
 
 
 def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes | None:
@@ -31,3 +32,106 @@ def test_compiled_inference_takes_the_recorded_call_with_its_sizes() -> None:
     for batch in (24, 64, 40):
         assert shapes_of_call(regions, (batch, 8), (8, 4)) == ((batch, 8), (8, 4))
     assert shapes_of_call(regions, (32, 8), (8, 4)) is None
+
+
+def regions_of(*functions: tuple[str, str, int, int], calls: int = 1) -> RecordedRegions:
+    """Compiled functions with a number, an op, a batch size and a width. Each is called in both steps with a product after
+    the op, and the backward pass is the op alone."""
+    events = Events()
+    for step in range(2):
+        at = step * 100 * STEP_US
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, 100 * STEP_US - 10)
+        passes = [(False, function) for function in functions for _ in range(calls)]
+        passes += [(True, function) for _, function in reversed(passes)]
+        for i, (is_backward, (number, op, batch, width)) in enumerate(passes):
+            at += STEP_US
+            forward = 2 * len(functions) * calls - 1 - i if is_backward else i
+            told = {"Sequence number": 100 * step + forward, "Fwd thread id": int(is_backward)}
+            name, thread = ("CompiledFunctionBackward", 2) if is_backward else ("CompiledFunction", 1)
+            if not is_backward:
+                events.op(f"Torch-Compiled Region: {number}", at, 500, [])
+            events.op(name, at + 10, 400, [[batch, width]], thread=thread, **told)
+            events.op(op, at + 30, 20, [[batch, width, i]], thread=thread)
+            events.launch("cudaLaunchKernel", at + 40, ("kernel", 5), thread=thread)
+            if not is_backward:
+                events.op("aten::mm", at + 60, 20, [[batch, width], [width, 4]])
+                events.launch("cudaLaunchKernel", at + 70, ("sgemm", 7))
+    return _regions(events.trace())
+
+
+def _regions(trace: Trace) -> RecordedRegions:
+    keys = RecordedKeys(trace)
+    return RecordedRegions.of(trace, 0, keys, KeptBySignature(keys.of_signature))
+
+
+def found(regions: RecordedRegions, name: str, inputs: Shapes, *ops: str, number: int = 0, back: bool = False) -> str | None:
+    """The first op of the recorded call for a function with these ops, with its shapes."""
+    call = regions.call(name, inputs, lambda: graph_ops_of([(op, ()) for op in ops]), number, is_backward=back)
+    return None if call is None else f"{call.ops[0].op} {call.ops[0].shapes[0]}"
+
+
+SIN, COS, TANH = "aten::sin", "aten::cos", "aten::tanh"
+
+
+def test_a_compiled_function_is_found_by_its_number_and_input_shapes() -> None:
+    regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8), calls=3)
+    assert len(regions) == 2 and not regions.has_memory
+    for number, call in ((0, 3), (1, 4), (2, 5), (3, 5), (9, 5)):  # calls that were not recorded repeat the last one
+        assert found(regions, "1/0", ((16, 8),), number=number) == f"aten::cos (16, 8, {call})"
+    assert [found(regions, "0/0", ((16, 8),), number=number, back=True) for number in (0, 2)] == [
+        "aten::sin (16, 8, 9)", "aten::sin (16, 8, 11)",
+    ]  # fmt: skip
+
+
+def test_an_unknown_function_takes_the_recorded_function_with_the_most_similar_ops() -> None:
+    regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8))
+    assert found(regions, "5/0", ((16, 8),), COS, "aten::mm") == "aten::cos (16, 8, 1)"
+    assert found(regions, "5/0", ((16, 8),), SIN, back=True) == "aten::cos (16, 8, 2)"  # a backward pass follows its forward
+    assert found(regions, "6/0", ((16, 8),), COS, "aten::mm") == "aten::sin (16, 8, 0)"  # the other one is taken
+    assert found(regions, "7/0", ((16, 8),), COS, "aten::mm") is None
+    assert found(regions, "8/0", ((16, 8),), COS, back=True) is None  # no forward pass came before
+
+
+def test_a_function_at_other_sizes_takes_the_recorded_ops_with_new_sizes() -> None:
+    regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8))
+    for _ in range(2):
+        assert found(regions, "0/0", ((32, 8),), SIN, "aten::mm") == "aten::sin (32, 8, 0)"
+    assert found(regions, "1/0", ((32, 8),), TANH) is None  # no op in common
+    assert found(regions, "1/0", ((32, 8, 1),), COS, "aten::mm") is None  # another number of dimensions
+    assert found(regions, "1/0", ((32, 64),), COS, "aten::mm") == "aten::cos (32, 64, 1)"
+
+
+def test_a_function_of_several_ops_needs_a_quarter_of_them_in_the_recording() -> None:
+    """A recorded sine and product. One of its two ops in a graph of two ops is 1/2 * 1/2, and of three ops 1/2 * 1/3."""
+    regions = regions_of(("0/0", SIN, 16, 8))
+    assert found(regions, "1/0", ((32, 8),), SIN, COS) == "aten::sin (32, 8, 0)"
+    assert found(regions, "2/0", ((32, 8),), SIN, COS, TANH) is None
+    assert found(regions, "3/0", ((32, 8),)) is None
+
+
+def test_sizes_that_change_in_two_ways_cannot_be_replaced() -> None:
+    """GIVEN an input of 8 x 8 WHEN it becomes 16 x 8 THEN it is unclear which sizes of 8 become 16."""
+    regions = regions_of(("0/0", SIN, 8, 8))
+    assert found(regions, "0/0", ((16, 8),), SIN, "aten::mm") is None
+    assert found(regions, "0/0", ((16, 16),), SIN, "aten::mm") == "aten::sin (16, 16, 0)"
+
+
+def test_the_blocks_of_a_call_are_told_by_its_memory_events() -> None:
+    """GIVEN a call that allocates two blocks before and between its two ops, and frees the first and one that it did not
+    allocate. Events of another thread, of the CPU and outside the call do not count."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#1", 0, 900)
+    events.op("Torch-Compiled Region: 0/0", 100, 400, [])
+    events.op("CompiledFunction", 110, 380, [[16, 8]], **{"Sequence number": 0, "Fwd thread id": 0})
+    for at, size_bytes, address in ((90, 64, 1), (120, 512, 2), (160, 1024, 3), (170, -512, 2), (180, -64, 1), (600, 32, 4)):
+        events.memory(at, size_bytes, address)
+    for at in (130, 190):
+        events.op("aten::sin", at, 20, [[16, 8]])
+        events.launch("cudaLaunchKernel", at + 5, ("kernel", 5))
+    trace = events.trace()
+    trace.memory.device[:] = 0
+    call = _regions(trace).call("0/0", ((16, 8),), dict, 0, is_backward=False)
+    assert isinstance(call, RecordedCall) and call.memory is not None
+    assert [(of.size_bytes, of.block, of.outlives, of.op) for of in call.memory] == [
+        (512, 0, False, 0), (1024, 1, True, 1), (-512, 0, False, 1), (-64, None, False, 1),
+    ]  # fmt: skip

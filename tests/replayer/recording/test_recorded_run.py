@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replayer.recording.recorded_run import RecordedRun
 from tests.replayer.recordings import Op, RecordedPhases, recording_of
-from traces.model.trace import StepKind, Trace
+from traces.model.trace import NONE, StepKind, Trace
 
 ONE: RecordedPhases = [("forward", 0, 20), ("backward", 20, 40), ("optimizer", 40, 50)]
 TWO: RecordedPhases = [*ONE, ("forward", 50, 70), ("backward", 70, 90), ("optimizer", 90, 100)]
@@ -63,3 +63,70 @@ def test_a_recording_of_phases_replays_the_steps_before_the_scripts_profile() ->
     trace.grain = "phase"
     recording = RecordedRun.of(trace)
     assert {recording.step(number).row for number in range(5, 30)} == {2, 3}
+
+
+def test_after_the_recording_the_steps_of_each_kind_continue_in_rotation() -> None:
+    """GIVEN eight profiled steps with one and two passes in turn WHEN a replay is longer THEN it starts again at each end."""
+    recording = RecordedRun.of(_recorded("12121212", "P" * 8))
+    assert [recording.step(number).row for number in range(40)] == [*range(8)] * 5
+
+
+def test_a_longer_period_continues_where_the_recording_ended() -> None:
+    """GIVEN a period of 3 steps and 8 recorded steps THEN step 8 is the third of the period, with two passes, and takes the
+    next recorded step of this kind after step 5, which is step 2."""
+    recording = RecordedRun.of(_recorded("11211211", "P" * 8))
+    rows = [recording.step(number).row for number in range(8, 17)]
+    assert [row in (2, 5) for row in rows] == [True, False, False] * 3
+    assert rows[::3] == [2, 5, 2]
+
+
+def test_an_evaluation_replays_evaluations_with_kernels() -> None:
+    kernel = [Op("aten::mm", 2, 5, (10, 5))]
+    steps = [(StepKind.PROFILED, ONE, kernel), *[(StepKind.EVALUATION, ONE[:1], ops) for ops in ([], kernel, kernel)]]
+    recording = RecordedRun.of(recording_of(steps))
+    assert [recording.evaluation(number).row for number in range(6)] == [3, 2, 3, 2, 3, 2]
+    assert [recording.number_of_kind(number, True).row for number in range(5)] == [
+        recording.evaluation(number).row for number in range(5)
+    ]
+    without = RecordedRun.of(recording_of(steps[:1] * 2))
+    assert [without.evaluation(number).row for number in range(4)] == [0, 1, 0, 1]
+
+
+def test_steps_with_a_call_are_of_the_same_kind_and_number_of_passes() -> None:
+    """GIVEN steps that call an add at two shapes, one of them with two passes, and an evaluation."""
+
+    def ops(size: int) -> list[Op]:
+        return [Op("aten::add", 2, 5, (10, 5), shapes=((size,),))]
+
+    kinds = [(StepKind.PROFILED, ONE, 4), (StepKind.PROFILED, ONE, 8), (StepKind.PROFILED, TWO, 8), (StepKind.PROFILED, ONE, 8)]
+    kinds.append((StepKind.EVALUATION, ONE, 8))
+    recording = RecordedRun.of(recording_of([(kind, phases, ops(size)) for kind, phases, size in kinds]))
+    place, exact = ("forward", 0), "aten::add|8|float32"
+    found = {number: [step.row for step in recording.steps_with(recording.steps[number], place, exact)] for number in (0, 2, 4)}
+    assert found == {0: [1, 3], 2: [2], 4: [4]}
+    assert recording.steps_with(recording.steps[0], ("backward", 0), exact) == []
+    assert [recording.number_of(step) for step in recording.steps] == [0, 1, 2, 3, 4]
+    assert recording.number_of(recording.steps[3].as_slow_as(recording.steps[1])) == 1
+    assert recording.number_of(RecordedRun.of(_recorded("1" * 9, "P" * 9)).steps[8]) == NONE
+
+
+def test_an_op_takes_the_host_time_until_the_next_op_and_shares_it_with_its_inner_ops() -> None:
+    """GIVEN a layer from 0 to 20 us with inner ops of 6 and 4 us, and a sum from 30 to 35 us THEN the layer takes 30 us,
+    which the inner ops share 6 to 4, and the sum takes 5 us."""
+    inner = [Op("aten::mm", 2, 6, kernel=(9, 1)), Op("aten::add", 10, 4, kernel=(12, 1))]
+    ops = [Op("aten::linear", 0, 20, children=inner), Op("aten::sum", 30, 5, kernel=(33, 1))]
+    recording = RecordedRun.of(recording_of([(StepKind.STEADY, [("forward", 0, 60)], ops)]))
+    assert {name.partition("|")[0]: ns for name, ns in recording.host_ns.items()} == {
+        "linear": 30_000, "mm": 18_000, "add": 12_000, "sum": 5_000,
+    }  # fmt: skip
+    assert recording.usual_host_ns == 15_000
+
+
+@pytest.mark.parametrize(("kernel_us", "gbps"), [(40, 100), (20, 0.8 * 549)])
+def test_the_bandwidth_of_long_ops_without_flops_is_that_of_the_gpu(kernel_us: int, gbps: float) -> None:
+    """GIVEN five sums of 1,000,000 float32, and products that have FLOPs, are long too and move little THEN the sums tell the
+    bandwidth if they take longer than 20 us. Otherwise a replay reaches four fifths of the P100's 549 GB/s."""
+    sums = [Op("aten::sum", 100 * i, 5, kernel=(100 * i + 9, kernel_us), shapes=((1_000_000,),)) for i in range(5)]
+    products = [Op("aten::mm", 500 + 100 * i, 5, kernel=(509 + 100 * i, 90), shapes=((9, 9), (9, 9))) for i in range(90)]
+    recording = RecordedRun.of(recording_of([(StepKind.STEADY, [("forward", 0, 20_000)], sums + products)]))
+    assert recording.speed.bytes_per_ns == pytest.approx(gbps, rel=0.01)

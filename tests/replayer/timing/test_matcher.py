@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.gpu.values import RecordedValues
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
-from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Origin, Trace, Values
+from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Origin
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
@@ -119,20 +118,6 @@ def test_canonical_names_are_equal_across_releases_backends_and_in_place_forms()
     assert canonical_op("aten::__and__") == "__and__".rstrip("_")
     assert canonical_shapes(((4, 8), (8,), (2, 4), (8,), ())) == ((2, 4), (4, 8))
     assert canonical_shapes(((8,), ())) == ((8,),)
-
-
-def test_recorded_values_are_returned_in_order_and_only_for_equal_sizes() -> None:
-    trace = Trace()
-    trace.values = Values.of(
-        rank=[0, 0, 0, 0], step=[0, 0, 0, 1], read=[0, 1, 1, 2], op=[0] * 4, dtype=[0] * 4, value=[2.5, 1.0, 0.0, 9.0]
-    )
-    values = RecordedValues.of(trace, 0)
-    assert values.next(3, 0, 0) is None
-    assert values.next(1, 0, 0) == [2.5]
-    assert values.next(2, 0, 0) == [1.0, 0.0]
-    assert values.next(1, 0, 0) is None
-    assert values.next(1, 1, 1) == [9.0]
-    assert values.next(1, 2, 1) == [9.0]  # the same recorded step once more
 
 
 @given(st.lists(names, max_size=12), st.lists(st.lists(names, max_size=14), min_size=2, max_size=6))
@@ -254,3 +239,71 @@ def test_a_list_that_the_profiler_left_out_matches_a_call_with_a_list() -> None:
     for kernel in range(2):
         match = segment.match(signature("aten::_foreach_add_", *[(4, 4)] * 31))
         assert match is not None and (match[0], match[1].kernels) == (Origin.EXACT, (kernel,))
+
+
+def two_products() -> StepMatcher:
+    """Products of 1 us from 0 to 5 us and from 10 to 15 us, and the same sum in both phases."""
+    sums = [Op("aten::sum", at, 5, kernel=(at + 2, 1)) for at in (30, 130)]
+    ops = [Op("aten::mm", 0, 5, kernel=(2, 1)), Op("aten::mm", 10, 5, kernel=(12, 1)), *sums]
+    recording = RecordedRun.of(make_recording([("forward", 0, 100), ("backward", 100, 200)], ops))
+    return StepMatcher(recording.step(0), recording.keys, {})
+
+
+MM, SUM, OTHER = signature("aten::mm", (4, 4)), signature("aten::sum", (4, 4)), signature("aten::erfinv", (4, 4))
+
+
+def test_a_predicted_phase_is_mostly_unmatched_until_half_of_its_time_is_matched() -> None:
+    segment = two_products().segment("backward")
+    assert segment.recorded is not None
+    assert not segment.mostly_unmatched
+    segment.recorded.predicted = True
+    assert segment.mostly_unmatched
+    segment.match(SUM)
+    assert not segment.mostly_unmatched
+    half = two_products().segment("forward")
+    assert half.recorded is not None
+    half.recorded.predicted, half.recorded.work_ns, half.unmatched_ns = True, 4_000, 2_000
+    assert not half.mostly_unmatched
+
+
+def test_a_phase_has_a_call_until_the_script_has_made_it() -> None:
+    step = two_products()
+    for _ in range(2):  # the second time, the calls are remembered
+        segment = StepMatcher(step.step, step.keys, step.histories).segment("forward")
+        found = []
+        for call in (MM, OTHER, MM, MM, SUM):
+            found.append(segment.has_call(call))
+            segment.match(call)
+        assert found == [True, False, True, False, True]
+        segment.unmatched()
+        assert not segment.has_call(SUM)
+
+
+def test_a_remembered_call_is_found_by_its_place() -> None:
+    step = two_products()
+    first = step.segment("forward")
+    for call in (MM, MM, SUM):
+        first.match(call)
+    first.unmatched()
+    again = StepMatcher(step.step, step.keys, step.histories).segment("forward")
+    assert again.history is not None and again.has_call(MM) and again.history is not None
+    assert again.has_call(SUM) and again.history is None  # a call at another place is looked up
+
+
+def test_a_phase_fits_if_it_has_all_calls_of_another() -> None:
+    step = two_products()
+    forward, backward = step.segment("forward"), step.segment("backward")
+    assert forward.recorded is not None and backward.recorded is not None
+    backward.match(SUM)
+    backward.match(OTHER)  # was not recorded, and does not count
+    assert backward.fits(forward.recorded) and backward.fits(backward.recorded)
+    for call in (MM, MM, SUM):
+        forward.match(call)
+    assert forward.fits(forward.recorded) and not forward.fits(backward.recorded)
+    assert forward.reached_before_latest_ns == 15_000
+
+
+def test_the_time_reached_before_the_latest_call_is_0_at_the_first_call() -> None:
+    segment = two_products().segment("forward")
+    segment.match(MM)
+    assert segment.reached_before_latest_ns == 0

@@ -20,6 +20,10 @@ names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "
 Call = tuple[str, bool, int]
 calls = st.tuples(names, st.sampled_from([False] * 5 + [True]), st.sampled_from([0, 0, 0, 1, 7, 400, 30_000]))
 
+# Calls of a program that mostly calls other ops than the recorded program.
+other_names = st.sampled_from(["aten::mm", "aten::relu", "aten::sin", "aten::cos"])
+other_calls = st.tuples(other_names, st.booleans(), st.sampled_from([0, 0, 1, 400]))
+
 
 class Script:
     """A stage whose ops are noted and then played, in batches or one by one."""
@@ -119,6 +123,17 @@ def test_batched_ops_start_at_the_times_of_single_ops(
         for script in scripts:
             script.step(forward, called[::-1], every)
     # THEN both give the same results
+    assert scripts[0].outcome() == scripts[1].outcome()
+
+
+@given(st.lists(names, min_size=12, max_size=30), st.lists(other_calls, min_size=12, max_size=40), st.integers(9, 50))
+def test_batched_ops_of_another_program_start_at_the_times_of_single_ops(
+    names: list[str], called: list[Call], every: int
+) -> None:
+    scripts = [Script(recorded(names, names[::-1]), at_once=at_once) for at_once in (True, False)]
+    for forward in (called, called, called, called[1:], called):
+        for script in scripts:
+            script.step(forward, called[::-1], every)
     assert scripts[0].outcome() == scripts[1].outcome()
 
 

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.timing.timeline.timeline_writer import BufferedRows, DeferredRows, TimelineWriter, put_together
-from traces.format.trace_file import TraceStream
-from traces.model.trace import Column, Trace
+from tests.replayer.recordings import make_recording
+from traces.format.trace_file import TraceStream, load
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, Origin, StepKind, Trace
 
 # What is done to the rows: a single one (True), a table of that many (to be made later, if negative), or all are taken (None).
 _DONE = st.lists(st.one_of(st.just(True), st.integers(-4, 4), st.none()))
@@ -53,3 +54,89 @@ def test_a_disk_that_never_answers_ends_the_wait_for_it(tmp_path: Path, monkeypa
         with pytest.raises(TimeoutError, match=r"replay\.msgpack: the last rows were not written within 0\.05 s"):
             end(Trace())
     answers.set()
+
+
+def a_timeline(path: Path) -> TimelineWriter:
+    return TimelineWriter(TraceStream(path), make_recording([("forward", 0, 10)], []))
+
+
+def written(timeline: TimelineWriter, path: Path) -> Trace:
+    recorded = make_recording([("forward", 0, 10)], [])
+    timeline.close(Trace(devices=recorded.devices, threads=recorded.threads))
+    return load(path)
+
+
+def test_every_row_has_its_start_and_duration(tmp_path: Path) -> None:
+    path = tmp_path / "replay.msgpack"
+    timeline = a_timeline(path)
+    name = timeline.strings.add("aten::mm")
+    rows = [timeline.op(0, (name, NONE, NONE, NONE), 10, 15), timeline.call(0, "cudaDeviceSynchronize", 15, 40)]
+    timeline.range(0, "epoch", 40, 90)
+    rows.append(timeline.op(0, (name, NONE, NONE, NONE), 90, 97))
+    assert rows == [0, 1, 3] and timeline.host_rows == 4
+    timeline.work((0, 7, DeviceKind.KERNEL, name, 20, 5, rows[0], NONE, Origin.EXACT))
+    timeline.collective("all_reduce", "", "0", 2, "nccl", 64, (60, 65, 85))
+    for step in (0, 1):
+        timeline.stage(0, "scatter", 0, 100 * step + 5, 100 * step + 9, 0, NONE, NONE, Origin.EXACT)
+        timeline.stage(1, "gather", 0, 100 * step + 60, 100 * step + 61, 0, NONE, NONE, Origin.EXACT)
+        timeline.phase("forward", 100 * step, 100 * step + 60, 3, 70, Origin.EXACT)
+        timeline.phase("backward", 100 * step + 60, 100 * step + 100, 70, 80, Origin.EXACT)
+        timeline.step(step, 100 * step, 100 * step + 100, StepKind.STEADY, step)
+    trace = written(timeline, path)
+    host = trace.host
+    assert [(trace.strings[of], *times) for of, *times in zip(host.name, host.start_ns, host.duration_ns, strict=True)] == [
+        ("aten::mm", 10, 5), ("cudaDeviceSynchronize", 15, 25), ("epoch", 40, 50), ("aten::mm", 90, 7),
+    ]  # fmt: skip
+    assert host.kind.tolist() == [HostKind.OP, HostKind.RUNTIME, HostKind.ANNOTATION, HostKind.OP]
+    assert (trace.device.start_ns[0], trace.device.duration_ns[0], trace.device.launch[0]) == (20, 5, 0)
+    assert trace.collectives.duration_ns.tolist() == [20] and trace.collectives.dtype.tolist() == [NONE]
+    assert trace.phases.step.tolist() == [0, 0, 1, 1] and trace.phases.duration_ns.tolist() == [60, 40] * 2
+    assert trace.parts.phase.tolist() == [0, 1, 2, 3] and trace.parts.duration_ns.tolist() == [4, 1] * 2
+    assert trace.steps.duration_ns.tolist() == [100, 100]
+
+
+def test_a_watch_sees_only_rows_added_since_it_began(tmp_path: Path) -> None:
+    """WHEN two batches of ops are written during the watch THEN a kernel's launch is its place in the watched ops, or NONE if
+    the op was added before."""
+    timeline = a_timeline(tmp_path / "replay.msgpack")
+    name = timeline.strings.add("aten::mm")
+
+    def add(kernel_of: int) -> None:
+        row = timeline.op(0, (name, NONE, NONE, NONE), 10, 15)
+        timeline.work((0, 7, DeviceKind.KERNEL, name, 20, 5, row if kernel_of == NONE else kernel_of, NONE, Origin.EXACT))
+
+    for _ in range(3):
+        add(NONE)
+    timeline.watch()
+    add(NONE)
+    add(1)
+    timeline.flush(Trace())
+    add(NONE)
+    add(3)
+    header, _ = timeline.watched(Trace())
+    assert len(header.host) == 4 and header.device.launch.tolist() == [0, NONE, 2, 0]
+    timeline.close(Trace())
+
+
+@pytest.mark.parametrize(("under_way", "most"), [(0, 4), (1, 6)])
+def test_rows_are_written_when_there_are_many_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under_way: int, most: int
+) -> None:
+    """Within a range of the script, more rows are kept, because its ops must be written together."""
+    now_ns = [5]
+    module = "replayer.timing.timeline.timeline_writer"
+    monkeypatch.setattr(f"{module}.perf_counter_ns", lambda: now_ns[0])
+    monkeypatch.setattr(f"{module}._FLUSH_ROWS", 4)
+    monkeypatch.setattr(f"{module}._MOST_ROWS", 6)
+    timeline = a_timeline(tmp_path / "replay.msgpack")
+    timeline.ranges.under_way = under_way
+    for _ in range(most):
+        assert not timeline.is_due
+        timeline.op(0, (0, NONE, NONE, NONE), 10, 15)
+    assert timeline.is_due
+    timeline.ranges.under_way = 0
+    timeline.relieve()
+    for later_ns, is_due in ((999_999_999, False), (1_000_000_000, True)):
+        now_ns[0] = 5 + later_ns
+        assert timeline.is_due is is_due
+    timeline.close(Trace())

@@ -363,6 +363,92 @@ def test_a_full_device_first_returns_just_enough_oversize_blocks() -> None:
         memory.malloc(34 * MIB, 0)
 
 
+def test_a_block_of_the_largest_split_size_is_oversize() -> None:
+    memory = memory_of(settings="max_split_size_mb:32")
+    block = take(memory, 32 * MIB)
+    memory.free(block)
+    stats = memory.usage.stats()
+    assert (stats["oversize_segments"]["current"], stats["oversize_allocations"]["allocated"]) == (1, 1)
+    assert take(memory, 30 * MIB).address != block.address
+    assert take(memory, 32 * MIB).address == block.address
+    memory.free(block)
+    memory.empty_cache()
+    assert memory.usage.stats()["oversize_segments"]["current"] == 0
+
+
+def test_a_request_of_the_largest_split_size_is_not_cut_off_its_block() -> None:
+    memory = memory_of(settings="max_split_size_mb:32")
+    memory.free(take(memory, 40 * MIB))
+    assert take(memory, 32 * MIB).size_bytes == 40 * MIB
+
+
+@pytest.mark.parametrize(("cached_mib", "is_reused"), [(58, True), (60, False)])
+def test_an_oversize_block_may_be_less_than_20_mib_too_large(cached_mib: int, is_reused: bool) -> None:
+    memory = memory_of(settings="max_split_size_mb:32")
+    memory.free(take(memory, cached_mib * MIB))
+    take(memory, 40 * MIB)
+    assert (memory.usage.reserved_bytes == cached_mib * MIB) is is_reused
+
+
+def test_several_oversize_blocks_are_released_for_a_larger_one() -> None:
+    """GIVEN a full device of 160 MiB with free blocks of 20, 40, 40 and 60 MiB WHEN 80 MiB are requested THEN 60 and 40 MiB
+    are released, because no single block is large enough."""
+    memory = memory_of(160 * MIB, settings="max_split_size_mb:32")
+    for block in [take(memory, size * MIB) for size in (20, 40, 40, 60)]:
+        memory.free(block)
+    take(memory, 80 * MIB)
+    assert memory.usage.reserved_bytes == (20 + 40 + 80) * MIB
+
+
+def test_without_a_threshold_no_garbage_is_collected() -> None:
+    memory = memory_of(200 * MIB)
+    memory.set_memory_fraction(1.0)
+    memory.free(take(memory, 60 * MIB))
+    take(memory, 70 * MIB)
+    assert memory.usage.reserved_bytes == 130 * MIB
+    memory.apply(parse_settings("max_split_size_mb:64"))
+    take(memory, 65 * MIB)
+    assert memory.usage.reserved_bytes == 196 * MIB
+
+
+@pytest.mark.parametrize(("limit_mib", "free_mib", "cached_mib"), [(50, 0, 50), (49, 49, 0), (None, 150, 50)])
+def test_a_limit_below_the_reserved_memory_empties_the_cache(limit_mib: int | None, free_mib: int, cached_mib: int) -> None:
+    memory = memory_of(200 * MIB)
+    memory.free(take(memory, 50 * MIB))
+    memory.limit_to(None if limit_mib is None else limit_mib * MIB)
+    assert (memory.usage.free_bytes, memory.usage.reserved_bytes) == (free_mib * MIB, cached_mib * MIB)
+    memory.limit_to(None)
+    assert memory.usage.free_bytes == (200 - cached_mib) * MIB
+
+
+def test_a_limit_leaves_memory_of_other_programs_alone() -> None:
+    memory = memory_of(200 * MIB, outside_bytes=60 * MIB)
+    memory.limit_to(190 * MIB)
+    assert memory.usage.free_bytes == 140 * MIB
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "block_bytes"),
+    [
+        (100 * KIB, 104 * KIB),  # steps of 64 / 8 KiB
+        (65 * MIB, 72 * MIB),  # steps of 64 / 8 MiB
+        (130 * MIB, 130 * MIB),  # no divisions at 128 MiB
+        (300 * MIB, 320 * MIB),  # steps of 256 / 4 MiB
+        (600 * MIB, 768 * MIB),  # steps of 512 / 2 MiB
+        (200 * GIB, 256 * GIB),  # beyond the last interval
+    ],
+)
+def test_each_interval_of_sizes_has_its_own_divisions(request_bytes: int, block_bytes: int) -> None:
+    memory = memory_of(settings="roundup_power2_divisions:[64:8,256:4,>:2]")
+    assert memory.settings.round_up(request_bytes) == block_bytes
+
+
+@pytest.mark.parametrize("divisions", ["1", "4", "[131072:2]"])
+def test_small_sizes_are_rounded_to_blocks_of_512_bytes(divisions: str) -> None:
+    settings = parse_settings(f"roundup_power2_divisions:{divisions}")
+    assert settings.round_up(1500) == 1536 and len(settings.power2_divisions) == 16
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "block_bytes"), [(1200 * MIB, 1280 * MIB), (GIB, GIB), (1700, 2048), (5 * MIB + 1, 6 * MIB)]
 )

@@ -1,0 +1,172 @@
+"""Launches of CUDA graphs: one call of the host, whose kernels run like those of single calls.
+
+The recording has a product of 1,000 us and a sum of 40 us, which starts 1 us after the product. A kernel starts 6 us after its
+launch call has returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from replayer.errors import NotExact
+from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
+from replayer.op_signature import OpSignature
+from replayer.timing.cuda_graph import CapturedGraph
+from replayer.timing.stream import VirtualEvent
+from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
+from traces.model.trace import NONE, Origin, Trace
+
+OPS = [Op("aten::mm", 10, 5, kernel=(18, 1_000)), Op("aten::sum", 20, 5, kernel=(1_019, 40))]
+
+
+def op(name: str, *shape: int) -> OpSignature:
+    return OpSignature(f"aten::{name}", (shape or (4, 4),), ("float32",))
+
+
+class Graphs:
+    def __init__(self, trace: Trace | None = None, *, strict: bool = False) -> None:
+        self.clock, self.log = FakeClock(), Log()
+        trace = trace or make_recording([("forward", 0, 100)], OPS)
+        self.gpu = VirtualGpu(trace, 0, self.clock, self.log, GpuOptions(strict=strict))  # type: ignore[arg-type]
+
+    def captured(self, calls: Callable[[], None]) -> CapturedGraph:
+        self.gpu.launches.begin_capture(0, everywhere=True, refuse=AssertionError)
+        calls()
+        self.gpu.launches.flush()
+        return self.gpu.launches.end_capture()
+
+    def kernels(self) -> list[tuple[int, int, int]]:
+        """Stream, start and duration in us since the begin of the replay."""
+        return [
+            (row["stream"], (row["start_ns"] - 1_000_000 * US) // US, row["duration_ns"] // US) for row in self.log.device
+        ]
+
+
+def test_all_kernels_of_a_graph_are_launched_by_one_call() -> None:
+    run = Graphs()
+
+    def calls() -> None:
+        run.gpu.launches.launch(op("mm"), 0)
+        run.gpu.launches.launch(op("sum"), 0)
+
+    graph = run.captured(calls)
+    run.gpu.launches.replay_graph(graph)
+    assert run.kernels() == [(0, 6, 1_000), (0, 1_007, 40)]
+    assert [(run.log.strings[row[2]], row[3:5]) for row in run.log.host] == [("cudaGraphLaunch", (run.clock.now_ns(), 0))]
+    assert [row["launch"] for row in run.log.device] == [0, 0]
+    stats, stream = run.gpu.simulator.stats, run.gpu.current.stream(0)
+    assert (stats.ops, stats.charged_ns[Origin.EXACT]) == (2, 1_040 * US)
+    assert list(stream.pending) == [stream.ready_ns]  # a graph takes one place in the launch queue
+
+
+def test_a_graph_is_launched_when_the_queue_has_room() -> None:
+    run = Graphs()
+    graph = run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
+    stream = run.gpu.current.stream(0)
+    stream.push_all([run.clock.now_ns() + (30 + i) * US for i in range(stream.depth)])
+    run.gpu.launches.replay_graph(graph)
+    assert run.gpu.current.thread().host_ns == run.clock.now_ns() + 30 * US
+
+
+def test_the_streams_of_a_graph_begin_after_its_first_stream_and_are_joined_at_its_end() -> None:
+    """GIVEN a graph with a product on a second stream WHEN the first stream is busy for 50 us THEN the product waits for it.
+    Later work of the first stream waits for the product."""
+    run = Graphs()
+    origin, side = run.gpu.current.stream(0), run.gpu.streams.new(0)
+
+    def calls() -> None:
+        run.gpu.streams.wait_stream(side, origin)
+        run.gpu.current.set_stream(side)
+        run.gpu.launches.launch(op("mm"), 0)
+        run.gpu.launches.flush()
+        run.gpu.current.set_stream(origin)
+        run.gpu.streams.wait_stream(origin, side)
+
+    graph = run.captured(calls)
+    origin.wait(run.clock.now_ns() + 50 * US)
+    run.gpu.launches.replay_graph(graph)
+    ((number, start_us, _),) = run.kernels()
+    assert number == side.number and start_us >= 50 and origin.ready_ns == side.ready_ns
+
+
+def test_an_unrecorded_op_of_a_graph_is_estimated() -> None:
+    run = Graphs()
+    graph = run.captured(lambda: run.gpu.launches.launch(op("erfinv"), 0))
+    for _ in range(2):
+        run.gpu.launches.replay_graph(graph)
+    assert run.gpu.simulator.stats.missing == {("aten::erfinv", ((4, 4),)): 2}
+
+
+def test_an_op_of_a_graph_at_another_shape_is_scaled() -> None:
+    run = Graphs()
+    graph = run.captured(lambda: run.gpu.launches.launch(op("mm", 4_096, 4_096), 0))
+    run.gpu.launches.replay_graph(graph)
+    assert run.gpu.simulator.stats.charged_ns[Origin.SCALED] > 1_000 * US
+
+
+@pytest.mark.parametrize(("shape", "found"), [((4, 4), None), ((8, 8), "scaled"), ((), "nothing recorded")])
+def test_a_strict_replay_of_a_graph_needs_exact_matches(shape: tuple[int, ...], found: str | None) -> None:
+    run = Graphs(strict=True)
+    graph = run.captured(lambda: run.gpu.launches.launch(op("mm", *shape) if shape else op("erfinv"), 0))
+    if found is None:
+        run.gpu.launches.replay_graph(graph)
+        assert len(run.log.device) == 1
+    else:
+        with pytest.raises(NotExact, match=found):
+            run.gpu.launches.replay_graph(graph)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_phase_of_a_graph_counts_outside_the_script_s_own_phase(within: bool) -> None:
+    run = Graphs()
+    steps = run.gpu.steps
+
+    def calls() -> None:
+        steps.enter_phase("backward")
+        run.gpu.launches.launch(op("mm"), 0)
+        run.gpu.launches.flush()
+        steps.leave_phase("backward")
+
+    graph = run.captured(calls)
+    run.gpu.launches.launch(op("sum"), 0)
+    run.gpu.launches.flush()
+    if within:
+        steps.enter_phase("optimizer")
+    run.gpu.launches.replay_graph(graph)
+    if within:
+        steps.leave_phase("optimizer")
+    steps.optimizer_stepped(True)
+    assert [name for name, *_ in run.log.phases][:2] == ["forward", "optimizer" if within else "backward"]
+
+
+def test_a_recorded_graph_launch_has_the_recorded_kernels() -> None:
+    trace = make_recording([("forward", 0, 100)], [Op("cudaGraphLaunch", 10, 5, kernel=(18, 300), shapes=())])
+    trace.host.dtypes[:] = NONE
+    run = Graphs(trace)
+    graph = run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
+    run.gpu.launches.replay_graph(graph)
+    assert run.kernels() == [(0, 18, 300)]
+
+
+def test_a_graph_without_ops_has_no_launch() -> None:
+    run, event = Graphs(), VirtualEvent()
+    stream = run.gpu.current.stream(0)
+    graph = run.captured(lambda: run.gpu.streams.record_event(event, stream))
+    stream.wait(run.clock.now_ns() + 5 * US)
+    run.gpu.launches.replay_graph(graph)
+    assert run.log.host == [] and event.time_ns == run.clock.now_ns() + 5 * US
+
+
+def test_the_script_s_devices_correspond_to_the_recorded_devices() -> None:
+    scheduler: Any = Graphs().gpu.simulator.scheduler
+    scheduler.recording.devices = scheduler.recording.devices * 3
+    assert [scheduler.script_device(device) for device in range(3)] == [0, 1, 2]
+    scheduler.home = 1  # the script began with its second device
+    assert [scheduler.script_device(device) for device in range(3)] == [1, 2, 0]
+    assert [scheduler.recorded_device(device) for device in range(3)] == [2, 0, 1]
+    scheduler.recording.devices = []
+    assert scheduler.script_device(0) == scheduler.recorded_device(1) == 0
+    assert scheduler.stream(2, 5) is scheduler.stream(2, 5) and NONE not in scheduler.streams
