@@ -74,6 +74,8 @@ def register(*, compute: bool = False) -> None:
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
+    # Scripts see the name that PyTorch has without a private device. Otherwise they would test "cuda" twice.
+    PATCHES.set(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
     reads = HostReads(plans)

@@ -8,6 +8,11 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+
+import torch
 
 from replayer.gpu.device import VirtualDevice
 from replayer.timing.clock import Clock
@@ -16,6 +21,40 @@ from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
 from replayer.timing.timeline.timeline_writer import TimelineWriter
 from traces.model.trace import Thread
+
+_RANGES = 1000
+_next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+
+
+class NodeStreams(threading.local):
+    """Stores on which streams autograd nodes were created since the last backward pass, by ranges of sequence numbers."""
+
+    def __init__(self) -> None:
+        self._ranges: deque[tuple[int, int, VirtualStream]] = deque(maxlen=_RANGES)
+        self._first = 0
+
+    def leave(self, stream: VirtualStream) -> None:
+        number = _next_number()
+        if number > self._first:
+            self._ranges.append((self._first, number, stream))
+            self._first = number
+
+    def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
+        """Return the function from a node's number to its stream, or None if all nodes were created on `current`.
+
+        Later calls start with the nodes that do not exist yet.
+        """
+        ranges = list(self._ranges)
+        self._ranges.clear()
+        self._first = _next_number()
+        if all(stream is current for _, _, stream in ranges):
+            return None
+
+        def stream_of(number: int) -> VirtualStream:
+            at = bisect_right(ranges, number, key=lambda span: span[0]) - 1
+            return ranges[at][2] if at >= 0 and number < ranges[at][1] else current
+
+        return stream_of
 
 
 class CurrentStreams:
@@ -29,6 +68,7 @@ class CurrentStreams:
         self._scheduler = scheduler
         self._timeline = timeline
         self._threads = HostThreads()
+        self.nodes = NodeStreams()
         self._has_home = False
         scheduler.row_of = self._threads.row_of
 
@@ -78,5 +118,6 @@ class CurrentStreams:
     def set_stream(self, stream: VirtualStream) -> None:
         """Make `stream` and its device current."""
         thread = self.thread()
+        self.nodes.leave(self.stream(thread.device))
         thread.device = stream.device
         thread.call_on(stream)

@@ -9,7 +9,6 @@ from types import ModuleType
 
 from replayer.state import gpu, started
 from replayer.surfaces.patching import refuse_construction
-from replayer.tensor.device_args import checked_index
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch
 
@@ -33,7 +32,7 @@ def install(torch_module: ModuleType) -> None:
         _accelerator_getDeviceIndex=cuda.current_device,
         _accelerator_setDeviceIndex=lambda index: cuda.set_device(index),
         _accelerator_getDeviceCapability=device_capability,
-        _accelerator_getStream=lambda index: cuda.current_stream(checked_index(index)),
+        _accelerator_getStream=lambda index: cuda.current_stream(index),
         _accelerator_setStream=lambda stream: gpu().current.set_stream(stream.virtual),
         _accelerator_synchronizeDevice=lambda index: cuda.synchronize(index) if cuda.is_initialized() else None,
         _accelerator_exchangeDevice=lambda index: cuda._exchange_device(index),

@@ -3,15 +3,19 @@ pass on virtual tensors in the calling thread (Engine::ready_queue in torch/csrc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.state import STATE, computing, script_steps
+from replayer.state import STATE, computing, script_steps, started
+from replayer.tensor.node_numbers import ACCUMULATES
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
+from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.script.patching import around, patch, patch_around, patch_everywhere
 from traces.script.script_hooks import ScriptHooks
@@ -42,9 +46,66 @@ def _run_backward(
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
             raise RuntimeError(f"invalid gradient at index {at} - expected device {output.device} but got {gradient.device}")
     try:
-        return run(outputs, gradients, *args, **kwargs)
+        with _on_forward_streams(outputs):
+            return run(outputs, gradients, *args, **kwargs)
     except RuntimeError as error:
         raise in_words_of_cuda(error) from None
+
+
+@contextmanager
+def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
+    """Run each node's backward on the stream of its forward, and make streams wait, as PyTorch's engine does for CUDA."""
+    here = started()
+    if here is None:
+        yield
+        return
+    current, streams = here.current, here.streams
+    caller = current.stream(current.device())
+    stream_of = current.nodes.of_backward(caller)
+    if stream_of is None:
+        yield
+        return
+
+    def switch(to: VirtualStream, after: Iterable[VirtualStream]) -> None:
+        for before in after:
+            if before is not to:
+                streams.wait_stream(to, before)
+        if to is not caller:
+            current.set_stream(to)
+
+    roots = [output.grad_fn for output in outputs if getattr(output, "grad_fn", None) is not None]
+    nodes, consumers = _graph(roots)
+    numbers = {node: int(node._sequence_nr()) for node in nodes}
+    first_use = {node: min(numbers[parent] for parent in parents) for node, parents in consumers.items()}
+    chosen = {node: stream_of(first_use.get(node, 0) if number == ACCUMULATES else number) for node, number in numbers.items()}
+    hooks = []
+    for node, stream in chosen.items():
+        after = {chosen[parent] for parent in consumers.get(node, ())} or {caller}
+        if stream is not caller or after != {caller}:
+            hooks.append(node.register_prehook(lambda _, to=stream, after=after: switch(to, after)))
+        if stream is not caller:
+            hooks.append(node.register_hook(lambda *_: current.set_stream(caller)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for stream in {chosen[node] for node in nodes if numbers[node] == ACCUMULATES} - {caller}:
+        streams.wait_stream(caller, stream)
+
+
+def _graph(roots: list[TorchAny]) -> tuple[list[TorchAny], dict[TorchAny, list[TorchAny]]]:
+    """Return the graph's nodes, and for each node the nodes that pass gradients to it."""
+    nodes, consumers, remaining = dict.fromkeys(roots), defaultdict(list), list(roots)
+    while remaining:
+        node = remaining.pop()
+        for following, _ in node.next_functions:
+            if following is not None:
+                consumers[following].append(node)
+                if following not in nodes:
+                    nodes[following] = None
+                    remaining.append(following)
+    return list(nodes), consumers
 
 
 def _checked_gradients(call: Callable[..., TorchAny], node: TorchAny, *args: TorchAny) -> TorchAny:

@@ -20,22 +20,41 @@ import torch
 
 from replayer.state import STATE, describe_gpu, gpu, host_memory, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
-from replayer.tensor.device_args import checked_index
+from replayer.tensor.device_args import CudaError, checked_index
 from replayer.torch_types import TorchAny
 from traces.model.machine import DeviceProperties
 from traces.script.patching import patch
 
 
 class RuntimeResult(IntEnum):
+    """Replaces `torch.cuda.cudart().cudaError`. As in PyTorch, only `success` has a name, and every code is valid."""
+
     success = 0
-    errorHostMemoryAlreadyRegistered = 712
-    errorHostMemoryNotRegistered = 713
+
+    @classmethod
+    def _missing_(cls, code: object) -> RuntimeResult:
+        assert isinstance(code, int)
+        result = int.__new__(cls, code)
+        result._name_, result._value_ = "???", code
+        return result
+
+    def __str__(self) -> str:
+        return f"cudaError.{self.name}"
 
 
+_ALREADY_REGISTERED, _NOT_REGISTERED = RuntimeResult(712), RuntimeResult(713)
 _TEXTS: dict[int, str] = {
-    RuntimeResult.success: "no error",
-    RuntimeResult.errorHostMemoryAlreadyRegistered: "part or all of the requested memory range is already mapped",
-    RuntimeResult.errorHostMemoryNotRegistered: "pointer does not correspond to a registered memory region",
+    0: "no error",
+    2: "out of memory",
+    3: "initialization error",
+    100: "no CUDA-capable device is detected",
+    600: "device not ready",
+    700: "an illegal memory access was encountered",
+    712: "part or all of the requested memory range is already mapped",
+    713: "pointer does not correspond to a registered memory region",
+    719: "unspecified launch failure",
+    801: "operation not supported",
+    **{error.value[0]: error.value[2].partition("\n")[0] for error in CudaError},
 }
 
 
@@ -45,7 +64,7 @@ class VirtualCudart:
     cudaError = RuntimeResult
 
     def cudaGetErrorString(self, error: int) -> str:
-        return _TEXTS.get(error, f"CUDA error {int(error)}")
+        return _TEXTS.get(error, "unrecognized error code")
 
     def cudaProfilerStart(self) -> RuntimeResult:
         """Do nothing, because a replay records its whole timeline."""
@@ -57,12 +76,12 @@ class VirtualCudart:
     def cudaHostRegister(self, address: int, size_bytes: int, flags: int) -> RuntimeResult:
         if host_memory().register(address, size_bytes):
             return RuntimeResult.success
-        return RuntimeResult.errorHostMemoryAlreadyRegistered
+        return _ALREADY_REGISTERED
 
     def cudaHostUnregister(self, address: int) -> RuntimeResult:
         if host_memory().unregister(address):
             return RuntimeResult.success
-        return RuntimeResult.errorHostMemoryNotRegistered
+        return _NOT_REGISTERED
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
         memory = gpu().devices[checked_index(device)].memory

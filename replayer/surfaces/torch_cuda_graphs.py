@@ -10,14 +10,18 @@ Reloading torch.cuda.graphs makes `torch.cuda.CUDAGraph` inherit from `VirtualGr
 from __future__ import annotations
 
 import importlib
+import warnings
 import weakref
 from collections import Counter
 from types import ModuleType
 from typing import Self
 
+import torch
+
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
 from replayer.tensor.device_args import SINCE_2_14, CudaError
+from replayer.tensor.generators import Generator, PhiloxState
 from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
@@ -25,6 +29,8 @@ from traces.script.patching import PATCHES, patch
 _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
+
+_EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 
 PoolHandle = tuple[int, int]
 
@@ -60,14 +66,21 @@ class VirtualGraph:
     _graph: CapturedGraph | None
     _pool: PoolHandle | None
     _drop_pool: weakref.finalize[TorchAny, TorchAny] | None
+    _states: set[PhiloxState]
 
     def __new__(cls, keep_graph: bool = False) -> Self:
         self = super().__new__(cls)
         self._graph = self._pool = self._drop_pool = None
+        self._states = set()
         return self
 
-    def register_generator_state(self, generator: TorchAny) -> None:
-        """Do nothing, because virtual CUDA graphs generate no random numbers."""
+    def register_generator_state(self, generator: Generator) -> None:
+        """Register the state until this graph is deleted."""
+        state = generator.philox
+        if state not in self._states:
+            self._states.add(state)
+            state.register_graph(generator.device.index)
+            weakref.finalize(self, state.unregister_graph).atexit = False
 
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()
@@ -87,6 +100,8 @@ class VirtualGraph:
             )
         if here.launches.capture is not None:
             raise CudaError.CAPTURE_UNSUPPORTED.to_torch()
+        generators: TorchAny = torch.cuda.default_generators
+        self.register_generator_state(generators[here.current.device()])
         self._pool = pool or self._pools.handle()
         self._pools.keep(self._pool)
         self._drop_pool = weakref.finalize(self, self._pools.drop, self._pool)
@@ -107,6 +122,8 @@ class VirtualGraph:
             raise CudaError.CAPTURE_INVALIDATED.to_torch()
         if not capture.is_joined:
             raise CudaError.CAPTURE_UNJOINED.to_torch()
+        if not graph.calls:
+            warnings.warn(_EMPTY, stacklevel=2)
         self._graph = graph
 
     capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts

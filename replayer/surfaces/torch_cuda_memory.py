@@ -1,7 +1,7 @@
 """Patches torch.cuda.memory so that it reports the memory of the virtual GPU (device/caching_allocator.py).
 
-    torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
-    print(torch.cuda.memory_summary())
+torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
+print(torch.cuda.memory_summary())
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.device.request_log import RequestKind
-from replayer.memory.device.settings import parse_settings
+from replayer.memory.device.settings import SettingsError, parse_settings
 from replayer.memory.device.stats import StatsDict
 from replayer.state import gpu
 from replayer.surfaces.patching import refusal, refuse, refuse_construction
@@ -31,12 +31,17 @@ _BLAS = "set cublas_workspace_size instead; both share one workspace"
 _PINNED = "only C++ code calls it; pin with torch.Tensor.pin_memory"
 
 _OF_POOLS = "_cuda_beginAllocateToPool _cuda_beginAllocateCurrentThreadToPool _cuda_endAllocateToPool _cuda_releasePool".split()
+_OF_GRAPH_TREES = [
+    f"_cuda_{name}"
+    for name in ("beginAllocateCurrentStreamToPool checkPoolLiveAllocations getCheckpointState setCheckpointPoolState".split())
+]
 REFUSED_C = {
     "_cuda_cudaHostAllocator": ("torch.cuda.memory._host_allocator", _PINNED),
     "_cuda_getAllocator": ("torch.cuda.memory._get_current_allocator", _ALLOCATOR),
     "_cuda_customAllocator": ("torch.cuda.memory.CUDAPluggableAllocator", _ALLOCATOR),
     "_cuda_changeCurrentAllocator": ("torch.cuda.memory.change_current_allocator", _ALLOCATOR),
     **dict.fromkeys(_OF_POOLS, ("torch.cuda.use_mem_pool", _POOL)),
+    **{name: (f"torch._C.{name}", _POOL) for name in _OF_GRAPH_TREES},
     "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
@@ -93,8 +98,11 @@ def enable_caching(enabled: bool) -> None:
 
 
 def apply_settings(text: str) -> None:
-    for device in gpu().devices:
-        device.memory.apply(parse_settings(text, device.memory.settings))
+    try:
+        for device in gpu().devices:
+            device.memory.apply(parse_settings(text, device.memory.settings))
+    except SettingsError as error:
+        raise ValueError(str(error)) from None
 
 
 def install(torch_module: ModuleType) -> None:
@@ -156,6 +164,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_clearCublasWorkspaces=lambda: gpu().blas.clear(),
         _cuda_setCublasWorkspaceSize=lambda size_bytes: gpu().blas.choose(size_bytes),
         _cuda_resetCublasWorkspaceSize=lambda: gpu().blas.choose(None),
+        _cuda_resetCublasLtWorkspaceSize=lambda: gpu().blas.choose(None),
         _cuda_getCublasWorkspaceSize=blas_bytes,
         _cuda_getCublasLtWorkspaceSize=blas_bytes,
     )

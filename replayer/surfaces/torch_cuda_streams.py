@@ -47,7 +47,7 @@ class StreamPool:
         self._next: dict[tuple[int, int], int] = {}
 
     def by_id(self, device: int, stream_id: int) -> VirtualStream:
-        return self._by_id[device, stream_id]
+        return self._by_id[checked_index(device), stream_id]
 
     def __contains__(self, place: tuple[int, float]) -> bool:
         return place in self._by_id
@@ -230,6 +230,14 @@ class Event(BaseEvent):  # type: ignore[misc]
         return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"
 
 
+def stream_index(index: int) -> int:
+    """Return the index of an existing GPU. PyTorch's functions for streams have their own error (c10/cuda/CUDAStream.cpp)."""
+    count = len(gpu().devices)
+    if not 0 <= index < count:
+        raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")
+    return index
+
+
 def _index(device: TorchAny) -> int:
     if isinstance(device, str):
         device = torch.device(device)
@@ -268,14 +276,14 @@ def install(torch_module: ModuleType) -> None:
         return pool().ids[stream], stream.device, _CUDA
 
     def current_raw_stream(device_index: int) -> int:
-        stream_id, index, kind = named(gpu().current.stream(device_index))
+        stream_id, index, kind = named(gpu().current.stream(stream_index(device_index)))
         return Stream(stream_id=stream_id, device_index=index, device_type=kind).cuda_stream
 
     cuda: TorchAny = torch_module.cuda
     patch(
         torch_module._C,
-        _cuda_getCurrentStream=lambda index: named(gpu().current.stream(checked_index(index))),
-        _cuda_getDefaultStream=lambda index: named(gpu().devices[checked_index(index)].default_stream),
+        _cuda_getCurrentStream=lambda index: named(gpu().current.stream(stream_index(index))),
+        _cuda_getDefaultStream=lambda index: named(gpu().devices[stream_index(index)].default_stream),
         _cuda_getCurrentRawStream=current_raw_stream,
         _cuda_setStream=lambda stream_id, device_index, device_type: gpu().current.set_stream(
             pool().by_id(device_index, stream_id)

@@ -20,6 +20,7 @@ import torch
 
 from replayer.errors import NotEmulated
 from replayer.state import STATE, gpu
+from replayer.tensor.allocation import Allocation, allocate
 from replayer.timing.cuda_graph import GraphCapture
 from replayer.torch_types import TorchAny
 from traces.model.machine import DeviceProperties
@@ -28,6 +29,7 @@ BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
 _STATE = struct.Struct("<Qq")  # The state is a seed and a Philox offset, as in CUDAGeneratorImpl.
 _SEED = struct.Struct("<Q")
+_NUMBER_BYTES = 8
 
 _PER_CALL = 4  # cuRAND's Philox engine generates four numbers per call.
 _BLOCK = 256
@@ -41,6 +43,8 @@ _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "
 class PhiloxState:
     seed: int = DEFAULT_SEED
     offset: int = 0
+    _graphs: int = 0
+    _buffers: tuple[Allocation, ...] = ()
 
     def advance(self, numbers: int) -> None:
         self.offset += -(-numbers // _PER_CALL) * _PER_CALL
@@ -49,6 +53,17 @@ class PhiloxState:
         seed = (self.seed * 0x9E3779B97F4A7C15 + self.offset * 0xD1B54A32D192ED03) % (1 << 64)
         self.advance(numbers)
         return seed
+
+    def register_graph(self, device: int) -> None:
+        """While CUDA graphs use the state, its seed and offset are also in device memory (CUDAGeneratorImpl.cpp)."""
+        self._graphs += 1
+        if self._graphs == 1:
+            self._buffers = allocate(gpu(), device, _NUMBER_BYTES), allocate(gpu(), device, _NUMBER_BYTES)
+
+    def unregister_graph(self) -> None:
+        self._graphs -= 1
+        if not self._graphs:
+            self._buffers = ()
 
     def kept_in(self, capture: GraphCapture) -> None:
         """Restore the Philox offset when the capture of a CUDA graph ends."""

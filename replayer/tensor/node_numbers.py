@@ -14,7 +14,7 @@ from replayer.torch_types import TorchAny
 from traces.model.trace import NONE
 
 _FORWARD_THREAD = 1
-_ACCUMULATES = (1 << 64) - 1  # number of all nodes that accumulate a parameter's gradient
+ACCUMULATES = (1 << 64) - 1  # number of all nodes that accumulate a parameter's gradient
 
 
 class _Latest(threading.local):
@@ -30,7 +30,7 @@ def node_numbers(torch: ModuleType) -> Callable[[], tuple[int, int]]:
         node = current()
         if node is not None:
             sequence = int(node._sequence_nr())
-            return (NONE if sequence == _ACCUMULATES else sequence), _FORWARD_THREAD
+            return (NONE if sequence == ACCUMULATES else sequence), _FORWARD_THREAD
         made = int(next_number()) - 1
         if made == latest.number:
             return NONE, NONE

@@ -68,6 +68,7 @@ class SurfaceGpu(FakeGpu):
         stream.push(self.now_ns, 0, 0, duration_ns)
 
     def set_stream(self, stream: VirtualStream) -> None:
+        self.nodes.leave(self.stream(self.device()))
         self.set_device(stream.device)
         self.local.call_on(stream)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
+from replayer.gpu.current_streams import NodeStreams
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.tensor_allocator import TensorAllocator
@@ -42,6 +43,7 @@ class FakeGpu:
         self.ranks = self.profile = self
         self.devices = [FakeDevice(i, capacity_bytes) for i in range(devices)]
         self.machine = Machine()
+        self.nodes = NodeStreams()
         self.launched_ops: list[tuple[OpSignature, int]] = []
         self.copies: list[tuple[OpSignature, str, int, int, bool]] = []
         self.reads: list[tuple[OpSignature, int, int]] = []

@@ -46,6 +46,7 @@ ACTIONS = frozenset(
     {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"}
     | {"oom", "snapshot"}
 )
+_FREES = frozenset({"segment_free", "segment_unmap"})
 _OURS = f"{Path(__file__).parents[2]}/"
 
 
@@ -77,8 +78,7 @@ class History:
         frames = self._frames()
         if frames:
             self._of_block[block.address] = frames
-        own_frames = [] if self.context == "state" else frames
-        self._note("alloc", block.address, block.requested_bytes, block.pool.stream, own_frames)
+        self._note("alloc", block.address, block.requested_bytes, block.pool.stream, frames)
 
     def free_queued(self, address: int) -> None:
         """Store the stack frames of the code that frees a block. The block is freed later."""
@@ -94,7 +94,8 @@ class History:
         self._note("free_completed", block.address, block.requested_bytes, block.pool.stream, [])
 
     def segment(self, action: str, address: int, size_bytes: int, stream: int) -> None:
-        self._note(action, address, size_bytes, stream, self._frames())
+        frames = [] if action in _FREES and self.context != "all" else self._frames()
+        self._note(action, address, size_bytes, stream, frames)
 
     def oom(self, size_bytes: int, stream: int, free_bytes: int) -> None:
         self._note("oom", free_bytes, size_bytes, stream, self._frames())
@@ -119,7 +120,7 @@ class History:
                 "time_us": time.time_ns() // 1000,
                 "compile_context": "N/A",
                 "user_metadata": self.metadata,
-                "frames": frames,
+                "frames": frames if self.context in ("alloc", "all") else [],
             }
         )
 

@@ -45,6 +45,11 @@ NOT_EMULATED = {
     "expandable_segments_reserve_by_class": "each segment reserves addresses for 9/8 of the device's memory",
     "expandable_segments_min_reserve": "each segment reserves addresses for 9/8 of the device's memory",
 }
+# settings that PyTorch restores unless a text sets them again
+_RESET: Any = {
+    "max_split_bytes": UNLIMITED, "power2_divisions": NO_DIVISIONS, "garbage_collection_threshold": 0.0, "not_emulated": (),
+}  # fmt: skip
+_TOKEN = re.compile(r"[^\s,:\[\]]+|[,:\[\]]")
 _ITEM = re.compile(r"([^:,\[\]]+):(\[[^\]]*\]|[^:,\[\]]+)(?:,|$)")
 
 
@@ -90,16 +95,18 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
     """Parse the value of PYTORCH_CUDA_ALLOC_CONF, and return `before` with the parsed settings. Raises SettingsError if PyTorch
     would reject the text, and NotEmulated if the text selects another allocator backend."""
-    settings, remaining = replace(before or AllocatorSettings(), not_emulated=()), re.sub(r"\s", "", text)
+    settings, remaining = replace(before or AllocatorSettings(), **_RESET), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)
         if item is None:
             raise SettingsError(f"Error parsing CachingAllocator settings at {remaining!r}: write key:value,key:value")
-        settings, remaining = _with(settings, *item.groups()), remaining[item.end() :]
+        rest = remaining[item.end() :]
+        index = len(_TOKEN.findall(text)) - len(_TOKEN.findall(rest)) - 1 - bool(rest)
+        settings, remaining = _with(settings, item[1], item[2], index), rest
     return settings
 
 
-def _with(settings: AllocatorSettings, key: str, value: str) -> AllocatorSettings:
+def _with(settings: AllocatorSettings, key: str, value: str, index: int) -> AllocatorSettings:
     if key in _SIZES:
         return _with_size(settings, key, _integer(key, value) * MIB)
     if key == "garbage_collection_threshold":
@@ -115,7 +122,7 @@ def _with(settings: AllocatorSettings, key: str, value: str) -> AllocatorSetting
     if key == "roundup_power2_divisions":
         return replace(settings, power2_divisions=_divisions(value))
     if key == "expandable_segments":
-        return replace(settings, expandable_segments=_boolean(key, value))
+        return replace(settings, expandable_segments=_boolean(value, index))
     if key == "backend":
         if value not in ("native", "cudaMallocAsync"):
             raise SettingsError("Unknown allocator backend, options are native and cudaMallocAsync")
@@ -123,20 +130,23 @@ def _with(settings: AllocatorSettings, key: str, value: str) -> AllocatorSetting
             raise NotEmulated(f"allocator setting backend:{value}", "only backend:native is emulated; unset it")
         return settings
     if key in IGNORED:
-        _boolean(key, value)
+        _boolean(value, index)
         return settings
     if key == "pinned_num_register_threads":
         threads = _integer(key, value)
-        if threads.bit_count() != 1 or threads > _REGISTER_THREADS:
-            raise SettingsError(f"Number of register threads has to be power of 2, at most {_REGISTER_THREADS}, got {threads}")
+        if threads.bit_count() != 1:
+            raise SettingsError(f"Number of register threads has to be power of 2, got {threads}")
+        if threads > _REGISTER_THREADS:
+            most = _REGISTER_THREADS
+            raise SettingsError(f"Number of register threads should be less than or equal to {most}, got {threads}")
         return settings
     if key in NOT_EMULATED:
-        return _without_effect(settings, key, value)
-    raise SettingsError(f"Unrecognized key {key!r} in CUDA allocator config.")
+        return _without_effect(settings, key, value, index)
+    raise SettingsError(f"Unrecognized key {key!r} in Accelerator allocator config.")
 
 
-def _without_effect(settings: AllocatorSettings, key: str, value: str) -> AllocatorSettings:
-    if key == "throw_on_cudamalloc_oom" and not _boolean(key, value):
+def _without_effect(settings: AllocatorSettings, key: str, value: str, index: int) -> AllocatorSettings:
+    if key == "throw_on_cudamalloc_oom" and not _boolean(value, index):
         return settings
     if key.endswith("_mb"):
         size_mb = _integer(key, value)
@@ -183,9 +193,10 @@ def _power_of_two(text: str, what: str) -> int:
     return number
 
 
-def _boolean(key: str, value: str) -> bool:
+def _boolean(value: str, index: int) -> bool:
+    """Parse the token `index` of PyTorch's ConfigTokenizer."""
     if value not in ("True", "False"):
-        raise SettingsError(f"Expected 'True' or 'False' for {key} but got {value!r}")
+        raise SettingsError(f"Expected 'True' or 'False' at index {index} in ConfigTokenizer but got {value!r}")
     return value == "True"
 
 

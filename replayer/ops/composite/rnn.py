@@ -76,8 +76,9 @@ def _require_one_dtype(data: torch.Tensor, hidden: list[torch.Tensor], weights: 
 
 
 def _run(
-    mode: int, data: torch.Tensor, sizes: list[int], hidden: list[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
-) -> tuple[TorchAny, ...]:
+    mode: int, data: torch.Tensor, sizes: list[int], hidden: list[torch.Tensor], weights: list[torch.Tensor],
+    how: LayerOptions, batch_first: bool
+) -> tuple[TorchAny, ...]:  # fmt: skip
     hx, cx = hidden[0], hidden[1] if len(hidden) > 1 else None
     _require_one_dtype(data, hidden, weights)
     size, projected = hx.size(2), 0
@@ -87,27 +88,25 @@ def _run(
     if buffer is None:
         warnings.warn(_NOT_ONE_BUFFER, stacklevel=3)
     per_layer = (4 if how.biases else 2) + bool(projected)
-    options = (mode, size, projected, how.layers, False, how.dropout, how.train, how.bidirectional, sizes, None)
+    options = (mode, size, projected, how.layers, batch_first, how.dropout, how.train, how.bidirectional, sizes, None)
     result: tuple[TorchAny, ...] = aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *options)
     return result[:3]
-
-
-def _implementation(mode: int, data: torch.Tensor) -> Callable[..., tuple[TorchAny, ...]] | None:
-    if _cudnn_accepts(data):
-        return partial(_run, mode)
-    return None if mode in _WITHOUT_FUSED_CELL else rnn_cells.layers
 
 
 def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
     """An LSTM's hidden state is a list of two tensors. Other layers have one tensor."""
     mixed_devices.runner(op, (data, *args), {})
-    run = _implementation(mode, data)
-    if run is None:
+    by_cudnn = _cudnn_accepts(data)
+    if not by_cudnn and mode in _WITHOUT_FUSED_CELL:
         return op._op_dk(_COMPOSITE, data, *args)
     sizes, hx, weights, *options = (args[0].tolist(), *args[1:]) if packed else ([], *args)
-    batch_first = not packed and options.pop()
+    batch_first = not packed and bool(options.pop())
     hidden = list(hx) if isinstance(hx, (list, tuple)) else [hx]
-    out, *states = run(data.transpose(0, 1) if batch_first else data, sizes, hidden, list(weights), LayerOptions(*options))
+    how = LayerOptions(*options)
+    if by_cudnn:
+        out, *states = _run(mode, data, sizes, hidden, list(weights), how, batch_first)
+        return out, *states[: len(hidden)]
+    out, *states = rnn_cells.layers(data.transpose(0, 1) if batch_first else data, sizes, hidden, list(weights), how)
     return (out.transpose(0, 1) if batch_first else out, *states[: len(hidden)])
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 import torch
 
-from replayer.tensor.planning.shape_rules import require_training, svd
+from replayer.tensor.planning.shape_rules import CUDNN, require_training, svd
 from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
@@ -358,6 +358,7 @@ def _product(op: TorchAny) -> Callable[..., TorchAny]:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
+    **CUDNN,
     aten.histc.default: _histc,
     aten._linalg_svd.default: svd,
     aten.nansum.default: _nansum,

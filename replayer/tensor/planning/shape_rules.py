@@ -1,6 +1,6 @@
 """Computes result shapes of ops without a usable meta kernel.
 
-    RULES[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace), on "meta"
+RULES[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace), on "meta"
 """
 
 from __future__ import annotations
@@ -59,6 +59,50 @@ def _convolution_backward(grad: torch.Tensor, data: torch.Tensor, weight: torch.
     return of_data, of_weight, of_bias
 
 
+def _cudnn_convolution(
+    data: torch.Tensor, weight: torch.Tensor, padding: TorchAny, stride: TorchAny, dilation: TorchAny, groups: int, *flags: bool
+) -> TorchAny:
+    return _convolution(data, weight, None, stride, padding, dilation, False, [0] * len(padding), groups)
+
+
+def _cudnn_convolution_transpose(
+    data: torch.Tensor,
+    weight: torch.Tensor,
+    padding: TorchAny,
+    output_padding: TorchAny,
+    stride: TorchAny,
+    dilation: TorchAny,
+    groups: int,
+    *flags: bool,
+) -> TorchAny:
+    return _convolution(data, weight, None, stride, padding, dilation, True, output_padding, groups)
+
+
+def _cudnn_convolution_relu(data: torch.Tensor, weight: torch.Tensor, bias: TorchAny, *options: TorchAny) -> TorchAny:
+    stride, padding, dilation, groups = options
+    return _convolution(data, weight, bias, stride, padding, dilation, False, [0] * len(padding), groups).relu()
+
+
+def _cudnn_convolution_add_relu(
+    data: torch.Tensor, weight: torch.Tensor, other: torch.Tensor, alpha: TorchAny, bias: TorchAny, *options: TorchAny
+) -> TorchAny:
+    stride, padding, dilation, groups = options
+    out = _convolution(data, weight, bias, stride, padding, dilation, False, [0] * len(padding), groups)
+    return (out + other * (1 if alpha is None else alpha)).relu()
+
+
+def _cudnn_batch_norm(data: torch.Tensor, *options: TorchAny) -> TorchAny:
+    return *aten.native_batch_norm(data, *options), data.new_empty((0,), dtype=torch.uint8)
+
+
+def _cudnn_batch_norm_backward(
+    data: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, *saved: TorchAny, reserveSpace: TorchAny = None
+) -> TorchAny:
+    running_mean, running_var, mean, invstd, epsilon = saved[:5]
+    mask = [True, True, True]
+    return aten.native_batch_norm_backward(grad, data, weight, running_mean, running_var, mean, invstd, True, epsilon, mask)
+
+
 def _cudnn_rnn(
     data: torch.Tensor, weights: list[torch.Tensor], per_layer: int, buffer: torch.Tensor, hx: torch.Tensor,
     cx: torch.Tensor | None, mode: int, size: int,
@@ -68,7 +112,7 @@ def _cudnn_rnn(
     """The size of the reserve space is a guess, because cuDNN does not document the size."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
-    out = data.new_empty((*data.shape[:-1], (projected or size) * directions))
+    out = _steps_first(data, batch_first, (*data.shape[:-1], (projected or size) * directions))
     hy = hx.new_empty((layers * directions, batch, projected or size))
     cy = hx.new_empty((0,)) if cx is None else cx.new_empty((layers * directions, batch, size))
     gates = (1, 1, 4, 3)[mode]
@@ -79,6 +123,13 @@ def _cudnn_rnn(
     if buffer is None:
         buffer = weights[0].new_empty((sum(weight.numel() for weight in weights),))
     return out, hy, cy, reserve, buffer
+
+
+def _steps_first(data: torch.Tensor, batch_first: bool, shape: TorchAny) -> torch.Tensor:
+    """In memory, cuDNN's result begins with the time steps."""
+    if not batch_first:
+        return data.new_empty(shape)
+    return data.new_empty((shape[1], shape[0], *shape[2:])).transpose(0, 1)
 
 
 def require_training(train: bool) -> None:
@@ -96,9 +147,9 @@ def _cudnn_rnn_backward(
     *rest: TorchAny,
 ) -> TorchAny:
     require_training(rest[10])
-    output_mask = rest[-1]
+    batch_first, output_mask = rest[8], rest[-1]
     return (
-        torch.empty_like(data, memory_format=torch.contiguous_format),
+        _steps_first(data, batch_first, data.shape),
         torch.empty_like(hx, memory_format=torch.contiguous_format),
         None if cx is None else torch.empty_like(cx, memory_format=torch.contiguous_format),
         [torch.empty_like(buffer)] if output_mask[3] else [],
@@ -171,7 +222,26 @@ def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchA
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())
 
 
+# cuDNN's ops in terms of other ops. The formulas compute shapes on "meta", and values on the CPU.
+CUDNN: dict[TorchAny, Callable[..., TorchAny]] = {
+    aten.cudnn_convolution.default: _cudnn_convolution,
+    aten.cudnn_convolution_transpose.default: _cudnn_convolution_transpose,
+    aten.cudnn_convolution_relu.default: _cudnn_convolution_relu,
+    aten.cudnn_convolution_add_relu.default: _cudnn_convolution_add_relu,
+    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+    aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
+    aten.cudnn_grid_sampler.default: lambda data, grid: aten.grid_sampler_2d(data, grid, 0, 0, True),
+    aten.cudnn_grid_sampler_backward.default: lambda data, grid, grad: aten.grid_sampler_2d_backward(
+        grad, data, grid, 0, 0, True, [True, True]
+    ),
+    aten.cudnn_affine_grid_generator.default: lambda theta, *sizes: aten.affine_grid_generator(theta, sizes, True),
+    aten.cudnn_affine_grid_generator_backward.default: lambda grad, *sizes: aten.affine_grid_generator_backward(
+        grad, sizes, True
+    ),
+}
+
 RULES: dict[TorchAny, Callable[..., TorchAny]] = {
+    **CUDNN,
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     aten._thnn_fused_lstm_cell.default: _lstm_cell,

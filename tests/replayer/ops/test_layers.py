@@ -189,6 +189,18 @@ def test_recurrent_layers_use_cudnn() -> None:
     assert "_thnn_fused_gru_cell" in cells and "_cudnn_rnn" not in cells
 
 
+def test_cudnn_gets_batch_first_data_as_it_is() -> None:
+    """cuDNN's op swaps batch and time itself (ATen/native/cudnn/RNN.cpp), so a recording has the shape of the batch."""
+    gpu = use(name="NVIDIA A100-SXM4-40GB")
+    data = torch.rand(2, 5, 6, device="cuda", requires_grad=True)
+    out, _ = nn.LSTM(6, 4, batch_first=True).cuda()(data)
+    signature = next(signature for signature, _ in gpu.launched_ops if signature.op == "aten::_cudnn_rnn")
+    assert signature.shapes[0] == (2, 5, 6)
+    assert (out.grad_fn.name(), tuple(out.shape), out.stride()) == ("CudnnRnnBackward0", (2, 5, 4), (4, 8, 1))
+    (gradient,) = torch.autograd.grad(out.sum(), data)
+    assert gradient.stride() == (6, 12, 1)
+
+
 @pytest.mark.parametrize("cell_class", ["LSTMCell", "GRUCell"])
 def test_cells_check_sizes_as_pytorch_does(cell_class: str) -> None:
     use()

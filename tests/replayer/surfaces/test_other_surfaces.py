@@ -80,6 +80,7 @@ def test_a_device_by_number_is_the_same_as_by_name() -> None:
     with torch.autocast(by_number.type):
         assert torch.is_autocast_enabled() and torch.is_autocast_enabled("cuda")
     assert not [name for name in dir(torch.Tensor) if "privateuse" in name.lower()]
+    assert torch._C._get_privateuse1_backend_name() == "privateuseone"  # PyTorch's own tests run once per device
 
 
 # --- torch.backends

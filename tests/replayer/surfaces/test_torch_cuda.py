@@ -201,3 +201,15 @@ def test_cudart_accepts_profiler_calls_and_raises_not_emulated_for_others() -> N
     assert total_bytes - free_bytes == gpu.devices[0].memory.usage.reserved_bytes > held.numel()
     with pytest.raises(NotEmulated, match=r"torch\.cuda\.cudart\(\)\.cudaMalloc is not emulated"):
         torch.cuda.cudart().cudaMalloc(512)
+
+
+def test_cudart_accepts_every_error_code_as_pytorch_does() -> None:
+    use()
+    cudart: Any = torch.cuda.cudart()
+    assert (int(cudart.cudaError(2)), str(cudart.cudaError(2)), str(cudart.cudaError.success)) == (
+        2, "cudaError.???", "cudaError.success"
+    )  # fmt: skip
+    with pytest.raises(torch.cuda.CudaError, match=r"out of memory \(2\)"):
+        torch.cuda.check_error(2)
+    texts = {0: "no error", 710: "device-side assert triggered", 9999: "unrecognized error code"}
+    assert {code: cudart.cudaGetErrorString(cudart.cudaError(code)) for code in texts} == texts

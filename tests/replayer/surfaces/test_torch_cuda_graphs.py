@@ -258,6 +258,7 @@ def test_seeds_and_offsets_do_not_change_during_a_capture() -> None:
     start()
     torch.cuda.manual_seed(3)
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(1, device="cuda")
         torch.cuda.manual_seed(3)
         for refused in (lambda: torch.cuda.manual_seed(4), lambda: torch.cuda.default_generators[0].set_offset(8)):
             with pytest.raises(RuntimeError, match=r"during (stream|CUDA graph) capture"):
@@ -271,6 +272,7 @@ def test_an_event_that_was_never_recorded_does_not_break_a_capture() -> None:
     start()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
+        torch.zeros(1, device="cuda")
         torch.cuda.Event().synchronize()
     graph.replay()
 
@@ -294,6 +296,7 @@ def test_a_capture_refuses_new_generators_and_breaks_when_a_tensor_is_printed() 
     start()
     generator = torch.Generator("cuda")
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.zeros(1, device="cuda")
         torch.Generator("cpu")
         with pytest.raises(RuntimeError, match="Cannot construct a new CUDAGeneratorImpl during CUDA graph capture"):
             torch.Generator("cuda")
@@ -315,3 +318,26 @@ def test_a_graph_cannot_be_instantiated_before_its_capture() -> None:
     since_2_14 = r"capture_end\(\) must have been called before calling instantiate"
     with pytest.raises(RuntimeError, match=since_2_14 if SINCE_2_14 else before_2_14):
         torch.cuda.CUDAGraph().replay()
+
+
+def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_deleted() -> None:
+    """GIVEN a graph and two random states WHEN the graph uses the states THEN each state has two blocks of 512 bytes. Resetting
+    the graph keeps the blocks, as PyTorch does."""
+    start()
+    cuda.init()
+
+    def held() -> tuple[int, int]:
+        stats = cuda.memory_stats()
+        return stats["active.all.current"], stats["active_bytes.all.current"]
+
+    graph = cuda.CUDAGraph()
+    graph.register_generator_state(cuda.default_generators[0].clone_state())
+    assert held() == (2, 1024)
+    with cuda.stream(cuda.Stream()), pytest.warns(UserWarning, match="The CUDA Graph is empty"):
+        graph.capture_begin()
+        graph.capture_end()
+    assert held() == (4, 2048)
+    graph.reset()
+    assert held() == (4, 2048)
+    del graph
+    assert held() == (0, 0)

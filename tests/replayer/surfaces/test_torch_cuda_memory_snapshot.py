@@ -219,3 +219,16 @@ def test_the_older_history_arguments_are_accepted() -> None:
     assert [e["action"] for e in memory._snapshot()["device_traces"][0]] == ["segment_alloc", "alloc", "snapshot"]
     memory._record_memory_history(False)
     del kept
+
+
+@pytest.mark.parametrize(
+    ("context", "expected"), [("state", []), ("alloc", ["segment_alloc"]), ("all", ["segment_alloc", "segment_free"])]
+)
+def test_segments_have_stack_frames_only_in_the_contexts_of_pytorch(context: str, expected: list[str]) -> None:
+    use()
+    memory._record_memory_history(context=context)
+    x = torch.ones(3, device="cuda")
+    del x
+    torch.cuda.empty_cache()
+    with_frames = [entry["action"] for entry in memory._snapshot()["device_traces"][0] if entry["frames"]]
+    assert [action for action in with_frames if action.startswith("segment")] == expected

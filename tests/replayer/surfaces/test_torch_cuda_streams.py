@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """Streams and events through torch.cuda and torch. Runs in the warm interpreter, see warm.py."""
 
 from __future__ import annotations
@@ -26,6 +27,20 @@ def test_a_stream_of_another_kind_of_device_is_rejected_with_the_message_of_pyto
     use()
     with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
         cuda.Stream(device="cpu")
+
+
+@pytest.mark.parametrize("find", ["cuda.current_stream", "cuda.default_stream", "accelerator.current_stream"])
+def test_streams_of_missing_gpus_raise_their_own_error(find: str) -> None:
+    use()
+    module, _, name = find.partition(".")
+    with pytest.raises(RuntimeError, match=r"Device index value 5 is out of index range \[0, 1\)"):
+        getattr(getattr(torch, module), name)(5)
+
+
+def test_a_new_stream_of_a_missing_gpu_raises_the_cuda_error() -> None:
+    use()
+    with pytest.raises(torch_any.AcceleratorError, match="invalid device ordinal"):
+        cuda.Stream(stream_id=3, device_index=5, device_type=1)
 
 
 def test_streams_compare_and_hash_by_their_identity() -> None:
@@ -187,3 +202,48 @@ def test_elapsed_time_between_two_devices_raises_the_cuda_error() -> None:
         end.record()
     with pytest.raises(torch.AcceleratorError, match="CUDA error: invalid resource handle"):
         start.elapsed_time(end)
+
+
+class _Scale(torch.autograd.Function):
+    """Multiplies by 2, and notes the current streams of both passes."""
+
+    seen: list[Any]
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        _Scale.seen = [cuda.current_stream()]
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        _Scale.seen.append(cuda.current_stream())
+        return gradient * 2
+
+
+def test_a_backward_pass_uses_the_stream_of_each_forward_op_and_then_the_streams_wait() -> None:
+    """GIVEN a forward op on a side stream WHEN the backward pass is called on another stream THEN the op's gradient is computed
+    on the side stream, and the caller's stream waits for it."""
+    use()
+    forward, other = cuda.Stream(), cuda.Stream()
+    x = torch.rand(4, device="cuda", requires_grad=True)
+    with cuda.stream(forward):
+        y = _Scale.apply(x)
+    with cuda.stream(other):
+        (y * 3).sum().backward()
+        assert cuda.current_stream() == other
+    assert _Scale.seen == [forward, forward]
+    assert other.virtual.ready_ns >= forward.virtual.ready_ns
+    assert cuda.current_stream() == cuda.default_stream()
+
+
+def test_a_backward_pass_on_the_stream_of_its_forward_pass_needs_no_hooks() -> None:
+    gpu: Any = use()
+    side = cuda.Stream()
+    x = torch.rand(4, device="cuda", requires_grad=True)
+    x.sum().backward()
+    with cuda.stream(side):
+        (x * 2).sum()
+        assert gpu.current.nodes.of_backward(side.virtual) is None
+    with cuda.stream(side):
+        (x * 2).sum()
+    assert gpu.current.nodes.of_backward(cuda.default_stream().virtual) is not None

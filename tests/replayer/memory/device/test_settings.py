@@ -83,8 +83,13 @@ def test_the_first_variable_that_is_set_counts() -> None:
 
 
 def test_settings_add_to_those_in_force() -> None:
-    before = parse_settings("max_split_size_mb:64")
-    assert parse_settings("garbage_collection_threshold:0.5", before).max_split_bytes == 64 * MIB
+    before = parse_settings("expandable_segments:True")
+    assert parse_settings("garbage_collection_threshold:0.5", before).expandable_segments
+
+
+def test_three_settings_are_reset_unless_they_are_set_again() -> None:
+    before = parse_settings("max_split_size_mb:64,roundup_power2_divisions:4,garbage_collection_threshold:0.5")
+    assert parse_settings("", before) == AllocatorSettings()
 
 
 @pytest.mark.parametrize("key", NOT_EMULATED)
@@ -99,8 +104,8 @@ def test_settings_without_any_effect_on_memory_are_accepted_silently() -> None:
     error."""
     for key in IGNORED:
         assert parse_settings(f"{key}:True") == AllocatorSettings()
-        with pytest.raises(SettingsError, match=f"'True' or 'False' for {key}"):
-            parse_settings(f"{key}:yes")
+        with pytest.raises(SettingsError, match="'True' or 'False' at index 6 in ConfigTokenizer but got 'yes'"):
+            parse_settings(f"max_split_size_mb:64,{key}:yes")
     assert parse_settings("pinned_num_register_threads:8,throw_on_cudamalloc_oom:False") == AllocatorSettings()
     for wrong in ("pinned_num_register_threads:6", "pinned_num_register_threads:256", "pinned_reserve_segment_size_mb:0"):
         assert not accepts(wrong)

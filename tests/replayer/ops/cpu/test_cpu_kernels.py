@@ -244,3 +244,40 @@ def test_integers_are_divided_by_zero_without_an_error() -> None:
     assert FORMS[aten.div.Tensor_mode](one, other, rounding_mode="trunc")[0].item() == 3
     assert FORMS[aten.remainder.Scalar](one, 0).shape == (2,)
     assert FORMS[aten.remainder.Tensor](one.double(), other).isnan().tolist() == [False, True]
+
+
+def test_cudnn_convolutions_agree_with_torch() -> None:
+    torch.manual_seed(0)
+    x, weight, bias, other = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), torch.randn(4), torch.randn(2, 4, 3, 3)
+    options = [2, 2], [1, 1], [1, 1], 1  # stride, padding, dilation, groups
+    plain, biased = (nn.functional.conv2d(x, weight, b, stride=2, padding=1) for b in (None, bias))
+    flags = False, False, True
+    transposed = nn.functional.conv_transpose2d(x, weight.transpose(0, 1), stride=2, padding=1, output_padding=1)
+    found = {
+        aten.cudnn_convolution: ((x, weight, [1, 1], [2, 2], [1, 1], 1, *flags), plain),
+        aten.cudnn_convolution_transpose: (
+            (x, weight.transpose(0, 1), [1, 1], [1, 1], [2, 2], [1, 1], 1, *flags),
+            transposed,
+        ),
+        aten.cudnn_convolution_relu: ((x, weight, bias, *options), biased.relu()),
+        aten.cudnn_convolution_add_relu: ((x, weight, other, 0.5, bias, *options), (biased + other / 2).relu()),
+    }
+    for packet, (args, expected) in found.items():
+        torch.testing.assert_close(FORMS[packet.default](*args), expected)
+
+
+def test_cudnn_batch_norm_and_samplers_agree_with_torch() -> None:
+    torch.manual_seed(0)
+    x, grid, theta = torch.randn(2, 3, 4, 4, requires_grad=True), torch.rand(2, 5, 5, 2), torch.randn(2, 2, 3)
+    weight, bias = torch.rand(3), torch.rand(3)
+    expected = nn.functional.batch_norm(x, None, None, weight, bias, training=True)
+    out, mean, invstd, reserve = FORMS[aten.cudnn_batch_norm.default](x.detach(), weight, bias, None, None, True, 0.1, 1e-5)
+    torch.testing.assert_close(out, expected.detach())
+    grad = torch.randn(x.shape)
+    backward = FORMS[aten.cudnn_batch_norm_backward.default]
+    of_x, *_ = backward(x.detach(), grad, weight, None, None, mean, invstd, 1e-5, reserve)
+    torch.testing.assert_close(of_x, torch.autograd.grad(expected, x, grad)[0])
+    sampled = FORMS[aten.cudnn_grid_sampler.default](x.detach(), grid)
+    torch.testing.assert_close(sampled, nn.functional.grid_sample(x.detach(), grid, align_corners=True))
+    made = FORMS[aten.cudnn_affine_grid_generator.default](theta, 2, 3, 4, 4)
+    torch.testing.assert_close(made, nn.functional.affine_grid(theta, [2, 3, 4, 4], align_corners=True))
