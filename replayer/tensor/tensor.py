@@ -12,6 +12,12 @@ Note [Lazy]
     764 times per step of a ResNet-50, and a Python guard supports only one device. For lazy tensors, autograd stays in C++,
     supports any number of devices, and does not wait for streams.
 
+Note [Gradients of moved parameters]
+    `parameter.data = ...` replaces the C++ tensor if the device changes. An autograd graph that was built before still adds
+    gradients to the replaced C++ tensor, so `_IN_GRAPHS` keeps it. A parameter that moves back gets this C++ tensor again.
+    The gradient stays on its device, as with CUDA. PyTorch's C++ code would reject a gradient on another device, so
+    `_GRADS_ELSEWHERE` keeps it. FullyShardedDataParallel with CPUOffload needs both.
+
 Note [Attributes of scripts]
     `tensor_meta` and `allocation` are in the instance's dictionary. Slots are impossible, because `model.to("cuda")` changes
     the class of a parameter, and Python rejects such a change for classes with slots. The dictionary that scripts see does not
@@ -27,6 +33,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 import torch
 from torch.overrides import has_torch_function_unary
+from torch.utils.weak import WeakIdKeyDictionary
 
 from replayer.errors import NotEmulated
 from replayer.state import STATE, gpu
@@ -37,13 +44,16 @@ from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta
 from replayer.torch_types import TorchAny
-from traces.script.patching import temporarily_set
+from traces.script.patching import patch, temporarily_set
 
 if TYPE_CHECKING:
     from replayer.tensor.planning.plan_cache import PlanCache
     from replayer.timing.stream import VirtualStream
 
 _data: TorchAny = torch._C.TensorBase.data
+# see Note [Gradients of moved parameters]
+_IN_GRAPHS: TorchAny = WeakIdKeyDictionary()
+_GRADS_ELSEWHERE: TorchAny = WeakIdKeyDictionary()
 
 
 class _Equal(type(torch.Tensor)):  # type: ignore[misc]
@@ -361,18 +371,14 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
     stays the same, so optimizers can keep their references to it."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
-    if tensor.grad is not None and tensor.grad.shape != data.shape:
-        move_to(tensor, data.new_empty(()).expand(tensor.grad.shape))
-        tensor.data = data
-        return
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}
     grad, hooks = tensor.grad, (tensor._backward_hooks, tensor._post_accumulate_grad_hooks)
     plain = plain_class(tensor) if isinstance(tensor, VirtualTensor) else type(tensor)
     with torch.no_grad():
-        made: TorchAny = data.on_same_memory() if isinstance(data, VirtualTensor) else data.detach().as_subclass(torch.Tensor)
+        made = _known_to_graph(tensor, data)
+        if made is None:
+            made = data.on_same_memory() if isinstance(data, VirtualTensor) else data.detach().as_subclass(torch.Tensor)
         made.requires_grad_(tensor.requires_grad)
-        if grad is not None:
-            move_to(grad, grad.to(data.device, data.dtype))
     if isinstance(data, VirtualTensor):
         kept |= {"tensor_meta": made.tensor_meta, "allocation": made.allocation}
     tensor.grad = None
@@ -383,7 +389,45 @@ def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
         raise
     tensor.__class__, made.__class__ = virtual_class(plain, VirtualTensor) if "tensor_meta" in kept else plain, type(tensor)
     set_attributes(tensor, kept)
-    tensor.grad, tensor._backward_hooks, tensor._post_accumulate_grad_hooks = grad, *hooks
+    tensor._backward_hooks, tensor._post_accumulate_grad_hooks = hooks
+    if grad is not None:
+        _set_grad_of_any_device(tensor, grad)
+    for owner in [owner for owner, elsewhere in _GRADS_ELSEWHERE.items() if elsewhere is tensor]:
+        _set_grad_of_any_device(owner, tensor)
+    if made._use_count() > 1:
+        _IN_GRAPHS[tensor] = made
+
+
+def _known_to_graph(tensor: TorchAny, data: torch.Tensor) -> TorchAny:
+    # see Note [Gradients of moved parameters]
+    earlier = _IN_GRAPHS.pop(tensor, None)
+    if earlier is None or earlier._use_count() == 1:
+        return None
+    if isinstance(earlier, VirtualTensor) is not isinstance(data, VirtualTensor):
+        return None
+    earlier.data = data
+    return earlier
+
+
+def _set_grad_of_any_device(tensor: TorchAny, grad: TorchAny) -> None:
+    # see Note [Gradients of moved parameters]
+    if (grad.is_cuda, grad.shape) == (tensor.is_cuda, tensor.shape):
+        tensor.grad = grad
+        return
+    if not _GRADS_ELSEWHERE:
+        before = vars(torch.Tensor)["grad"]
+
+        def get(self: TorchAny) -> TorchAny:
+            elsewhere = _GRADS_ELSEWHERE.get(self)
+            return before.__get__(self) if elsewhere is None else elsewhere
+
+        def set_(self: TorchAny, gradient: TorchAny) -> None:
+            before.__set__(self, gradient)
+            if _GRADS_ELSEWHERE.pop(self, None) is not None and not _GRADS_ELSEWHERE:
+                patch(torch.Tensor, grad=before)
+
+        patch(torch.Tensor, grad=type(before)(get, set_, doc=before.__doc__))
+    _GRADS_ELSEWHERE[tensor] = grad
 
 
 VirtualTensor.parameter_class = VirtualParameter

@@ -15,6 +15,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +29,7 @@ from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from torch.distributed.algorithms.join import Join
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecisionPolicy, ShardingStrategy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import (
@@ -880,6 +881,26 @@ def fully_sharded_data_parallel(at: Place) -> Any:
         optimizer.step()
     with FullyShardedDataParallel.summon_full_params(model):
         return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@program
+def fully_sharded_with_offloaded_parameters(at: Place) -> Any:
+    """Parameters and gradients of FSDP's first version are on the CPU between the steps. They equal those of DDP."""
+    results = []
+    for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
+        torch.manual_seed(5)
+        net = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+        options: Any = {"sharding_strategy": strategy, "cpu_offload": CPUOffload(offload_params=True)}
+        wrapped: Any = DistributedDataParallel if at.native else FullyShardedDataParallel
+        model: Any = wrapped(net) if at.native else wrapped(net, device_id=at.device, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(3):
+            optimizer.zero_grad()
+            model(batch(at, step)).square().mean().backward()
+            optimizer.step()
+        with nullcontext() if at.native else FullyShardedDataParallel.summon_full_params(model):
+            results.append(torch.cat([parameter.detach().reshape(-1).clone() for parameter in model.parameters()]))
+    return results
 
 
 @program

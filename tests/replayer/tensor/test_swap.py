@@ -11,6 +11,7 @@ import torch
 
 from replayer.errors import NotEmulated
 from replayer.tensor import swap
+from tests.replayer.fake_gpu import use
 
 WEAK_REFERENCE: Any = torch._C.__dict__["_WeakTensorRef"]  # which torch tells no types of
 CPU = [torch.profiler.ProfilerActivity.CPU]
@@ -81,3 +82,34 @@ def test_swap_raises_not_emulated_if_the_reference_count_is_inaccessible() -> No
     with mock.patch.object(swap, "_weak_count_offset", lambda: None), pytest.raises(NotEmulated, match=r"delete the profile"):
         swap.swap(tensor, torch.ones(2))
     del reference
+
+
+def test_a_gradient_stays_on_its_device_if_its_parameter_moves() -> None:
+    use()
+    weight = torch.nn.Parameter(torch.ones(2))
+    (weight * 2).sum().backward()
+    gradient: Any = weight.grad
+    weight.data = torch.ones(3, device="cuda")
+    assert weight.is_cuda and weight.grad is gradient and gradient.device.type == "cpu"
+    weight.data = torch.ones(2)
+    (weight * 2).sum().backward()
+    assert weight.grad is gradient and gradient.tolist() == [4, 4]
+    weight.data = torch.ones(2, device="cuda")
+    weight.grad = None
+    weight.data = torch.ones(2)
+    assert weight.grad is None
+
+
+def test_gradients_of_a_graph_reach_a_parameter_that_moved_away_and_back() -> None:
+    """FSDP with offloaded parameters registers a hook like this one, and moves parameters between the passes."""
+    use()
+    weight, seen = torch.nn.Parameter(torch.ones(2)), []
+    weight.data = torch.ones(2, device="cuda")
+    accumulate: Any = weight.expand_as(weight).grad_fn
+    accumulate.next_functions[0][0].register_hook(lambda *_: seen.append(weight.grad))
+    loss = (weight * 2).sum()
+    weight.data = torch.ones(1)
+    weight.data = torch.ones(2, device="cuda")
+    loss.backward()
+    assert seen == [weight.grad] and weight.grad is not None
+    assert (weight.grad.device.type, weight.grad.shape) == ("cuda", (2,))
