@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import threading
 import warnings
 from collections.abc import Sequence
@@ -106,8 +107,9 @@ class BlasWorkspaces:
             handle.allocator.free(handle)
 
     def _handle(self, device: int) -> Handle:
-        """PyTorch's autograd threads share one cuBLAS handle per GPU."""
-        if _in_backward() >= 0:
+        """PyTorch's autograd threads share one cuBLAS handle per GPU. Compiled autograd runs in the calling thread."""
+        compiled = sys.modules.get("torch._dynamo.compiled_autograd")
+        if _in_backward() >= 0 and not getattr(compiled, "in_compiled_autograd_region", False):
             return "autograd", device
         try:
             return self._local.of_thread.handles[device]  # type: ignore[no-any-return]

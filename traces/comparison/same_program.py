@@ -329,7 +329,9 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
-    lone = [{name: count for name, count in x.items() if name not in y} for x, y in ((a, b), (b, a))]
+    # An op that is rarer than the steps of the other trace may be missing there by chance.
+    sides = (a, b, steps[1]), (b, a, steps[0])
+    lone = [{name: count for name, count in x.items() if name not in y and count * n >= 1} for x, y, n in sides]
     here, there = (sum(counts.values()) for counts in lone)
     if abs(here - there) <= SAME_NUMBERS * max(sum(a.values()), sum(b.values())):
         return ""

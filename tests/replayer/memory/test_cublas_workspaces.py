@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -77,6 +79,15 @@ def test_training_keeps_a_second_workspace_for_the_autograd_thread() -> None:
         model.zero_grad()
     del model
     assert held() == 2 * USUAL_BYTES == 17_039_360
+
+
+def test_compiled_autograd_uses_the_workspace_of_the_calling_thread() -> None:
+    keeping()
+    with pytest.MonkeyPatch.context() as patch:
+        running = SimpleNamespace(in_compiled_autograd_region=True)
+        patch.setitem(sys.modules, "torch._dynamo.compiled_autograd", running)
+        torch.nn.Linear(4, 4, device="cuda")(torch.ones(2, 4, device="cuda")).sum().backward()
+    assert held() == USUAL_BYTES
 
 
 def test_each_stream_device_and_live_thread_has_its_own_workspace() -> None:

@@ -450,6 +450,17 @@ def test_the_most_frequent_op_that_only_one_trace_has_is_named() -> None:
         assert said.endswith(f"tanh only in the {which} trace, twice per step")
 
 
+def test_an_op_that_is_rarer_than_the_steps_of_the_other_trace_is_not_missing_there() -> None:
+    """GIVEN twenty steps, four of which call tanh WHEN the other trace has 3 or 6 steps THEN 0.6 or 1.2 calls are expected."""
+    relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(3)]
+    often = training(steps=20, made=[*relus, Call("aten::tanh", "4,4", 40, "tanh")])
+    (rows,) = np.nonzero(often.host.name == often.strings.find("aten::tanh"))
+    often.host.kind[np.delete(rows, slice(4, None, 5))] = HostKind.OTHER  # no op
+    for steps, same in ((3, True), (6, False)):
+        seldom = training(steps=steps, made=relus)
+        assert _verdict(seldom, often)[0] is same and _verdict(often, seldom)[0] is same
+
+
 def test_what_the_replay_says_of_its_devices_memory_is_compared() -> None:
     """GIVEN notes of two devices, only the first of which the trace has WHEN a device was never used THEN it has no verdict."""
     used = MemoryUse(capacity_bytes=8 << 30, outside_bytes=1 << 20, most_reserved_bytes=6 << 20)

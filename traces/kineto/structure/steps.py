@@ -89,6 +89,7 @@ _VIEWS = re.compile(  # a reshape that copies calls aten::clone, which is no vie
     r"|permute|real|reshape|reshape_as|_reshape_alias|select|slice|split|split_with_sizes|squeeze|swapaxes|swapdims|t"
     r"|tensor_split|transpose|unbind|unflatten|unfold|unsafe_split|unsqueeze|view|view_as|view_as_complex|view_as_real)$"
 )
+_CACHE_LOOKUP = re.compile(r"TorchDynamo Cache Lookup$")  # looks for the compiled code of a function
 _PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
 
 
@@ -408,6 +409,9 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
+    # Compiled autograd looks up its code between the first gradient and the backward pass, so the lookup is no op of the step.
+    nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
+    visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
     # Ops inside torch.compile regions are examined, because they may belong to an optimizer step.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
