@@ -9,8 +9,10 @@ Backend flags, such as `allow_tf32`, do not change the times of a replay.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
+from importlib import import_module
+from types import ModuleType, SimpleNamespace
 
+from replayer.ops.composite.rnn import MODES
 from replayer.state import describe_gpu, in_bad_fork
 from replayer.surfaces.patching import refuse
 from replayer.torch_types import TorchAny
@@ -65,6 +67,11 @@ def install(torch_module: ModuleType) -> None:
         clear=lambda cache: None,
     )
     refuse(torch_module.backends.cuda, "torch.backends.cuda", REFUSED)
+    # nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU.
+    patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
+    # Since PyTorch 2.11, the functions of `torch.backends.cudnn.rnn` are in the module `torch.backends.cudnn.rnn.m`.
+    rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
+    patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:
         _tell_recorded_cuda(torch_module.version)
 

@@ -1,6 +1,10 @@
-"""Patches `torch.cuda.jiterator`, which compiles elementwise CUDA kernels at run time. The values of the results are unknown.
-half = torch.cuda.jiterator._create_jit_fn("template <typename T> T half(T x) { return x / 2; }") half(torch.ones(3,
-device="cuda")).shape"""
+"""Patches `torch.cuda.jiterator`, which compiles elementwise CUDA kernels at run time.
+
+    half = torch.cuda.jiterator._create_jit_fn("template <typename T> T half(T x) { return x / 2; }")
+    half(torch.ones(3, device="cuda")).shape
+
+The values of the results are unknown.
+"""
 
 from __future__ import annotations
 

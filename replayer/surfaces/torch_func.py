@@ -1,6 +1,7 @@
-"""Makes tensors inside of torch.func transforms, such as vmap and grad, report the device "cuda".
+"""Makes tensors inside of torch.func transforms report the device "cuda", and runs higher-order operators op by op.
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
+    flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 
 The patched properties are slow, so they are installed at the first use of torch.func.
 """
@@ -11,8 +12,9 @@ from collections.abc import Callable
 from types import ModuleType
 
 from replayer.surfaces.torch_tensor_subclass import device_properties
+from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.script.patching import PATCHES, patch_around, when_imported
+from traces.script.patching import PATCHES, around, patch_around, patch_everywhere, when_imported
 
 _LEVELS = ("_vmap_increment_nesting", "_grad_increment_nesting", "_jvp_increment_nesting", "_func_increment_nesting")
 
@@ -31,3 +33,31 @@ def install(torch_module: ModuleType) -> None:
             f"torch._functorch.{part}",
             lambda module: patch_around(module, **{name: increment for name in _LEVELS if hasattr(module, name)}),
         )
+    _run_eagerly(torch_module)
+
+
+def _run_eagerly(torch_module: ModuleType) -> None:
+    """Run higher-order operators, such as flex_attention and cond, one op at a time."""
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    operator: TorchAny = torch_module._ops.HigherOrderOperator
+    keys = torch_module._C.DispatchKey
+    flat: TorchAny = torch_module._ops._to_flat_tuple
+
+    def with_eager_form(
+        dispatch: TorchAny, self: TorchAny, dispatch_key: TorchAny, /, *args: TorchAny, **kwargs: TorchAny
+    ) -> TorchAny:
+        if dispatch_key == keys.Python and _get_current_dispatch_mode() is None:
+            eager = self.py_kernels.get(keys.CompositeExplicitAutograd)
+            if eager is not None and any(isinstance(arg, VirtualTensor) for arg in flat(args, kwargs)):
+                return eager(*args, **kwargs)
+        return dispatch(self, dispatch_key, *args, **kwargs)
+
+    patch_around(operator, dispatch=with_eager_form)
+    func: TorchAny = torch_module.func
+
+    def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
+        """Compute each derivative with `jvp`, because `linearize` cannot trace ops on virtual tensors."""
+        return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
+
+    patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

@@ -8,8 +8,7 @@ from types import ModuleType
 
 _SURFACES = (
     "torch_utils_data torch_tensor torch_sizes torch_nn_module torch_nn_parallel torch_nn_parallel_distributed"
-    " torch_nn_functional torch_nn_utils torch_autograd torch_amp torch_optim torch_distributed torch_profiler"
-    " torch_cuda_graphs torch_compile os_exit"
+    " torch_phases torch_optim torch_distributed torch_profiler torch_cuda_graphs torch_compile os_exit"
 )
 
 

@@ -1,0 +1,59 @@
+"""Wraps functions of PyTorch at which phases begin: backward passes, loss functions, clipping and unscaling of gradients.
+
+    loss = F.cross_entropy(output, target)      # phase "loss", also inside nn.CrossEntropyLoss or a model
+    loss.backward()                             # phase "backward"; reaches torch.autograd.backward
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+The time of clipping and unscaling gradients belongs neither to the backward phase nor to the optimizer phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import methodcaller
+from types import ModuleType
+from typing import Any
+
+from tracer.state import optimizers, recorder
+from traces.script.patching import patch, patch_everywhere, stands_for
+from traces.script.script_hooks import ScriptHooks
+
+_LOSSES = (
+    "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
+    " binary_cross_entropy_with_logits kl_div ctc_loss hinge_embedding_loss cosine_embedding_loss margin_ranking_loss"
+    " triplet_margin_loss soft_margin_loss multi_margin_loss multilabel_margin_loss poisson_nll_loss"
+)
+_CLIPPING = "clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_norm_"
+
+
+def install(torch: ModuleType) -> None:
+    hooks = ScriptHooks(torch, recorder, optimizers())
+    hooks.backward()
+
+    def loss_called(to: Any) -> None:
+        hooks.report_forward_pass(to)
+        to.loss_called()
+
+    functional = torch.nn.functional
+    losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
+    patch(functional, **{name: _before(getattr(functional, name), loss_called) for name in losses})
+    patch(torch, log_softmax=_before(torch.log_softmax, loss_called))
+    patch(torch.Tensor, log_softmax=_before(torch.Tensor.log_softmax, loss_called))
+    aside_called = methodcaller("aside_called")
+    for name in _CLIPPING.split():
+        call = getattr(torch.nn.utils, name)
+        wrapped = _before(call, aside_called)
+        patch_everywhere(call, wrapped)
+        patch(torch.nn.utils, **{name: wrapped})
+    scaler: Any = torch.amp.GradScaler  # torch.cuda.amp.GradScaler inherits the wrapped methods
+    patch(scaler, _unscale_grads_=_before(scaler._unscale_grads_, aside_called), update=_before(scaler.update, aside_called))
+
+
+def _before(call: Callable[..., Any], report: Callable[[Any], object]) -> Callable[..., Any]:
+    @stands_for(call)
+    def reported(*args: Any, **kwargs: Any) -> Any:
+        if (to := recorder()) is not None:
+            report(to)
+        return call(*args, **kwargs)
+
+    return reported
