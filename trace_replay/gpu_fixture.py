@@ -63,8 +63,8 @@ class GpuChecks:
         """Fail if the test's peak of reserved memory exceeds `size`, such as "16GiB"."""
         __tracebackhide__ = True
         with our_packages():
-            from tui.batch_sizes import sizes
             from tui.formatting import size_text
+            from tui.memory_sizes import sizes
 
             (limit_bytes,) = sizes(size)
             peak_bytes = self.peak_memory

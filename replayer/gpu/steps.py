@@ -7,7 +7,7 @@
 Note [Numbered steps]
     Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading the numbers takes 0.2 us per
     op, so the numbers are read in the first training steps only. Later steps with the same ops get a copy of these numbers
-    (traces/format/autograd_numbers.py).
+    (traces/combining/replayed_ranks.py).
 
 Note [The host's time in a library call]
     The library's phase times last from the host's entry into the phase until the device has finished, so they include the

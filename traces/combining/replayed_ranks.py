@@ -15,11 +15,37 @@ from pathlib import Path
 import numpy as np
 
 from traces.combining.merge import merge_ranks
-from traces.format.autograd_numbers import with_node_numbers
 from traces.format.growing_file import Follower
 from traces.format.trace_file import load
 from traces.model.row_order import in_order, new_positions, repointed
-from traces.model.trace import NONE, StepKind, Trace
+from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
+
+
+def with_node_numbers(trace: Trace) -> Trace:
+    """Copy the sequence numbers of autograd nodes, which a replay records only in its first training steps, to later steps with
+    the same ops. The trace must be sorted and contain only one rank."""
+    host, steps = trace.host, trace.steps
+    ops = np.flatnonzero(host.kind == HostKind.OP)
+    if not len(steps) or not (host.forward_thread[ops] > 0).any():
+        return trace
+    step = np.searchsorted(steps.start_ns, host.start_ns[ops], side="right") - 1
+    inside = (step >= 0) & (host.start_ns[ops] < steps.end_ns[step])
+    ops, step = ops[inside], step[inside]
+    order = np.argsort(step, kind="stable")
+    ops, step = ops[order], step[order]
+    bounds = np.searchsorted(step, np.arange(len(steps) + 1))
+    spread = int(host.sequence.max()) + 1
+    sequence, forward_thread = host.sequence.copy(), host.forward_thread.copy()
+    numbered: dict[bytes, Column] = {}  # rows of the latest numbered step with these threads and names
+    for row, (first, behind) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        rows = ops[first:behind]
+        alike = np.stack([host.thread[rows], host.name[rows]]).tobytes()
+        if (host.forward_thread[rows] > 0).any():
+            numbered[alike] = rows
+        elif (of := numbered.get(alike)) is not None:
+            sequence[rows] = np.where(host.sequence[of] == NONE, NONE, host.sequence[of] + spread * row)
+            forward_thread[rows] = host.forward_thread[of]
+    return replace(trace, host=replace(host, sequence=sequence, forward_thread=forward_thread))
 
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:

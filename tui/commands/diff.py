@@ -14,8 +14,7 @@ from traces.model.json_facts import OMITTED_IF_EMPTY, extended
 from traces.model.trace import TraceError
 from tui.formatting import ABSENT, fit, table, time_text
 from tui.outputs import json_text, require_writable, show_text, write_text
-from tui.report.junit import comparison_junit
-from tui.report.markdown import comparison_markdown
+from tui.report.ci import comparison_junit, comparison_markdown
 from tui.terminal import is_quiet, look
 from tui.text.diff import diff_text
 from tui.text.gate import gate_line

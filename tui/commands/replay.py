@@ -23,10 +23,10 @@ from traces.format.trace_file import save
 from traces.model.trace import HostKind, Origin, Trace, TraceError
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
-from tui.batch_sizes import sizes
 from tui.commands.replay_library import ReplaySource, estimated_text, library_messages, sentences, source_of
 from tui.errors import line_for
 from tui.formatting import counted, share_text
+from tui.memory_sizes import sizes
 from tui.options import ReplayOptions
 from tui.outputs import require_writable, write_json
 from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say

@@ -27,10 +27,9 @@ from textual.widgets import Footer, ProgressBar, Static
 from tui.formatting import fit, printable
 from tui.view.actions.context import ViewContext
 from tui.view.actions.difference_walk import DifferenceWalk
-from tui.view.actions.finding import Finding
+from tui.view.actions.finding import Finding, RelatedEvents
 from tui.view.actions.movement import Movement
 from tui.view.actions.panels import Panels
-from tui.view.actions.related_events import RelatedEvents
 from tui.view.actions.row_layout import RowLayout
 from tui.view.actions.saving import ViewSaving
 from tui.view.actions.selection import Selection

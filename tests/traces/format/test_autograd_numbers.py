@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from traces.analyses.modules import forward_ops
-from traces.format.autograd_numbers import with_node_numbers
+from traces.combining.replayed_ranks import with_node_numbers
 from traces.model.trace import NONE, HostKind, HostSpans, Steps, Strings, Thread, Trace
 
 FORWARD, BACKWARD = ("conv", "relu"), ("relu_backward", "conv_backward")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traces.model.trace import TraceError
-from tui.batch_sizes import sizes
+from tui.memory_sizes import sizes
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from tui.batch_sizes import sizes
         ("2k", [2048]),
     ],
 )
-def test_batch_sizes_are_parsed(text: str, found: list[int]) -> None:
+def test_memory_sizes_are_parsed(text: str, found: list[int]) -> None:
     assert sizes(text) == found
 
 

@@ -1,9 +1,11 @@
-"""Formats a comparison of two traces as Markdown, for the summary page of a CI build.
+"""Formats a comparison of two traces for CI: as Markdown for the summary page of a build, and as JUnit XML.
 
     print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
 """
 
 from __future__ import annotations
+
+from xml.etree import ElementTree
 
 from traces.comparison.compare import Comparison
 from traces.comparison.gate import GateResult
@@ -11,6 +13,29 @@ from tui.formatting import error_text, printable, size_text, time_text
 from tui.text.diff import verdict_sentences, warning_sentences
 from tui.text.gate import check_words
 from tui.text.memory import memory_name
+
+
+def comparison_junit(comparison: Comparison, first: str, second: str, gate: GateResult | None) -> str:
+    suite = ElementTree.Element("testsuite", name=f"trace diff {first} {second}")
+    failures = skipped = 0
+    if gate is None:
+        text = "\n".join(sentence for sentence, _ in verdict_sentences(comparison))
+        case = ElementTree.SubElement(suite, "testcase", classname="trace.diff", name="within tolerance")
+        if comparison.within_tolerance is None:
+            skipped = 1
+            ElementTree.SubElement(case, "skipped", message=printable(text, colour=False))
+        elif not comparison.within_tolerance:
+            failures = 1
+            ElementTree.SubElement(case, "failure", message=printable(text, colour=False))
+    else:
+        for check in gate.checks:
+            case = ElementTree.SubElement(suite, "testcase", classname="trace.gate", name=check.name)
+            if not check.passed:
+                failures += 1
+                ElementTree.SubElement(case, "failure", message=check_words(check))
+    suite.attrib |= {"tests": str(len(suite)), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
 
 _MOST_BARS = 10
 
