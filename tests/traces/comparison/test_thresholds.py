@@ -45,7 +45,7 @@ _SIZES_OF_FORMATS = {
     "traces/kineto/reading/text.py": {"_WINDOW_CHARS"},
     "traces/kineto/spans/spans.py": {"_LONGEST_WINDOW_US", "_SYNC_ROWS"},
     "traces/library/cells.py": {"VERSION", "_MOST_BATCHES", "_MOST_FILE_BYTES", "_MOST_VALUE"},
-    "traces/model/invariants.py": {"_MOST"},
+    "traces/model/invariants.py": {"_MOST", "_MOST_THREADS"},
     "traces/model/layouts.py": {"IMAGES"},
     "traces/model/trace.py": {"NONE"},
     "traces/names/launch_configs.py": {"_DIMS", "_MOST"},
