@@ -11,6 +11,10 @@ Note [The profiler's cost per event]
     host time in clean steps is the sum of the costs of its events. One common unit is fitted first, and then each kind may
     deviate from `EVENT_COSTS` as far as the phases require (`EVENT_COST_SPREAD`).
 
+Note [Interrupted steps]
+    Another program may interrupt the script in one of the few profiled steps. Each gap between two events therefore has the
+    same share of the phase in all steps with the same events: the median gap.
+
 Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
     steps equal to the median of its clean steps. Only the host's own time is compared. If a phase waits for the GPU in a clean
@@ -32,7 +36,7 @@ Note [The wait for a batch]
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
@@ -41,7 +45,7 @@ import numpy as np
 
 from traces.analyses.modules import PREFIX
 from traces.analyses.waits import host_waits
-from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, LEAST_GAP_NS, LEAST_NOISE
+from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, FEWEST_ALIKE, LEAST_GAP_NS, LEAST_NOISE
 from traces.figures.measure import clean_steps, launch_phases, of_one_kind, work_rows
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
@@ -95,25 +99,39 @@ class HostEvents(NamedTuple):
 
 
 class _WithoutCost:
-    # see Note [The profiler's cost per event]
-    def __init__(self, times_ns: Column, cost_ns: Column, start_ns: Column, end_ns: Column) -> None:
-        """The array `cost_ns` contains the CPU time that the profiler used just before each event."""
+    # see Note [The profiler's cost per event] and Note [Interrupted steps]
+    def __init__(
+        self, times_ns: Column, cost_ns: Column, kinds: Column, of: Sequence[tuple[int, int]], start_ns: Column, end_ns: Column
+    ) -> None:
+        """The array `cost_ns` contains the CPU time that the profiler used just before each event. The list `of` contains the
+        name of each phase and the kind of its step."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
-        before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
-        for begin, until in zip((start_ns - self.zero_ns).tolist(), (end_ns - self.zero_ns).tolist(), strict=True):
-            first, last = times.searchsorted((begin, until))
-            at = np.concatenate(([begin], times[first:last], [until]))
-            spare = np.maximum(np.diff(at) - float(LEAST_GAP_NS), 0.0)
+        windows, gaps_ns, alike = [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
+        for place, window in enumerate(zip((start_ns - self.zero_ns).tolist(), (end_ns - self.zero_ns).tolist(), strict=True)):
+            first, last = times.searchsorted(window)
+            windows.append(np.concatenate((window[:1], times[first:last], window[1:])))
+            if first < last:
+                alike[*of[place], kinds[first:last].tobytes()].append(place)
+            recorded_ns = np.diff(windows[-1])
+            spare = np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0)
             owed = np.concatenate((cost_ns[first:last], [0.0]))
             # The profiler's overhead is subtracted from the gaps between events, but no gap becomes shorter than
             # `LEAST_GAP_NS`. The array `backlog` contains the overhead that did not fit into earlier gaps between events.
             balance = np.cumsum(owed - spare)
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
-            taken = np.concatenate(([0.0], np.cumsum(owed) - backlog))
+            gaps_ns.append(recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0))
+        for places in alike.values():
+            if len(places) >= FEWEST_ALIKE:
+                own = np.array([gaps_ns[place] for place in places])
+                usual_ns = np.median(own, axis=0)
+                for place in places if usual_ns.any() else ():
+                    gaps_ns[place] = usual_ns * float(np.median(own.sum(axis=1)) / usual_ns.sum())
+        before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
+        for at, own_ns in zip(windows, gaps_ns, strict=True):
             before.append(at)
-            after.append(at - removed_ns - taken)
-            removed_ns += float(taken[-1])
+            after.append(at[0] - removed_ns + np.append(0.0, np.cumsum(own_ns)))
+            removed_ns = float(at[-1] - after[-1][-1])
         before.append(np.array([_FAR_NS]))
         after.append(np.array([_FAR_NS - removed_ns]))
         self._before, self._after = np.concatenate(before), np.concatenate(after)
@@ -123,7 +141,8 @@ class _WithoutCost:
         per_kind = np.append(_costs(cost), 0.0)
         phases = trace.phases.take(steps.rows)
         windows = _active_ns(phases.start_ns, waits), _active_ns(phases.end_ns, waits)
-        return cls(_active_ns(events.time_ns, waits), per_kind[events.kind], *windows)
+        of = list(zip(phases.name.tolist(), trace.steps.kind[phases.step].tolist(), strict=True))
+        return cls(_active_ns(events.time_ns, waits), per_kind[events.kind], events.kind, of, *windows)
 
     def __call__(self, times_ns: Column) -> Column:
         moved = np.interp(np.asarray(times_ns) - self.zero_ns, self._before, self._after)
@@ -233,7 +252,8 @@ class CleanPace:
             if name == _LOADER:
                 usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, rank))
             else:
-                usual_ns = _of_same_events(of_steps, np.array([steps.counts[of].sum(axis=0) for of in places]))
+                kinds = trace.steps.kind[trace.phases.step[[steps.rows[of[0]] for of in places]]]
+                usual_ns = _of_same_events(of_steps, kinds, np.array([steps.counts[of].sum(axis=0) for of in places]))
             for of, has_ns, wanted_ns in zip(places, of_steps.tolist(), usual_ns.tolist(), strict=True):
                 if has_ns > 0:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
@@ -444,8 +464,8 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
     return scales
 
 
-def _of_same_events(own_ns: Column, counts: Column) -> Column:
-    event_counts = counts[:, [OP, PLAIN_OP, LAUNCH]]
+def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
+    event_counts = np.column_stack([kinds, counts[:, [OP, PLAIN_OP, LAUNCH]]])
     _, group = np.unique(event_counts, axis=0, return_inverse=True)
     group = group.reshape(-1)
     return np.array([np.median(own_ns[group == own]) for own in group.tolist()])

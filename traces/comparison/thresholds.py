@@ -141,6 +141,8 @@ EVENT_COST_SPREAD = _declare("EVENT_COST_SPREAD", 0.5, "share of the cost", MEAS
     "spread of the profiler's overhead between machines and torch releases", "benchmarks/profiler_cost.py")
 LEAST_GAP_NS = _declare("LEAST_GAP_NS", 100, "ns", CHOSEN,
     "shortest time between two events without a profiler", "half the time to dispatch a view")
+FEWEST_ALIKE = _declare("FEWEST_ALIKE", 3, "phases with the same events", CHOSEN,
+    "the gaps between the events of so many phases are replaced by their medians", "a median of 3 ignores one unusual value")
 LEAST_NOISE = _declare("LEAST_NOISE", 0.01, "share of a step", CHOSEN,
     "least uncertainty of a step time", "steps of one program vary by about 1 %")
 

@@ -215,6 +215,18 @@ def test_steps_with_the_same_ops_get_their_median_and_others_keep_their_share() 
     assert [clean_phases(trace, step)["forward"] for step in range(1, 5)] == pytest.approx([1000, 1000, 1000, 2000])
 
 
+def test_a_gap_in_which_one_step_was_interrupted_is_as_long_as_in_the_other_steps() -> None:
+    """GIVEN phases of 1000 with an op after 200 WHEN the third is interrupted for 9000 before its op THEN all ops begin after
+    200 of 1000."""
+    trace = recorded([(StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (1000, 1000, 10_000)])
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    add_ops(trace, [(begins[step] + after_ns, 100) for step, after_ns in enumerate((200, 200, 9200))])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    pace, phases = CleanPace(trace, 0, NO_WAITS), trace.phases
+    begin_ns, op_ns, end_ns = (pace.own_ns(times_ns) for times_ns in (phases.start_ns, trace.host.start_ns, phases.end_ns))
+    assert (op_ns - begin_ns).tolist() == [200] * 3 and (end_ns - begin_ns).tolist() == [1000] * 3
+
+
 def test_profiled_steps_get_the_batch_waits_of_clean_steps() -> None:
     """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, which waited longer, gets
     the upper quartile, 400, and the second the lower quartile, 200. The loader does not affect the factors of other phases."""
