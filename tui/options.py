@@ -65,6 +65,9 @@ def share(text: str, name: str) -> float:
 
 JsonOption = Annotated[bool, flag("--json", "Print JSON instead of text.")]
 DetailsOption = Annotated[bool, flag("--details", "Print all sections.")]
+EstimateOption = Annotated[
+    bool, flag("--estimate", "With --gpu: estimate what was never measured instead of stopping. Estimates are marked.")
+]
 ScriptArgument = Annotated[list[str], argument("SCRIPT", "The script and its arguments.")]
 
 
@@ -81,9 +84,7 @@ class ReplayOptions:
     gpu: Annotated[
         str, option("GPU", "Instead of --trace: use the library's measurements of SCRIPT's model on this GPU, such as v100.")
     ] = ""
-    estimate: Annotated[
-        bool, flag("--estimate", "With --gpu: estimate what was never measured instead of stopping. Estimates are marked.")
-    ] = False
+    estimate: EstimateOption = False
     output: Annotated[
         Path | None,
         option("REPLAY.msgpack", "Save the replay's timeline to this file.", "-o", "--output", group=OUTPUT),
@@ -203,9 +204,7 @@ class StallsOptions:
         str, option("T", "Where GPU times come from: a recording, or a name from the library.", autocompletion=trace_names)
     ] = ""
     gpu: Annotated[str, option("GPU", "Instead of --trace: use the library's measurements of SCRIPT's model on this GPU.")] = ""
-    estimate: Annotated[
-        bool, flag("--estimate", "With --gpu: estimate what was never measured instead of stopping. Estimates are marked.")
-    ] = False
+    estimate: EstimateOption = False
     disk: Annotated[
         str,
         option(

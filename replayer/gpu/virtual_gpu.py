@@ -19,7 +19,6 @@ from replayer.gpu.current_streams import CurrentStreams
 from replayer.gpu.device import VirtualDevice
 from replayer.gpu.launches import ScriptLaunches
 from replayer.gpu.ranks import RankOperations
-from replayer.gpu.script_profile import ScriptProfile
 from replayer.gpu.steps import ScriptSteps, StepEnded
 from replayer.gpu.streams import Streams
 from replayer.gpu.values import ReadValues
@@ -36,10 +35,46 @@ from replayer.recording.replicas import add_devices
 from replayer.recording.workspaces import Workspaces, WorkspaceSequence, keeps_workspaces
 from replayer.timing.clock import Clock
 from replayer.timing.simulator import Simulator
-from replayer.timing.timeline.timeline_writer import TimelineWriter
-from traces.model.trace import Device, Trace
+from replayer.timing.timeline.timeline_writer import LoaderWait, TimelineWriter
+from traces.model.trace import Column, Device, Trace
 from traces.names.cards import known_properties
 from traces.script.step_rule import Optimizers
+
+
+class ScriptProfile:
+    """Collects the virtual GPU's work while torch.profiler runs in the script."""
+
+    def __init__(self, launches: ScriptLaunches) -> None:
+        self._launches = launches
+        self._timeline = launches.simulator.timeline
+
+    def begin_range(self) -> Callable[[str], None]:
+        """Begin a range in the timeline. The returned function ends the range and sets its name."""
+        with self._launches.looking as thread:
+            start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
+
+        def end(name: str) -> None:
+            with self._launches.looking as thread:
+                end_ns = max(thread.host_ns, self._launches.clock.now_ns())
+                self._timeline.range(row, name, start_ns, max(end_ns, start_ns))
+
+        return end
+
+    def watch(self) -> None:
+        with self._launches.looking:
+            self._timeline.watch()
+
+    def watched(self) -> tuple[Trace, Column]:
+        """Return a trace of the ops and the GPU work since the call of `watch`."""
+        simulator = self._launches.simulator
+        with self._launches.looking as thread:
+            simulator.tracker.add_gpu_work_so_far(thread)
+            threads = self._launches.current.threads
+            return self._timeline.watched(Trace(devices=simulator.recording.devices, threads=threads))
+
+    @property
+    def loader_waits(self) -> list[LoaderWait]:
+        return self._timeline.loader_waits
 
 
 @dataclass(frozen=True)

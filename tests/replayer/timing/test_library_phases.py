@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from replayer.recording.library_pace import COUNTED_ELSEWHERE_NS, ModelCall
-from replayer.timing.steps.library_phases import LibraryPhases
+from replayer.timing.steps.step_tracker import LibraryPhases
 from traces.model.run import LibraryCall
 from traces.model.trace import Origin
 
