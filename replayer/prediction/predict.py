@@ -106,7 +106,7 @@ class Predictor:
         self.recording = RecordedRun.of(recorded, recorded.ranks[0])
         self.calls = calls_of(recorded)
         self._retiming = Retiming(recorded)
-        self._step_ns, self._gpu_ns = step_ns(recorded), gpu_ns(recorded)
+        self._step_ns, self._gpu_ns = step_ns(recorded), gpu_ns(recorded, recorded)
         self._peak_bytes = max((peak.peak_allocated_bytes for peak in memory_peaks(recorded).values()), default=0) or None
         self._known: dict[Conditions, tuple[Scaling, Trace, float]] = {}
         self._splits: dict[Conditions, TensorSplit] = {}
@@ -142,7 +142,7 @@ class Predictor:
             batch=(conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),
             recorded_batch=batch,
             step=PredictedTime(self._step_ns, several.step_ns if several else one_ns),
-            busy=PredictedTime(self._gpu_ns, gpu_ns(trace)),
+            busy=PredictedTime(self._gpu_ns, gpu_ns(trace, recorded)),
             phases=_by_phase(recorded, scaling, work, steps),
             kinds=_by_kind(recorded, scaling, work, steps),
             origins={ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
@@ -151,10 +151,7 @@ class Predictor:
             memory_peak_bytes=self._peak_bytes,
             memory_bytes=device.total_memory_bytes if device else None,
             parallel=several,
-            notes=[
-                *_notes(recorded, conditions, (several.peak_bytes if several else None) or self._peak_bytes, trace.devices),
-                *([] if several else _of_varying_steps(recorded, trace)),
-            ],
+            notes=_notes(recorded, conditions, (several.peak_bytes if several else None) or self._peak_bytes, trace.devices),
             trace=trace,
         )
 
@@ -277,32 +274,42 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the step time, or the trace's duration if there are no steps."""
+    """Return the step time, as an average if the steps vary a lot. Return the trace's duration if there are no steps."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
         return float(last_ns - first_ns)
-    return float(found.pace_ns)
+    return float((found.mean or found).pace_ns)
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
-    """Return the step time of a predicted trace. If the CPU is the bottleneck, the step time changes only when the GPU time
-    exceeds the CPU time."""
-    before, after = pace(recorded), pace(predicted)
-    if before is None or after is None or before.busy_share is None or after.busy_share is None:
+    """Return the step time of a predicted trace, as an average if the recorded steps vary a lot.
+
+    If the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
+    """
+    found, after, rows = pace(recorded), pace(predicted), steady_steps(recorded)
+    if found is None or after is None:
         return step_ns(predicted)
-    if np.isin(profiled_steps(recorded), steady_steps(recorded)).any():
-        return step_ns(predicted)
-    before_ns, after_ns = before.busy_share * before.pace_ns, after.busy_share * after.pace_ns
+    before = found.mean or found
+    series = pace_series(step_times(predicted), rows)
+    mean_ns = None if found.mean is None or series is None else float(series.interval_ns[series.rows].mean())
+    pace_ns = float(after.pace_ns) if mean_ns is None else mean_ns
+    if before.busy_share is None or after.busy_share is None or np.isin(profiled_steps(recorded), rows).any():
+        return pace_ns
+    before_ns, after_ns = before.busy_share * before.pace_ns, after.busy_share * pace_ns
     if before.limit == DEVICE:
         return max(before.pace_ns + after_ns - before_ns, after_ns)
-    return max(after.pace_ns, after_ns)
+    return max(pace_ns, after_ns)
 
 
-def gpu_ns(trace: Trace) -> float:
-    """Return the GPU time of one step, or of the whole trace without steps."""
-    found = pace(trace)
-    return float(busy_ns(trace) if found is None or found.gpu_time_ns is None else found.gpu_time_ns)
+def gpu_ns(trace: Trace, recorded: Trace) -> float:
+    """Return the GPU time of one step, as an average if the recorded steps vary a lot, or of the whole trace without steps."""
+    found, before = pace(trace), pace(recorded)
+    if found is None or found.gpu_time_ns is None:
+        return float(busy_ns(trace))
+    if before is None or before.mean is None:
+        return float(found.gpu_time_ns)
+    return float(step_times(trace).gpu_time_ns[profiled_steps(recorded)].mean())
 
 
 def _shares(trace: Trace) -> dict[Origin, float]:
@@ -361,20 +368,9 @@ def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int
     return {key: PredictedTime(old / steps, new / steps) for key, (old, new) in ordered}
 
 
-def _of_varying_steps(recorded: Trace, predicted: Trace) -> list[str]:
-    found, rows = pace(recorded), steady_steps(recorded)
-    series = pace_series(step_times(predicted), rows)
-    if found is None or found.mean is None or found.noise is None or series is None:
-        return []
-    before_ns, after_ns = found.mean.pace_ns, float(series.interval_ns[series.rows].mean())
-    return [
-        f"the recorded steps vary by ±{found.noise:.1%}".replace("%", " %")
-        + f"; an average step takes {before_ns / 1e6:.1f} ms recorded, about {after_ns / 1e6:.1f} ms predicted"
-    ]
-
-
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:
-    notes = []
+    found = pace(recorded)
+    notes = [] if found is None or found.mean is None else ["the recorded steps vary a lot, so the step time is an average"]
     known = recorded.devices[0].name if recorded.devices else ""
     if conditions.gpu and card_of(known) is UNKNOWN_CARD:
         notes.append(f"the recorded GPU ({known or 'no name'}) is not in the table of GPUs; figures of a typical GPU are used")

@@ -9,6 +9,7 @@ import pytest
 from replayer.prediction.conditions import Conditions
 from replayer.prediction.predict import predict, predicted_step_ns
 from tests.replayer.recordings import Op, make_recording
+from tests.traces.figures.test_pace import Work, a_trace
 from tests.traces.handmade import training
 from traces.model.trace import StepKind, Trace
 from traces.model.workload import InputTensor, WorkloadSignature
@@ -63,6 +64,17 @@ def test_the_change_of_gpu_time_changes_steps_that_were_not_profiled(
     paces = {id(recorded): before, id(predicted): after}
     monkeypatch.setattr(
         "replayer.prediction.predict.pace",
-        lambda trace: SimpleNamespace(pace_ns=paces[id(trace)][0], busy_share=paces[id(trace)][1], limit=limit),
+        lambda trace: SimpleNamespace(pace_ns=paces[id(trace)][0], busy_share=paces[id(trace)][1], limit=limit, mean=None),
     )
     assert predicted_step_ns(recorded, predicted) == pytest.approx(step_ns)
+
+
+def test_the_step_is_an_average_if_the_recorded_steps_vary_much() -> None:
+    """Steps of 13, 13 and 22 ms have a mean of 16 ms, as `trace info` says. Their kernels take 1, 1 and 4 ms: 2 ms."""
+    steps = [(0, 13), (13, 26), (26, 48)]
+    trace = a_trace(steps, [Work(1, 1, 2), Work(14, 14, 15), Work(27, 27, 31)])
+    found = predict(trace, Conditions(gpu="h100"))
+    assert found.step.recorded_ns == found.step.predicted_ns == 16e6 and found.busy.recorded_ns == 2e6
+    assert found.notes[0] == "the recorded steps vary a lot, so the step time is an average"
+    steady = a_trace(steps[:2], [Work(1, 1, 2), Work(14, 14, 15)])
+    assert predict(steady, Conditions(gpu="h100")).step.recorded_ns == 13e6

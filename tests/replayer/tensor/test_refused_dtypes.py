@@ -350,3 +350,11 @@ def test_a_large_batch_norm_may_have_statistics_in_half_precision() -> None:
     assert nn.batch_norm(data, half, half).dtype == torch.float32
     weights = half.float()
     assert nn.batch_norm(data.half(), half, half, weights, weights).dtype == torch.float16
+
+
+def test_a_small_batch_norm_in_half_precision_has_a_backward_pass() -> None:
+    """On CUDA, the saved mean and variance of a batch norm of bfloat16 are float32. The CPU kernel rejects them."""
+    norm = torch.nn.BatchNorm2d(4).to("cuda", torch.bfloat16)
+    x = torch.ones(2, 4, 3, 3, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    norm(x).sum().backward()
+    assert x.grad is not None and x.grad.dtype == torch.bfloat16
