@@ -129,17 +129,23 @@ class ReplayOptions:
         ),
     ] = ""
     nproc: Annotated[
-        int, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", group=WHAT_IF, min=0, max=1024)
+        int,
+        option(
+            "N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", group=WHAT_IF, min=0, max=1024, show_default=False
+        ),
     ] = 0
     gpus: Annotated[
-        int, option("N", "Predict nn.DataParallel on N GPUs of the recorded kind.", group=WHAT_IF, min=0, max=64)
+        int,
+        option(
+            "N", "Predict nn.DataParallel on N GPUs of the recorded kind.", group=WHAT_IF, min=0, max=64, show_default=False
+        ),
     ] = 0
-    link_gbps: Annotated[float, option("X", "Bandwidth between GPUs in GB/s. [default: as recorded]", group=WHAT_IF, min=0)] = 0
+    link_gbps: Annotated[
+        float, option("X", "Bandwidth between GPUs in GB/s. [default: as recorded]", group=WHAT_IF, min=0, show_default=False)
+    ] = 0
     slow: Annotated[
         str,
-        option(
-            "rank=N:X", "Slow down a rank: its GPU work takes X times as long, such as rank=3:1.2,rank=5:2.", group=WHAT_IF
-        ),
+        option("rank=N:X", "Slow down a rank: its GPU work takes X times as long, such as rank=3:1.2,rank=5:2.", group=WHAT_IF),
     ] = ""
     on_gpu: Annotated[str, option("NAME", "Estimate the recording for another GPU and replay the estimate.", group=WHAT_IF)] = (
         ""
@@ -193,7 +199,9 @@ class FitOptions:
     verify: Annotated[bool, flag("--verify", "Run the script at the largest batch that fits and at one more.")] = False
     steps: Annotated[int, option("N", "Number of training steps to run.", min=2, max=1000)] = 4
     count: Annotated[int, option("N", "Number of GPUs that the script sees.", min=1, max=64)] = 1
-    nproc: Annotated[int, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", min=0, max=1024)] = 0
+    nproc: Annotated[
+        int, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", min=0, max=1024, show_default=False)
+    ] = 0
     json: JsonOption = False
 
 
@@ -240,7 +248,7 @@ class PredictOptions:
     link_gbps: Annotated[float | None, option("X", "Bandwidth between GPUs in GB/s.")] = None
     host_speed: Annotated[float, option("X", "Assume a host X times as fast as the recorded one.", min=0.01, max=100)] = 1.0
     sweep: Annotated[str, option("gpus,batch", "Print a table and a plot over gpus, nproc or batch.")] = ""
-    price: Annotated[float, option("X", "Price of one GPU hour; adds the cost per sample.", min=0)] = 0
+    price: Annotated[float, option("X", "Price of one GPU hour; adds the cost per sample.", min=0, show_default=False)] = 0
     strict: Annotated[bool, flag("--strict", "Reject recordings in which some kernels have no shapes.")] = False
     output: Annotated[Path | None, option("P.msgpack", "Save the predicted trace to this file.", "-o", "--output")] = None
     json: JsonOption = False

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from traces.model.trace import Origin, TraceError
-from traces.names.cards import CARDS, UNKNOWN_CARD, card_of
+from traces.names.cards import UNKNOWN_CARD, card_of, unknown_gpu
 from traces.rates.estimate_errors import prediction_errors
 
 _ROWS = prediction_errors()
@@ -54,8 +53,8 @@ class Conditions:
     host_speed: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.gpu:
-            require_gpu(self.gpu)
+        if self.gpu and card_of(self.gpu) is UNKNOWN_CARD:
+            raise unknown_gpu(self.gpu)
         if self.link_gbps:
             require_link(self.link_gbps)
 
@@ -96,17 +95,6 @@ def _length(text: str) -> tuple[int, int] | None:
     if not (old.isdecimal() and new.isdecimal() and int(old) > 1 and int(new) > 0):
         raise TraceError(f"--length {text}: give the recorded and the new length, such as 512=1024")
     return int(old), int(new)
-
-
-def require_gpu(name: str) -> None:
-    """Raise TraceError if `name` is not in the table of known GPUs."""
-    if card_of(name) is not UNKNOWN_CARD:
-        return
-    names = {alias: card.names[0] for card in CARDS for own in card.names for alias in (own, *own.split()[-1:], short(own))}
-    lower = {alias.lower(): own for alias, own in names.items()}
-    close = dict.fromkeys(lower[match] for match in get_close_matches(name.lower(), lower, n=4, cutoff=0.5))
-    hint = f"; did you mean {' or '.join(close)}?" if close else "; name it as torch.cuda.get_device_name does"
-    raise TraceError(f"no GPU is known as {name!r}{hint}")
 
 
 def short(name: str) -> str:

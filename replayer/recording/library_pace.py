@@ -208,7 +208,8 @@ class LibraryPace:
         return tuple(self._played)
 
     def messages(self) -> tuple[str, ...]:
-        return tuple(texts[0] + (f" (and {len(texts) - 1} more)" if texts[1:] else "") for texts in self._said.values())
+        more = " (other models of the script without times: {})"
+        return tuple(texts[0] + (more.format(len(texts) - 1) if texts[1:] else "") for texts in self._said.values())
 
     # --- finding the cell
 

@@ -284,7 +284,7 @@ def test_a_script_that_never_uses_the_gpu_gets_a_message(
     assert not (folder / "r.msgpack").exists()
 
 
-@pytest.mark.parametrize(("code", "said"), [(1, ""), (143, "trace: SIGTERM ended the script, after 1 step: not compared.\n")])
+@pytest.mark.parametrize(("code", "said"), [(1, ""), (137, "trace: SIGKILL ended the script, after 1 step.\n")])
 def test_no_report_follows_the_error_of_a_failed_script(
     folder: Path, child: dict[str, Any], code: int, said: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -296,6 +296,16 @@ def test_no_report_follows_the_error_of_a_failed_script(
     child.update(timelines=[])
     assert run("replay train.py --trace t.msgpack".split()) == code
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("code", "name"), [(130, "SIGINT"), (143, "SIGTERM")])
+def test_the_steps_before_the_user_stopped_the_script_are_compared(
+    child: dict[str, Any], code: int, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    child.update(code=code)
+    assert run("replay train.py --trace t.msgpack".split()) == code
+    ending, compared = capfd.readouterr().err.split("\n", 1)
+    assert ending == f"trace: {name} ended the script, after 1 step." and compared.startswith("PASS: ")
 
 
 def test_a_script_that_launched_nothing_has_no_report(

@@ -165,7 +165,7 @@ class MemoryComparison:
 class ComparedFigures:
     """Contains the result of comparing two traces."""
 
-    replay: bool  # whether the second trace is a replay instead of a recording
+    replay: bool  # whether the second trace is a replay of the first
     steps_compared: Both[int]
     ranks: Both[int]  # number of ranks; a step is that of one rank
     paces: Both[StepPace | None]
@@ -316,7 +316,7 @@ def compare(
     runs = {name: side.run_of(side.ranks[0]) for name, side in (("A", recorded), ("B", other))}
     return Comparison(
         verdict=verdict,
-        replay=other.is_replay,
+        replay=other.is_replay_of(recorded),
         steps_compared=Both(len(timed), len(timed_other)),
         gpu_time_steps=len(theirs) if len(theirs) < len(repeating) else None,
         ranks=Both(len(recorded.ranks), len(other.ranks)),
@@ -454,7 +454,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step
     driven = (source >= 0) & (source < len(recorded.steps))
-    if not driven.any():
+    if not driven.any() or not other.is_replay_of(recorded):
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
@@ -540,7 +540,7 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evalua
         return None
     source = other.steps.recorded_step[theirs]
     drove = source[np.isin(source, ours)].astype(np.int64)
-    rows = drove if len(drove) else ours
+    rows = drove if len(drove) and other.is_replay_of(recorded) else ours
     return Evaluation(
         steps_compared=Both(len(rows), len(theirs)),
         steps=_spread(times, rows, theirs, ours, pace_series),

@@ -73,7 +73,7 @@ def paired_steps(first: Trace, second: Trace) -> StepPairs:
         driver = other.steps.recorded_step
         rows = ours if swap else theirs
         driven = driver[rows]
-        if (driven >= 0).any() and (driven < len(one.steps)).all():
+        if (driven >= 0).any() and (driven < len(one.steps)).all() and other.is_replay_of(one):
             pairs = list(zip(driven.tolist(), rows.tolist(), strict=True))
             return [(b, a) for a, b in pairs] if swap else pairs
     longer = max(len(ours), len(theirs))

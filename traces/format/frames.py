@@ -187,7 +187,6 @@ def check_header(data: bytes) -> None:
 
 
 def _what_it_is_instead(data: bytes) -> str:
-    start = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    is_json = start in (b"{", b"[")
-    what = "it looks like JSON" if is_json else "it is gzip" if data[:2] == b"\x1f\x8b" else "it is not a trace"
-    return f"{what}; import profiler files first: trace import FILE -o NEW.msgpack"
+    if data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[") or data[:2] == b"\x1f\x8b":
+        return "it looks like a torch.profiler recording; import it first: trace import FILE -o NEW.msgpack"
+    return "it is neither a trace file nor a torch.profiler recording"

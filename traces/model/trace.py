@@ -563,6 +563,15 @@ class Trace:
     def is_replay(self) -> bool:
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
+    def is_replay_of(self, recorded: Trace) -> bool:
+        """Return False for a recording, and for a replay of another recording than `recorded`, as far as this is known."""
+        notes, run = self.run_of(self.ranks[0]).replay, recorded.run_of(recorded.ranks[0])
+        if notes is None:
+            return self.is_replay
+        if run.replay is None:
+            return not (notes.cells and run.source)  # library cells have no source
+        return notes.recording_source == run.source and notes.recording != run.replay.recording
+
 
 TABLES: dict[str, type[Table]] = {
     "steps": Steps,

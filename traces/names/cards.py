@@ -323,11 +323,17 @@ def find_card(text: str) -> Card:
     if meant:
         nearest = min(meant, key=lambda name: len(parts[name]))
         return next(card for card in CARDS if nearest in card.names)
+    raise unknown_gpu(text)
+
+
+def unknown_gpu(text: str) -> TraceError:
+    """Return an error that lists similar names."""
     known = {_squeezed(name): name for card in CARDS for name in card.names}
-    short = {re.sub("^(nvidia|amd|tesla|geforce|quadro|instinct)+", "", squeezed): name for squeezed, name in known.items()}
-    near = difflib.get_close_matches(_squeezed(text), list(short), n=3, cutoff=0.5)
+    prefix = "^(nvidia|amd|tesla|geforce|quadro|instinct)+"
+    short = {re.sub(prefix, "", squeezed): name for squeezed, name in known.items()}
+    near = difflib.get_close_matches(re.sub(prefix, "", _squeezed(text)), list(short), n=3, cutoff=0.5)
     hint = f"; did you mean {', '.join(short[one] for one in near)}?" if near else ""
-    raise TraceError(f"unknown GPU: {text.strip() or '(empty name)'}{hint}")
+    return TraceError(f"unknown GPU: {text.strip() or '(empty name)'}{hint}")
 
 
 def _parts(name: str) -> frozenset[str]:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
-from traces.model.trace import NONE
 from tui.outputs import json_text, require_suffix, require_writable
 from tui.running.narration import say
 from tui.running.progress import working
@@ -36,7 +35,7 @@ def run(first: str, second: str | None, output: Path, json: bool) -> int:
     else:
         other = load_trace(second)
         target = output / "both.json.gz" if output.is_dir() else output
-        names = ("recorded", "replayed") if (other.steps.recorded_step != NONE).any() else ("A", "B")
+        names = ("recorded", "replayed") if other.is_replay_of(trace) else ("A", "B")
         with working(f"writing {target}"):
             written = [export_pair(trace, other, target, names)]
     if json:

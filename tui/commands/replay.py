@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import sys
 import tempfile
 from dataclasses import replace
@@ -39,6 +40,7 @@ from tui.text.memory import fit_sentences
 if TYPE_CHECKING:  # the import needs torch, which the parent process needs only for estimates
     from replayer.prediction.predict import Prediction
 
+_STOPPED_BY_USER = {128 + signal.SIGINT, 128 + signal.SIGTERM}
 _SLOW = re.compile(r"rank=(\d+):(\d+(?:\.\d+)?)")
 
 
@@ -176,10 +178,11 @@ def _keep(replay: ReplayOptions, replayed: Trace, comparison: Comparison) -> Non
 def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, comparison: Comparison, is_estimate: bool) -> None:
     if result.returncode:  # the script has printed the error, except after a signal
         if result.returncode > 128:
-            say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}: not compared.")
+            say(f"{ending_text(result.returncode)}, after {counted(len(replayed.steps), 'step')}.")
         for sentence in fit_sentences(comparison.memory):
             say(sentence, is_error=True)
-        return
+        if result.returncode not in _STOPPED_BY_USER:
+            return
     if not _did_gpu_work(replayed):
         explain_empty_run(result, "replayed", "did no work on the GPU")
         return

@@ -44,7 +44,7 @@ def size_of(text: str) -> tuple[int, int]:
     """Return the columns and lines of a terminal size such as "130x40"."""
     columns, x, lines = text.partition("x")
     if not (x and columns.isdecimal() and lines.isdecimal() and 20 <= int(columns) <= 1000 and 10 <= int(lines) <= 1000):
-        raise typer.BadParameter("must be COLUMNSxLINES, as in 130x40", param_hint="--size")
+        raise typer.BadParameter("must be COLUMNSxLINES between 20x10 and 1000x1000, as in 130x40", param_hint="--size")
     return int(columns), int(lines)
 
 

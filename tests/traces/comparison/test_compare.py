@@ -22,7 +22,7 @@ from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.figures.measure import step_windows
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
-from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, MemoryUse, ReplayNotes, Run
+from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, LibrarySteps, MemoryUse, ReplayNotes, Run
 from traces.model.trace import (
     NONE,
     Collectives,
@@ -102,6 +102,26 @@ def test_a_replay_is_compared_with_the_recorded_steps_it_replayed() -> None:
     # WHEN a row is not the recording's THEN it is not looked up
     replay.steps.recorded_step[:] = [99, 1, NONE, 1]
     assert compare(recorded, replay).steps_compared == Both(2, 2)
+
+
+def test_two_replays_of_one_recording_are_compared_by_their_own_steps() -> None:
+    # GIVEN two replays whose warm-up step takes 600 us and whose other steps take 100 us
+    first, second = (training(steps=4, jitter_us=(500, 0, 0, 0)) for _ in range(2))
+    for replay in (first, second):
+        replay.steps.kind[0], replay.steps.recorded_step[:] = StepKind.WARMUP, 0
+        replay.runs = {0: Run(REPLAY, replay=ReplayNotes(recording="main.msgpack", recording_source=REPLAY))}
+    # THEN the second replay does not repeat the first step of the first
+    result = compare(first, second)
+    assert (result.replay, result.steps_compared) == (False, Both(3, 3))
+    assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
+    # WHEN the first is the recording that the second repeated THEN it does
+    first.runs = {0: Run(REPLAY, replay=ReplayNotes(recording="v100.msgpack", recording_source=RECORDER))}
+    repeated = compare(first, second)
+    assert (repeated.replay, repeated.steps.recorded_median_ns) == (True, 600 * US)
+    # A replay of library times repeats no step of a recording.
+    first.runs, notes = {0: Run(RECORDER)}, ReplayNotes(recording="v100.msgpack", cells=(LibrarySteps(4, {}, ()),))
+    second.runs = {0: Run(REPLAY, replay=notes)}
+    assert compare(first, second).steps.recorded_median_ns == 100 * US
 
 
 def test_times_come_from_clean_steps_and_kernels_from_profiled_steps() -> None:

@@ -225,18 +225,19 @@ def test_wrong_column_lengths_wrong_types_and_duplicate_strings_are_faults() -> 
     assert fault(doubled) == "a text occurs twice in the string table"
 
 
-NO_TRACE = "; import profiler files first: trace import FILE -o NEW.msgpack"
+A_PROFILE = "at byte 0: it looks like a torch.profiler recording; import it first: trace import FILE -o NEW.msgpack"
+NO_TRACE = "at byte 0: it is neither a trace file nor a torch.profiler recording"
 
 
 @pytest.mark.parametrize(
     ("content", "says"),
     [
         (b"", "at byte 0: the file is empty"),
-        (b'{"traceEvents": []}', f"at byte 0: it looks like JSON{NO_TRACE}"),
-        (b"\xef\xbb\xbf \n[{", f"at byte 0: it looks like JSON{NO_TRACE}"),
-        (b"\x1f\x8b\x08\x00", f"at byte 0: it is gzip{NO_TRACE}"),
-        (b"import torch\n", f"at byte 0: it is not a trace{NO_TRACE}"),
-        (b"\x92\xa3", f"at byte 0: it is not a trace{NO_TRACE}"),
+        (b'{"traceEvents": []}', A_PROFILE),
+        (b"\xef\xbb\xbf \n[{", A_PROFILE),
+        (b"\x1f\x8b\x08\x00", A_PROFILE),
+        (b"import torch\n", NO_TRACE),
+        (b"\x92\xa3", NO_TRACE),
     ],
 )
 def test_a_file_that_is_not_a_trace_gives_an_error_with_advice(tmp_path: Path, content: bytes, says: str) -> None:

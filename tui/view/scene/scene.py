@@ -228,7 +228,7 @@ class Scene:
 
     @property
     def is_replay(self) -> bool:
-        return len(self.traces) == 2 and self.traces[1].is_replay
+        return len(self.traces) == 2 and self.traces[1].is_replay_of(self.traces[0])
 
     def span_name(self, side: int, track: Track, row: int) -> str:
         names = self._short_names[side]
