@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 
 import torch
@@ -42,10 +43,14 @@ def _warn_of_legacy_constructors() -> None:
 
 def _make(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
     _warn_of_legacy_constructors()
+    return _of_type(cls.dtype, *args)
+
+
+def _of_type(dtype: torch.dtype, *args: TorchAny) -> torch.Tensor:
     if len(args) == 1 and not isinstance(args[0], int | torch.Size):
-        return torch.tensor(args[0], dtype=cls.dtype, device="cuda")
+        return torch.tensor(args[0], dtype=dtype, device="cuda")
     size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
-    return torch.empty(tuple(size), dtype=cls.dtype, device="cuda")
+    return torch.empty(tuple(size), dtype=dtype, device="cuda")
 
 
 def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
@@ -91,6 +96,17 @@ def install(torch_module: ModuleType) -> None:
         else:
             torch_module.set_default_dtype(known.dtype)
             torch_module.set_default_device("cuda")
+            if torch_module.Tensor.__new__ is not make_default:
+                import_module("torch._dynamo")  # registers the original when it is imported
+                patch(torch_module.Tensor, __new__=make_default)
+        default_is_cuda.append(known is not None)
+
+    def make_default(cls: TorchAny, *args: TorchAny, **options: TorchAny) -> torch.Tensor:
+        if cls is torch_module.Tensor and default_is_cuda[-1] and not options:
+            return _of_type(torch_module.get_default_dtype(), *args)
+        return make(cls, *args, **options)
+
+    default_is_cuda, make = [False], torch_module.Tensor.__new__
 
     patch_around(torch_module.Tensor, type=to_type)
     patch_around(VirtualTensor, type=to_type)

@@ -280,8 +280,11 @@ def test_the_default_tensor_type_can_be_a_cuda_type() -> None:
         warnings.simplefilter("ignore")  # it is deprecated
         torch.set_default_tensor_type("torch.cuda.HalfTensor")
         assert torch.ones(2).is_cuda and torch.ones(2).dtype == torch.float16
+        for made, shape in ((torch.Tensor([1.0, 2.0]), [2]), (torch.Tensor(3, 4), [3, 4]), (torch.Tensor(), [0])):
+            assert made.is_cuda and made.dtype == torch.float16 and list(made.shape) == shape
         torch.set_default_tensor_type(torch.FloatTensor)
-        assert not torch.ones(2).is_cuda
+        assert not torch.ones(2).is_cuda and torch.Tensor([1.0]).tolist() == [1.0] and not torch.Tensor(2).is_cuda
+        assert torch.nn.Parameter(torch.ones(2)).shape == (2,)
 
 
 def test_the_untyped_storage_method_of_the_class_accepts_virtual_tensors() -> None:
