@@ -314,6 +314,8 @@ class Simulator:
         if recorded is None or self.tracker.remainder.is_other_program:
             usual_ns = self.scheduler.usual_host_ns(signature)
             own_ns = usual_ns if self.tracker.remainder.is_other_program else 0
+            if not self.scheduler.clock.flows:
+                own_ns = max(own_ns, 1)  # keeps the order of ops, phases and waits on a clock that stands still
             self.stats.lag_ns += max(now_ns - thread.host_ns - (usual_ns - own_ns), 0)
             start_ns = max(thread.host_ns, now_ns)
             thread.host_ns = start_ns + own_ns

@@ -77,6 +77,18 @@ def test_recording_a_replay_reproduces_the_replayed_recording(tmp_path: Path) ->
         assert abs(found["phases"][name]["device_error"]) < 0.002, name
 
 
+def test_a_replay_of_an_estimate_takes_as_long_as_the_estimate(tmp_path: Path) -> None:
+    # GIVEN an estimate for a GPU that the library lacks, of a script that reads a value in each step
+    script = SCRIPT.replace("optimizer.zero_grad()", "optimizer.zero_grad(), loss.item()")
+    for words in ("--gpu t4 --estimate -o a.msgpack", "--trace a.msgpack -o b.msgpack"):
+        done = trace("replay", "--clock", "recorded", *words.split(), "train.py", cwd=tmp_path, script=script)
+        assert done.returncode == 0, done.stderr
+    found = json.loads(trace("diff", "a.msgpack", "b.msgpack", "--json", cwd=tmp_path).stdout)
+    assert (found["steps"]["error"], found["coverage"]["exact"]) == (0.0, 1.0)
+    # AND each op belongs to the phase that called it
+    assert all(found["phases"][name]["busy_recorded_median_ns"] > 0 for name in ("forward", "backward", "optimizer"))
+
+
 def test_work_between_the_optimizer_and_the_loader_is_never_counted_as_loading(tmp_path: Path) -> None:
     """GIVEN a script that averages its weights after each step and waits 30 ms for a batch WHEN it is recorded, most steps
     without the profiler THEN the averaging is not counted as loading, neither in clean steps nor in the profile nor in a
