@@ -101,7 +101,7 @@ def install(torch_module: ModuleType) -> None:
                 patch(torch_module.Tensor, __new__=make_default)
         default_is_cuda.append(known is not None)
 
-    def make_default(cls: TorchAny, *args: TorchAny, **options: TorchAny) -> torch.Tensor:
+    def make_default(cls: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
         if cls is torch_module.Tensor and default_is_cuda[-1] and not options:
             return _of_type(torch_module.get_default_dtype(), *args)
         return make(cls, *args, **options)
