@@ -39,9 +39,9 @@ class GpuChecks:
     def timeline(self) -> Trace:
         trace = self.gpu.timeline()
         with our_packages():
-            from traces.combining.excerpt import between
+            from traces.combining.excerpt import excerpt_between
 
-            return between(trace, self._begin_ns, _FOREVER_NS)
+            return excerpt_between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
         """Compare the test's timeline with a recording. The report calls the recording A and the test B."""

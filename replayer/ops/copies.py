@@ -22,7 +22,7 @@ from torch.nn.parameter import is_lazy
 from replayer.cost_model.constants import STAGED_AT_ONCE_BYTES
 from replayer.op_signature import OpSignature
 from replayer.ops.host_reads import HostReads, known_or_assumed
-from replayer.ops.layouts import moved
+from replayer.ops.layouts import moved_to
 from replayer.ops.pinned_tensors import is_pinned, pinned_empty
 from replayer.state import STATE, before_sync, gpu, host_memory
 from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocate, is_kept_on_host, make
@@ -87,7 +87,7 @@ class Copies:
             self._to_host(host, source, non_blocking)
             return host
         if source.layout is not torch.strided:
-            return moved(source.to(dtype=options["dtype"]), device, self._plans.wrap_other_layout)
+            return moved_to(source.to(dtype=options["dtype"]), device, self._plans.wrap_other_layout)
         if is_virtual(source, self._tensor_class):
             index = source.tensor_meta.index if device is None else on_device(device, gpu().current.device())
             return self.copy_(self._empty_like(source, index, options), source, non_blocking)

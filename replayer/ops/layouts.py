@@ -155,7 +155,7 @@ def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
     return host.clone() if host is source.host else host
 
 
-def moved(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
+def moved_to(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
     parts: TorchAny = _parts(host)
     there = {part.untyped_storage()._cdata: part.to(device).allocation for part in parts}
     return wrap(host.clone(), device.index or 0, there, known=True)

@@ -1,6 +1,6 @@
 """Extracts a time range from a trace.
 
-    excerpt = between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
+    excerpt = excerpt_between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
     export_chrome(excerpt, Path("range.json.gz"))
 """
 
@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.model.row_order import taken
+from traces.model.row_order import with_rows
 from traces.model.trace import NONE, TABLES, Column, Table, Trace
 
 _TIMELESS = ("values", "sizes")
 
 
-def between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
+def excerpt_between(trace: Trace, start_ns: int, end_ns: int) -> Trace:
     """Return the events that overlap a time range, and the launch calls of the kernels among them."""
     rows = {name: _touching(getattr(trace, name), start_ns, end_ns) for name in TABLES if name not in _TIMELESS}
     launches = trace.device.launch[rows["device"]]
     rows["host"] = np.union1d(rows["host"], launches[launches != NONE])
     for name in _TIMELESS:
         rows[name] = np.flatnonzero(np.isin(getattr(trace, name).step, rows["steps"]))
-    return taken(trace, rows)
+    return with_rows(trace, rows)
 
 
 def _touching(table: Table, start_ns: int, end_ns: int) -> Column:

@@ -20,7 +20,7 @@ import numpy as np
 from traces.combining.profiler_cost import with_clean_pace
 from traces.figures.measure import clean_steps, of_one_kind, passes_of_steps, work_rows
 from traces.model.intervals import Intervals, TimeWindows
-from traces.model.row_order import in_order, new_positions, repointed, taken
+from traces.model.row_order import in_order, new_positions, repointed, with_rows
 from traces.model.run import CleanSteps, Run
 from traces.model.trace import (
     NONE,
@@ -100,7 +100,7 @@ def of_rank(trace: Trace, rank: int) -> Trace:
         for known in owners.get(name) or [getattr(trace, name).rank]:
             owner = np.where(owner == NONE, known, owner)
         rows[name] = np.flatnonzero(np.where(owner == NONE, trace.ranks[0], owner) == rank)
-    part = taken(trace, rows)
+    part = with_rows(trace, rows)
     threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
     devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
     places = {"threads": new_positions(threads, len(trace.threads)), "devices": new_positions(devices, len(trace.devices))}
@@ -226,7 +226,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     step_of[theirs] = own
     devices, device_of = _matched_devices(recording.devices, profile.devices, rank)
     threads, thread_of = _matched_threads(recording.threads, profile.threads, rank)
-    profile = taken(profile, {"phases": np.flatnonzero(step_of[profile.phases.step] != NONE)})
+    profile = with_rows(profile, {"phases": np.flatnonzero(step_of[profile.phases.step] != NONE)})
     stays = ~np.isin(recording.phases.step, own)
     of_part = np.append(recording.phases.step, NONE)[recording.parts.phase]
     measured = np.isin(of_part, step_of[np.append(profile.phases.step, NONE)[profile.parts.phase]]) & (of_part != NONE)
@@ -237,13 +237,13 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         device=DeviceSpans.empty(),
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
-    kept = taken(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
+    kept = with_rows(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
     # The times of collectives come from the profiler, but the byte counts of gloo's collectives come from the recorder.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
-        kept = taken(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})
+        kept = with_rows(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})
     else:
-        profile = taken(profile, {"collectives": np.flatnonzero(~_covered(own_calls, seen.call_ns))})
+        profile = with_rows(profile, {"collectives": np.flatnonzero(~_covered(own_calls, seen.call_ns))})
     profile = _as_rank(replace(profile, steps=type(steps).empty()), rank)
     joined = _stacked([kept, profile], {"steps": step_of, "devices": device_of, "threads": thread_of})
     moved = np.flatnonzero(np.isin(of_part[~measured], own))

@@ -1,7 +1,7 @@
 """Counts how many op calls are in a different order in two traces.
 
-    moved("abcd", "acbd")      # 1: one of b and c
-    moved("abcd", "abxcd")     # 0: x is extra, not moved
+    count_moved("abcd", "acbd")      # 1: one of b and c
+    count_moved("abcd", "abxcd")     # 0: x is extra, not moved
 
 The algorithm is described in "An O(ND) difference algorithm and its variations" (Myers, 1986).
 """
@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 _MOST_EDITS = 500  # longer edits are not counted, because the cost grows with their square
 
 
-def moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
+def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
     """Return how many calls are in a different order. For very different sequences, the returned number is a lower bound."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))

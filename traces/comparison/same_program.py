@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
-from traces.comparison.op_order import moved
+from traces.comparison.op_order import count_moved
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_NUMBERS, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
 from traces.figures.measure import (
@@ -349,7 +349,7 @@ def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
     a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
     apart = []
     for one, other in zip(a[:_ORDERS], b[:_ORDERS], strict=False):
-        if not (count := moved(one, other)):
+        if not (count := count_moved(one, other)):
             return ""
         apart.append((count, next(((x, y) for x, y in zip(one, other, strict=False) if x != y), None)))
     count, at = min(apart, default=(0, None))

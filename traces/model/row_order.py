@@ -40,7 +40,7 @@ def in_order(trace: Trace) -> Trace:
         "batches": np.lexsort((batches.start_ns, batches.rank)),
         "collectives": np.lexsort((collectives.start_ns, collectives.rank)),
     }
-    return taken(trace, orders)
+    return with_rows(trace, orders)
 
 
 def _host_order(host: HostSpans) -> Column:
@@ -72,7 +72,7 @@ def _called_before_longer(host: HostSpans, order: Column) -> Column:
     return np.asarray(doubtful & (outermost != longest) & (written[outermost] < written[longest]))
 
 
-def taken(trace: Trace, rows: Mapping[str, Column]) -> Trace:
+def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
     """Return a copy of the trace that contains only the given rows of each table. References to removed rows become NONE."""
     tables: dict[str, Any] = {name: getattr(trace, name).take(order) for name, order in rows.items()}
     places = {name: new_positions(order, len(getattr(trace, name))) for name, order in rows.items()}

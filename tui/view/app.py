@@ -41,7 +41,7 @@ from tui.view.script_output import ScriptOutput
 from tui.view.tables.panel import TablePanel
 from tui.view.timeline.headline import LINES, headline
 from tui.view.timeline.palette import Palette, palette_of
-from tui.view.timeline.spans import under
+from tui.view.timeline.spans import span_at_cursor
 from tui.view.timeline.status import legend, range_text, status
 from tui.view.timeline.timeline import TimelineView
 from tui.view.timeline.window import Window
@@ -324,7 +324,7 @@ class ViewApp(App[int]):
     def on_timeline_view_changed(self, event: TimelineView.Changed) -> None:
         self.context.following = False
         if event.selected and self.window is not None:
-            self.selection.span = under(self.window)
+            self.selection.span = span_at_cursor(self.window)
             self.timeline.focus()
         self.tell()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.traces.handmade import MS, US, training
 from traces.chrome.export import export_chrome
-from traces.combining.excerpt import between
+from traces.combining.excerpt import excerpt_between
 from traces.kineto import read_kineto
 from traces.model import invariants as checks
 from traces.model.trace import Device, DeviceSpans, HostSpans, Thread, Trace
@@ -24,7 +24,7 @@ def names(trace: Trace, table: str) -> list[str]:
 
 
 def test_one_step_of_four() -> None:
-    found = between(WHOLE, int(WHOLE.steps.start_ns[1]), int(WHOLE.steps.end_ns[1]))
+    found = excerpt_between(WHOLE, int(WHOLE.steps.start_ns[1]), int(WHOLE.steps.end_ns[1]))
     assert found.steps.number.tolist() == [6]
     assert names(found, "phases") == names(WHOLE, "phases")[:6] and set(found.phases.step.tolist()) == {0}
     assert names(found, "device") == names(WHOLE, "device")[5:10]
@@ -36,7 +36,7 @@ def test_one_step_of_four() -> None:
 def test_an_excerpt_contains_the_launches_of_its_device_work() -> None:
     # GIVEN a stretch in which the first kernel runs, but not the call that launched it
     begin = int(WHOLE.device.start_ns[0]) + US
-    found = between(WHOLE, begin, begin + US)
+    found = excerpt_between(WHOLE, begin, begin + US)
     assert names(found, "device") == names(WHOLE, "device")[:1]
     assert names(found, "host")[int(found.device.launch[0])] == "cudaLaunchKernel"
 
@@ -44,20 +44,20 @@ def test_an_excerpt_contains_the_launches_of_its_device_work() -> None:
 @given(st.integers(-50, 450), st.integers(0, 500))
 def test_any_excerpt_is_valid_and_contains_overlapping_rows(begin_us: int, length_us: int) -> None:
     begin, end = BEGIN + begin_us * US, BEGIN + (begin_us + length_us) * US
-    found = between(WHOLE, begin, end)
+    found = excerpt_between(WHOLE, begin, end)
     assert not checks.fault(found)
     touching = (WHOLE.device.start_ns < end) & (WHOLE.device.end_ns > begin)
     assert found.device.start_ns.tolist() == WHOLE.device.start_ns[touching].tolist()
 
 
 def test_excerpts_of_everything_and_of_nothing() -> None:
-    everything = between(WHOLE, BEGIN - MS, BEGIN + MS)
+    everything = excerpt_between(WHOLE, BEGIN - MS, BEGIN + MS)
     assert [len(everything.host), len(everything.memory)] == [len(WHOLE.host), len(WHOLE.memory)]
-    assert not len(between(WHOLE, 0, 1).host)
+    assert not len(excerpt_between(WHOLE, 0, 1).host)
 
 
 def test_an_excerpt_can_be_exported_and_imported(tmp_path: Path) -> None:
-    found = between(WHOLE, int(WHOLE.steps.start_ns[2]), int(WHOLE.steps.end_ns[2]))
+    found = excerpt_between(WHOLE, int(WHOLE.steps.start_ns[2]), int(WHOLE.steps.end_ns[2]))
     (file,) = export_chrome(found, tmp_path / "x.json")
     assert sorted(names(read_kineto(file), "device")) == sorted(names(found, "device"))
 
@@ -70,5 +70,5 @@ def test_the_excerpt_begins_at_the_first_nanosecond_and_ends_before_the_last(sta
     trace = Trace(devices=[Device(0, 0, "GPU")], threads=[Thread(0, 1, "main", "main")])
     trace.host = HostSpans.of(start_ns=[1], duration_ns=[1])
     trace.device = DeviceSpans.of(start_ns=[start_ns], duration_ns=[end_ns - start_ns], launch=[0])
-    found = between(trace, 10, 20)
+    found = excerpt_between(trace, 10, 20)
     assert (len(found.device), len(found.host), found.device.launch.tolist()) == ((1, 1, [0]) if inside else (0, 0, []))

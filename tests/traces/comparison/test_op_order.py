@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.comparison.op_order import moved
+from traces.comparison.op_order import count_moved
 
 calls = st.lists(st.sampled_from("abc"), max_size=7)
 
@@ -27,12 +27,12 @@ def test_moved_calls_are_those_outside_the_longest_common_subsequence(ours: list
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in one if call in both] for one in (ours, theirs))
     # `moved` counts on what is more in one side as well: it is there, too, that the common order may leave something out.
-    assert moved(ours, theirs) == both.total() - common_subsequence(a, b)
+    assert count_moved(ours, theirs) == both.total() - common_subsequence(a, b)
 
 
 def test_swapped_layers_count_as_moved_and_added_layers_do_not() -> None:
-    assert moved("abcd", "acbd") == 1
-    assert moved("abcd", "abxcd") == 0
-    assert moved("abcabc", "abcabcabc") == 0
+    assert count_moved("abcd", "acbd") == 1
+    assert count_moved("abcd", "abxcd") == 0
+    assert count_moved("abcabc", "abcabcabc") == 0
     # GIVEN sequences far apart THEN the time is bounded, and so many at least are out of place
-    assert 0 < moved(list(range(5_000)), list(range(5_000))[::-1]) < 5_000
+    assert 0 < count_moved(list(range(5_000)), list(range(5_000))[::-1]) < 5_000

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.traces.sound_traces import differences, traces
 from traces.model.invariants import REFERENCES, column_at, fault
-from traces.model.row_order import grouped, in_order, taken
+from traces.model.row_order import grouped, in_order, with_rows
 from traces.model.trace import NONE, TABLES, DeviceSpans, HostKind, HostSpans, MemoryEvents, Trace
 
 spans = st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20))
@@ -65,7 +65,7 @@ def test_sorting_shuffled_rows_restores_order_and_references(trace: Trace, seed:
     # every row has a name of its own: where it came from
     marks = {name: np.arange(len(getattr(trace, name))) for name in TABLES}
     orders = {name: random.permutation(rows) for name, rows in marks.items()}
-    shuffled = taken(trace, orders)
+    shuffled = with_rows(trace, orders)
     for where, target in REFERENCES.items():
         table = where.partition(".")[0]
         before, after = column_at(trace, where)[orders[table]], column_at(shuffled, where)
@@ -86,7 +86,7 @@ def test_sorting_shuffled_rows_restores_order_and_references(trace: Trace, seed:
 
 def test_references_to_omitted_rows_become_none() -> None:
     trace = Trace(host=HostSpans.of(parent=[NONE, 0, 1]), device=DeviceSpans.of(launch=[2, 1, 0, NONE]))
-    left = taken(trace, {"host": np.array([2, 1])})
+    left = with_rows(trace, {"host": np.array([2, 1])})
     assert left.host.parent.tolist() == [1, NONE] and left.device.launch.tolist() == [0, 1, NONE, NONE]
 
 

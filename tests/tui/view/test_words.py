@@ -27,7 +27,7 @@ from tui.view.tables.rows import TABS, table_of
 from tui.view.timeline.details import details
 from tui.view.timeline.headline import headline
 from tui.view.timeline.ruler import round_ns, step_positions, steps_line, tick_text, when
-from tui.view.timeline.spans import Span, counterpart, find_span, name_of, step_of, under
+from tui.view.timeline.spans import Span, counterpart, find_span, name_of, span_at_cursor, step_of
 from tui.view.timeline.window import Window
 
 
@@ -256,10 +256,10 @@ def test_the_span_under_the_cursor() -> None:
     assert lane is not None
     for position in (0, 1, 2):
         window.cursor_ns = int((lane.start_ns[position] + lane.end_ns[position]) // 2 - window.axis.sides[0].start_ns[0])
-        found = under(window)
+        found = span_at_cursor(window)
         assert found is not None and found.position == position
     window.cursor_ns = 2 * US  # nothing runs there
-    assert under(window) is None
+    assert span_at_cursor(window) is None
 
 
 # --- differences ---

@@ -27,7 +27,7 @@ from types import CodeType
 import numpy as np
 
 from traces.model.invariants import REFERENCES
-from traces.model.row_order import repointed, taken
+from traces.model.row_order import repointed, with_rows
 from traces.model.trace import NONE, Column, HostKind, Strings, Trace
 
 SHORT_NS = 10_000
@@ -108,7 +108,7 @@ def _without(trace: Trace, goes: Column) -> Trace:
         if gone[outer]:
             above[row] = above[outer]
     columns = trace.host.columns() | {"parent": np.array(above, "i4")}
-    return taken(replace(trace, host=type(trace.host)(**columns)), {"host": np.flatnonzero(~goes)})
+    return with_rows(replace(trace, host=type(trace.host)(**columns)), {"host": np.flatnonzero(~goes)})
 
 
 def _without_unused_names(trace: Trace) -> Trace:

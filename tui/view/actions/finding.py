@@ -16,7 +16,7 @@ from tui.view.search import Hit, search
 from tui.view.tables.parts import TableRow
 from tui.view.timeline.details import details
 from tui.view.timeline.related import backward, launched, launcher, next_named, position_among
-from tui.view.timeline.spans import Span, counterpart, neighbour, under
+from tui.view.timeline.spans import Span, counterpart, neighbour, span_at_cursor
 
 
 class RelatedEvents:
@@ -25,7 +25,7 @@ class RelatedEvents:
 
     def neighbour(self, by: int) -> None:
         window = self._context.window
-        span = neighbour(window, self._selection.span or under(window), by)
+        span = neighbour(window, self._selection.span or span_at_cursor(window), by)
         if span is None:
             self._context.tell("no more events on this row in this direction")
         else:

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from traces.chrome.export import export_chrome
-from traces.combining.excerpt import between
+from traces.combining.excerpt import excerpt_between
 from tui.outputs import write_text
 from tui.view.actions.context import ViewContext
 from tui.view.screens import PromptScreen
@@ -24,7 +24,7 @@ def write_range(window: Window, path: Path) -> list[Path]:
             continue
         stem, dot, endings = path.name.partition(".json")
         target = path.with_name(f"{stem}_{word}{dot}{endings}") if word else path
-        stretch = between(trace, int(pieces.from_ns[seen].min()), int(pieces.to_ns[seen].max()))
+        stretch = excerpt_between(trace, int(pieces.from_ns[seen].min()), int(pieces.to_ns[seen].max()))
         written += export_chrome(stretch, target)
     return written
 

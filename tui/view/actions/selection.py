@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tui.view.actions.context import ViewContext
 from tui.view.timeline.related import launched_rows, launcher
-from tui.view.timeline.spans import Span, counterpart, duration_of, find_span, position_of, under
+from tui.view.timeline.spans import Span, counterpart, duration_of, find_span, position_of, span_at_cursor
 from tui.view.timeline.status import status
 from tui.view.timeline.window import Window
 
@@ -18,7 +18,7 @@ class Selection:
         self.range_from_ns: int | None = None
 
     def current(self) -> Span | None:
-        span = self.span or under(self._context.window)
+        span = self.span or span_at_cursor(self._context.window)
         if span is None:
             self._context.tell("no event here; press , or . to go to the previous or next event")
         return span

@@ -1,6 +1,6 @@
 """Finds single events in the timeline, such as the event under the cursor.
 
-    span = under(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
+    span = span_at_cursor(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
 Host events of two traces are matched by their name and their order within the step.
@@ -39,7 +39,7 @@ def _cursor(window: Window) -> tuple[int, int, Lane] | None:
     return (side, line.row, lane) if line is not None and lane is not None and len(lane) else None
 
 
-def under(window: Window) -> Span | None:
+def span_at_cursor(window: Window) -> Span | None:
     if (at := _cursor(window)) is None:
         return None
     side, row, lane = at
