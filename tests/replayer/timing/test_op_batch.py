@@ -96,12 +96,15 @@ def changed(called: list[Call], changes: list[tuple[int, Call]]) -> list[Call]:
 
 
 def recorded(forward: list[str], backward: list[str]) -> Trace:
-    """Kernels of different length, now longer and now shorter than their calls; the device lags and catches up."""
-    ops = [
-        Op(name, begin + 10 * i, 5, kernel=(begin + 10 * i + 2 + (i * 7) % 31, 3 + (i * 13) % 29))
-        for begin, names in ((0, forward), (1_000, backward))
-        for i, name in enumerate(names)
-    ]
+    """Kernels of different length, now longer and now shorter than their calls; the device lags and catches up. Some calls
+    take longer than usual for their op."""
+    ops = []
+    for begin, names in ((0, forward), (1_000, backward)):
+        at = begin
+        for i, name in enumerate(names):
+            lasts = 6 + (i * 11) % 23
+            ops.append(Op(name, at, lasts - 1, kernel=(at + 2 + (i * 7) % 31, 3 + (i * 13) % 29)))
+            at += lasts
     return make_recording([("forward", 0, 900), ("backward", 1_000, 1_900)], ops)
 
 
