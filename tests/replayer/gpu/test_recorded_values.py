@@ -22,7 +22,7 @@ def test_recorded_values_are_returned_in_order_and_only_for_equal_sizes() -> Non
 
 def test_values_read_after_the_last_step_follow_the_last_step() -> None:
     """GIVEN two ranks with two steps each, which read a value before, in and after them."""
-    trace = Trace(steps=Steps.of(rank=[0, 1, 0, 1], start_ns=[0, 0, 10, 10], duration_ns=[9] * 4, kind=[0] * 4))
+    trace = Trace(steps=Steps.of(rank=[0, 1, 0, 1, 1], start_ns=[0, 0, 10, 10, 20], duration_ns=[9] * 5, kind=[0] * 5))
     trace.values = Values.of(
         rank=[0, 0, 1, 0, 1, 0], step=[NONE, 0, 1, 2, 3, NONE], read=[0, 1, 0, 2, 1, 3], op=[0] * 6, dtype=[0] * 6,
         value=[5.0, 1.0, 7.0, 2.0, 8.0, 3.0],
