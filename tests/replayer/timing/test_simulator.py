@@ -442,3 +442,38 @@ def test_an_op_in_an_unrecorded_phase_starts_at_its_call() -> None:
     assert stage.thread.host_ns == called_ns
     assert [(row[3], row[4]) for row in stage.log.host] == [(called_ns, 0)]
     assert all(row["start_ns"] > called_ns for row in stage.log.device)
+
+
+@pytest.mark.parametrize(("ahead_ms", "until_ms"), [(19, []), (21, [6])])
+@pytest.mark.parametrize("name", ["aten::mm", "aten::erfinv"])
+def test_a_host_more_than_20_ms_ahead_waits_until_it_is_15_ms_ahead(name: str, ahead_ms: int, until_ms: list[int]) -> None:
+    stage = Stage(make_recording([("forward", 0, 50)], [Op("aten::mm", 0, 5, kernel=(8, 10))] * (1 + (name == "aten::mm"))))
+    stage.op("aten::mm")
+    begun_ns = stage.clock.now_ns()
+    stage.thread.host_ns = begun_ns + ahead_ms * MS
+    stage.op(name)
+    assert [(waited_ns - begun_ns) / MS for waited_ns in stage.clock.waits] == pytest.approx(until_ms, abs=0.1)
+
+
+@pytest.mark.parametrize(("until_us", "host_us"), [(80, 100), (95, 105), (100, 110)])
+def test_the_work_of_a_call_after_its_wait_comes_after_the_wait(until_us: int, host_us: int) -> None:
+    """GIVEN a call that has ended at 100 us, and of which the last 10 us came after its wait."""
+    stage = Stage(make_recording([("forward", 0, 50)], []))
+    begun_ns = stage.thread.host_ns
+    stage.thread.host_ns = begun_ns + 100 * US
+    stage.simulator.scheduler.block(stage.thread, begun_ns + until_us * US, 10 * US)
+    assert stage.thread.host_ns == begun_ns + host_us * US
+
+
+@pytest.mark.parametrize(("ahead_us", "begin_us"), [(0, 0), (50, 50), (-50, 0)])
+def test_the_wait_for_a_batch_has_recorded_times(ahead_us: int, begin_us: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(make_recording(PHASES, OPS))
+    waits: list[LoaderWait] = []
+    monkeypatch.setattr(stage.log, "loader_wait", waits.append)
+    begun_ns = stage.clock.now_ns()
+    stage.thread.host_ns += ahead_us * US
+    stage.within("h2d")
+    stage.within("loader", wait_us=100)
+    ((own_start_ns, own_end_ns, start_ns, end_ns),) = waits
+    assert own_start_ns <= own_end_ns and ((start_ns - begun_ns) // US, (end_ns - begun_ns) // US) == (begin_us, begin_us + 100)
+    assert stage.thread.host_ns == end_ns

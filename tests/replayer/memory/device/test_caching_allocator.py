@@ -274,10 +274,12 @@ class Times:
 
 def test_a_block_used_by_another_stream_is_freed_when_its_work_ends() -> None:
     times = Times()
-    side = VirtualStream(0, 1)
+    side, early = VirtualStream(0, 1), VirtualStream(0, 2)
     side.wait(1_000)
+    early.wait(400)
     block = take(times.memory, 512)
-    times.memory.record_stream(block, side)
+    for stream in (side, early):
+        times.memory.record_stream(block, stream)
     times.memory.free(block)
     side.wait(5_000)  # work that is queued after the block was let go of does not count
     assert times.memory.usage.allocated_bytes == 0
