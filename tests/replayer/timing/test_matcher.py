@@ -13,6 +13,7 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.matcher import Histories, Match, StepMatcher
 from tests.replayer.recordings import Op, make_recording
 from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Origin
+from traces.model.workload import Sameness
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 
@@ -307,3 +308,39 @@ def test_the_time_reached_before_the_latest_call_is_0_at_the_first_call() -> Non
     segment = two_products().segment("forward")
     segment.match(MM)
     assert segment.reached_before_latest_ns == 0
+
+
+def test_an_outer_call_gets_only_the_kernels_that_no_other_call_has() -> None:
+    inner = [Op("aten::mm", 2, 5, kernel=(9, 1)), Op("aten::sum", 10, 5, kernel=(12, 1))]
+    recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::linear", 0, 20, children=inner)]))
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    found = [segment.match(signature(f"aten::{name}", (4, 4))) for name in ("sum", "linear", "mm")]
+    assert [match and match[1].kernels for match in found] == [(1,), (0,), None]
+    assert segment.unmatched_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("adds", "product", "sameness"),
+    [
+        ([(4, 4)] * 9, (4, 4), Sameness.SAME_PROGRAM),
+        ([(4, 4)] * 8 + [(9, 9)], (4, 4), Sameness.SAME_PROGRAM),
+        ([(4, 4)] * 9, (9, 9), Sameness.OTHER_SHAPES),  # most of the time is that of another shape
+        ([(9, 9)] * 9, (4, 4), Sameness.OTHER_SHAPES),  # most of the calls are
+        ([(4, 4)] * 9, None, Sameness.OTHER_PROGRAM),  # most of the time is not called
+        ([None] * 9, (4, 4), Sameness.OTHER_PROGRAM),  # most of the calls were not recorded
+    ],
+)
+def test_a_program_is_judged_by_its_calls_and_by_their_time(
+    adds: list[tuple[int, int] | None], product: tuple[int, int] | None, sameness: Sameness
+) -> None:
+    """GIVEN nine sums of 1 us and a product of 1,000 us."""
+    ops = [Op("aten::add", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(9)]
+    ops.append(Op("aten::mm", 90, 5, kernel=(92, 1_000)))
+    recording = RecordedRun.of(make_recording([("forward", 0, 100)], ops))
+    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    for shape in adds:
+        segment.match(OTHER if shape is None else signature("aten::add", shape))
+    if product is not None:
+        segment.match(signature("aten::mm", product))
+    segment.unmatched()
+    assert segment.sameness is sameness

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from replayer.errors import NotExact
 from replayer.timing.matcher import StepMatcher
+from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording, recording_of
 from traces.model.run import Run
 from traces.model.trace import Origin, StepKind, Trace
