@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traces.model.layouts import Shape
-from traces.rates.op_cost import flops
+from traces.rates.op_cost import flops, rnn_weights
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,11 @@ from traces.rates.op_cost import flops
 )  # fmt: skip
 def test_operations_of_one_call(op: str, shapes: tuple[Shape, ...], count: int) -> None:
     assert flops(op, shapes) == count
+
+
+@pytest.mark.parametrize(("elements", "is_weight"), [(191, True), (192, False)])
+def test_the_flat_buffer_of_all_weights_is_not_a_weight(elements: int, is_weight: bool) -> None:
+    """GIVEN weights of 16 x 8 and 16 x 4, which are 192 elements in all."""
+    weights: tuple[Shape, ...] = ((16, 8), (16, 4), (16,), (16,))
+    found = rnn_weights(((5, 3, 8), *weights, (elements,), (2, 3, 4), (9, 9)))
+    assert found == (*weights, *([(elements,)] if is_weight else []))
