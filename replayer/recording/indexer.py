@@ -213,9 +213,8 @@ class RecordingIndexer:
     def _launches(self) -> Iterator[tuple[Column, Column]]:
         depth, device = self.launch_queue_depth, self.trace.device
         for on in self._launched_by_stream():
-            if len(on) > depth:
-                ends_ns = np.maximum.accumulate(device.end_ns[self.work[on]])
-                yield self.launch_row[on[depth:]], ends_ns[:-depth]
+            ends_ns = np.maximum.accumulate(device.end_ns[self.work[on]])
+            yield self.launch_row[on[depth:]], ends_ns[:-depth]
 
     def _queue_depth(self) -> None:
         host, device = self.trace.host, self.trace.device

@@ -130,3 +130,9 @@ def test_the_bandwidth_of_long_ops_without_flops_is_that_of_the_gpu(kernel_us: i
     products = [Op("aten::mm", 500 + 100 * i, 5, kernel=(509 + 100 * i, 90), shapes=((9, 9), (9, 9))) for i in range(90)]
     recording = RecordedRun.of(recording_of([(StepKind.STEADY, [("forward", 0, 20_000)], sums + products)]))
     assert recording.speed.bytes_per_ns == pytest.approx(gbps, rel=0.01)
+
+
+def test_only_warm_up_steps_before_all_others_are_replayed_as_warm_up() -> None:
+    """GIVEN a step 2 that compiled something WHEN it is neither the first nor profiled THEN no step of a replay takes it."""
+    recording = RecordedRun.of(_recorded("11111", "WSWPP"))
+    assert [recording.step(number).row for number in range(5)] == [0, 3, 4, 3, 4]
