@@ -48,7 +48,8 @@ def _run_eagerly(torch_module: ModuleType) -> None:
         dispatch: TorchAny, self: TorchAny, dispatch_key: TorchAny, /, *args: TorchAny, **kwargs: TorchAny
     ) -> TorchAny:
         if dispatch_key == keys.Python and _get_current_dispatch_mode() is None:
-            eager = self.py_kernels.get(keys.CompositeExplicitAutograd)
+            kernels = self.py_kernels
+            eager = kernels.get(keys.CompositeExplicitAutograd) or kernels.get(keys.CUDA)
             if eager is not None and any(isinstance(arg, VirtualTensor) for arg in flat(args, kwargs)):
                 return eager(*args, **kwargs)
         return dispatch(self, dispatch_key, *args, **kwargs)

@@ -46,10 +46,15 @@ def _leave_out_our_frames(rules: Any) -> None:
         replaced = [_original_of(method) for method in vars(torch.Tensor).values()]
         return methods() | {method for method in replaced if isinstance(method, MethodDescriptorType)}
 
+    def with_originals(rules_by_object: Any) -> Any:
+        found = rules_by_object()
+        return found | {_original_of(key): rule for key, rule in found.items()}
+
     torch: Any = importlib.import_module("torch")
     methods_once = functools.cache(functools.partial(tensor_methods, rules.get_tensor_method))
     patch_around(rules, lookup_inner=lambda lookup, function, *args, **kwargs: lookup(_original_of(function), *args, **kwargs))
-    patch(rules, get_tensor_method=methods_once)
+    rules_once = functools.cache(functools.partial(with_originals, rules.get_torch_obj_rule_map))
+    patch(rules, get_tensor_method=methods_once, get_torch_obj_rule_map=rules_once)
 
 
 def _trace_our_frames(rules: Any) -> None:

@@ -397,6 +397,24 @@ def checkpointed(compiler: Compiler) -> Any:
 
 
 @program
+def checkpointed_with_dropout(compiler: Compiler) -> Any:
+    """The backward pass restores the state of the random generator and computes the dropout again."""
+    from torch.utils.checkpoint import checkpoint
+
+    model = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 4)).to(compiler.device)
+    compiled = compiler(lambda x: checkpoint(model, x, use_reentrant=False) * 2)
+    compiled(compiler.tensor(2, 4, requires_grad=True)).sum().backward()
+
+
+@program
+def encoder_inference(compiler: Compiler) -> Any:
+    """The layer asks whether autocast is enabled, and Dynamo knows the answer."""
+    model = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True).to(compiler.device).eval()
+    with torch.inference_mode():
+        compiler(model)(compiler.tensor(2, 3, 8))
+
+
+@program
 def flexible_attention(compiler: Compiler) -> Any:
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 

@@ -14,7 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(Path(__file__).with_name("programs.py"))
 PROGRAMS = (
     "gpt", "item_breaks_the_graph", "full_graph_error", "sizes_become_dynamic", "recompiles_until_the_limit", "stances",
-    "optimizer_step", "scheduled_optimizer_step", "checkpointed", "hooks_and_buffers", "logged", "default_device",
+    "optimizer_step", "scheduled_optimizer_step", "checkpointed_with_dropout", "encoder_inference", "hooks_and_buffers",
+    "logged", "default_device",
 )  # fmt: skip
 
 
