@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from replayer.cost_model.copy_costs import Copy
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.op_signature import OpSignature
-from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
-from traces.model.trace import Column, DeviceKind, HostKind, HostSpans, Origin, Trace
+from tests.replayer.recordings import US, FakeClock, Log, Op, Stage, make_recording
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Origin, Trace
 
 SHAPE = (32, 3, 224, 224)
 SIZE_BYTES = 32 * 3 * 224 * 224 * 4
@@ -182,3 +183,18 @@ def test_a_read_takes_its_recorded_time_for_pinned_and_pageable_memory(side: str
     gpu.values.read(OpSignature("aten::_local_scalar_dense", ((),), ("float32",)), 0, 1)
     _, row = log.device
     assert (row["duration_ns"], row["origin"]) == (3 * US, Origin.EXACT)
+
+
+@pytest.mark.parametrize(("size_bytes", "duration_us", "origin"), [(1_000, 10, Origin.EXACT), (2_000, 777, Origin.CURVE)])
+def test_without_recorded_shapes_a_copy_of_another_size_has_its_estimated_time(
+    size_bytes: int, duration_us: int, origin: Origin
+) -> None:
+    """GIVEN a recorded copy of 1,000 bytes in 10 us, without the shapes of its tensors."""
+    trace = make_recording([("forward", 0, 50)], [Op("aten::copy_", 0, 5, kernel=(8, 10), shapes=())])
+    trace.host.shapes[:], trace.device.kind[:], trace.device.bytes[:] = NONE, DeviceKind.MEMCPY, 1_000
+    stage = Stage(trace)
+    copy = Copy("Memcpy HtoD", size_bytes, 777 * US, Origin.CURVE, frozenset(), DeviceKind.MEMCPY)
+    signature = OpSignature("aten::copy_", ((500,), (500,)), ("float32", "float32"))
+    stage.simulator.play(stage.thread, stage.stream, signature, stage.clock.now_ns(), copy)
+    (row,) = stage.log.device
+    assert (row["duration_ns"], row["bytes"], row["origin"]) == (duration_us * US, size_bytes, origin)
