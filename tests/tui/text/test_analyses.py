@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from traces.analyses.analyse import Analyses
 from traces.analyses.idle import IdleReason, IdleTime
-from tui.text.analyses import idle_per_step, idle_rows, idle_sentence, per_step_words
+from traces.rates.achieved_rates import OpRates
+from tui.text.analyses import analysis_rows, idle_per_step, idle_rows, idle_sentence, per_step_words
 
 MS = 1_000_000
 
@@ -53,3 +55,14 @@ def test_the_sentence_names_the_three_largest_reasons() -> None:
     assert idle_sentence(ONE) == "30.0 %; on average per step: waiting for data 10.0 ms, host-bound 5.0 ms"
     several = {"cuda:0": idle(1, 200, data=10, host=40, launch=30, unknown=20)}
     assert idle_sentence(several).count(" ms") == 3 and "10.0 ms" not in idle_sentence(several)
+
+
+def test_the_table_of_rates_is_left_out_if_no_rate_is_known() -> None:
+    def rates(size: int | None) -> OpRates:
+        return OpRates("add", "", "", 1, MS, None, size, None, None, None, None, False)
+
+    def rows(*achieved: OpRates) -> int:
+        found = Analyses({}, [], [], [], [], list(achieved), [], [], [], None)
+        return next(len(cells) for title, _, cells in analysis_rows(found) if title == "Achieved rates by kind of op")
+
+    assert rows(rates(None), rates(None)) == 0 and rows(rates(None), rates(8)) == 2
