@@ -30,9 +30,9 @@ Note [No context of the recorder's]
     GPU, the recorder therefore starts no profile before the script has initialized CUDA.
 
 Note [Memory or threads]
-    nn.DataParallel runs its replicas in Python threads, which are recorded only with the option `profile_all_threads`. In
-    PyTorch 2.13, the option `profile_all_threads` turns memory events off. The recorder therefore sets the option only after
-    other threads have called modules.
+    The replicas of nn.DataParallel and threads that copy batches to the GPU are recorded only with the option
+    `profile_all_threads`. In PyTorch 2.13, this option turns memory events off. The recorder therefore sets the option only
+    after other threads have called modules or copied tensors.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Profiler:
     ) -> None:
         self.wanted = path is not None
         self.paused = False  # True if the last `begin_step` took noticeable time
-        self.all_threads = False  # True if several Python threads call modules
+        self.all_threads = False  # True if several Python threads use the GPU
         self.active = False  # True from the start of the profiler to the end of the window
         self.is_beginning = False  # True while the recorder starts a profile
         self._torch = torch

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -810,13 +811,16 @@ def test_every_report_counts_although_only_some_are_timed(bench: Bench) -> None:
     assert bench.recorder.cost.calls == 900
 
 
-def test_modules_called_by_other_threads_are_profiled(bench: Bench) -> None:
+@pytest.mark.parametrize("does", ["module", "h2d", "loader"])
+def test_other_threads_that_use_the_gpu_are_profiled(bench: Bench, does: str) -> None:
     bench.train_step()
     assert not bench.profiler.all_threads
-    thread = threading.Thread(target=lambda: bench.recorder.module_called(object(), False))
+    recorder = bench.recorder
+    report = partial(recorder.module_called, object(), False) if does == "module" else partial(recorder.enter_phase, does)
+    thread = threading.Thread(target=report)
     thread.start()
     thread.join()
-    assert bench.profiler.all_threads
+    assert bench.profiler.all_threads == (does != "loader")
 
 
 def test_an_optimizer_that_steps_on_a_thread_of_autograd_ends_no_step(bench: Bench) -> None:

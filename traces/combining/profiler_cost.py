@@ -44,7 +44,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from traces.analyses.modules import PREFIX
-from traces.analyses.waits import host_waits
+from traces.analyses.waits import host_waits, synchronous_calls
 from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, FEWEST_ALIKE, LEAST_GAP_NS, LEAST_NOISE
 from traces.figures.measure import clean_steps, launch_phases, of_one_kind, work_rows
 from traces.model.intervals import Intervals
@@ -275,7 +275,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     if not len(clean) or not len(profiled):
         return run
     waits = host_waits(trace, rank).intervals
-    phases = _phases(trace, steps, profiled, clean, waits)
+    phases = _phases(trace, rank, steps, profiled, clean)
     cost = _fitted_cost(phases)
     without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
@@ -316,8 +316,12 @@ def _compute_ns(trace: Trace, steps: Column) -> float:
     return _median(trace.steps.duration_ns[steps] - waited_ns[steps])
 
 
-def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column, waits: Intervals) -> list[_Phase]:
+def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, clean: Column) -> list[_Phase]:
     of = trace.phases
+    host_waited = host_waits(trace, rank)
+    waits, is_launch = host_waited.intervals, np.isin(host_waited.call, trace.device.launch)
+    is_launch &= ~np.isin(host_waited.call, synchronous_calls(trace, rank))
+    synchronous_ns = np.sort(host_waited.start_ns[~is_launch])
     in_clean = np.isin(of.step, clean)
     names = {trace.strings[name]: name for name in np.unique(of.name[in_clean]).tolist()}
     common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (of.name == row)])) > len(clean)]
@@ -336,7 +340,8 @@ def _phases(trace: Trace, steps: ProfiledSteps, profiled: Column, clean: Column,
     launched = work[phase[work] != NONE]
     work_ns = np.bincount(phase[launched], trace.device.duration_ns[launched], len(of))
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
-    called = np.diff(np.searchsorted(waits.start_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
+    called = np.diff(np.searchsorted(synchronous_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
+    called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait in a launch may be a coincidence
     lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))
     found = []
     for own, other in groups:

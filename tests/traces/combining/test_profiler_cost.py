@@ -205,6 +205,27 @@ def test_a_scaled_wait_for_the_gpu_stays_within_its_limits() -> None:
     assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 2000, "other": 700})
 
 
+@pytest.mark.parametrize(("call", "own_us"), [("cudaLaunchKernel", 40_000), ("cudaStreamSynchronize", 39_900)])
+def test_a_short_wait_in_a_launch_may_be_a_coincidence(call: str, own_us: int) -> None:
+    """GIVEN a phase of 40 ms in clean steps and of 20 ms in profiled steps, with a call that waited for 0.1 ms WHEN the other
+    phase is as long in both THEN all 40 ms are host time if the call was a launch, and 0.1 ms are a wait otherwise."""
+    clean, profiled = [("forward", 40_000_000), ("other", 10_000_000)], [("forward", 20_000_000), ("other", 10_000_000)]
+    trace = recorded([(StepKind.STEADY, clean)] * 2 + [(StepKind.PROFILED, profiled)] * 2)
+    begins = (trace.steps.start_ns[2:] - UNIX_NS).tolist()
+    add_ops(trace, [(begin, 1000) for begin in begins], HostKind.RUNTIME, "cudaLaunchKernel")
+    add_ops(trace, [(begin + 2000, 100_000) for begin in begins], HostKind.RUNTIME, call)
+    ends_ns = trace.steps.start_ns[2:] + 102_000
+    rows = 4 if call == "cudaLaunchKernel" else 2
+    trace.device = DeviceSpans.of(
+        device=[0] * rows, stream=[7] * rows, kind=[DeviceKind.KERNEL] * rows, name=[0] * rows, launch=range(rows),
+        start_ns=[*(ends_ns - 99_000), *ends_ns][:rows], duration_ns=[99_000, 99_000, 1, 1][:rows],
+    )  # fmt: skip
+    waits = host_waits(trace, 0)
+    assert (waits.end_ns - waits.start_ns).tolist() == [100_000, 100_000]
+    trace.runs[0] = with_clean_pace(Run(), trace, 0)
+    assert clean_phases(trace, 2, waits.intervals)["forward"] == pytest.approx(own_us * 1000)
+
+
 def test_steps_with_the_same_ops_get_their_median_and_others_keep_their_share() -> None:
     clean = (StepKind.STEADY, [("forward", 1000)])
     trace = recorded([clean, *((StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (2000, 1500, 2500, 4000))])
