@@ -128,8 +128,11 @@ class RecordedRun:
         alike = [i for i in self.cycle if self.steps[i].passes == passes]
         if not alike or len(alike) == len(self.cycle) or (number < len(self.first) and chosen.passes == passes):
             return chosen
-        periods = (number - last) // self._period + 1 if number >= last else 0
-        return self.steps[alike[(self._turns[place] + periods) % len(alike)]]
+        turn = self._turns[place]
+        if number >= last:
+            in_a_period = sum(self.steps[i].passes == passes for i in self._trained[-self._period :])
+            turn += ((number - last) // self._period + 1) * in_a_period
+        return self.steps[alike[turn % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
         """Return the recorded step for an evaluation step of the replay. The default is a training step."""

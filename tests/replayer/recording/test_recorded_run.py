@@ -78,6 +78,8 @@ def test_a_longer_period_continues_where_the_recording_ended() -> None:
     rows = [recording.step(number).row for number in range(8, 17)]
     assert [row in (2, 5) for row in rows] == [True, False, False] * 3
     assert rows[::3] == [2, 5, 2]
+    # AND the two steps of a period with one pass take the recorded steps with one pass in order
+    assert [row for row in rows if row not in (2, 5)] == [0, 1, 3, 4, 6, 7]
 
 
 def test_an_evaluation_replays_evaluations_with_kernels() -> None:
