@@ -41,6 +41,7 @@ def _of_examples() -> list[Program]:
         ("imagenet/main.py", "50000", "16"),
         ("imagenet/main.py", "224, 224", "64, 64"),
     )
+    fewer_epochs = (("distributed/rpc/ddp_rpc/main.py", "range(100)", "range(5)"),)  # one call trains; calls end after 60 s
     of_rpc = {"rnn": 0, "pipeline": 2, "ddp_rpc": 2}
     options = ("", " --explicit-prefetching", " --mixed-precision", " --dcp-api")
     return [
@@ -51,7 +52,7 @@ def _of_examples() -> list[Program]:
         *(Program("examples", f"FSDP2{option}", f"example.py{option}", folder=fsdp) for option in options),
         Program("examples", "tensor_parallel_example", "tensor_parallel_example.py", folder=parallel),
         Program("examples", "sequence_parallel_example", "sequence_parallel_example.py", folder=parallel),
-        Program("examples", "fsdp_tp_example", "fsdp_tp_example.py", 4, folder=parallel),
+        Program("examples", "fsdp_tp_example", "fsdp_tp_example.py", 4, folder=parallel, native=False, values="recorded"),
         Program(
             "examples",
             "minGPT-ddp",
@@ -72,12 +73,21 @@ def _of_examples() -> list[Program]:
             "rpc/batch/parameter_server",
             "parameter_server.py",
             folder="distributed/rpc/batch",
+            values="recorded",
             spawns=True,
             native=False,
+            edits=(("distributed/rpc/batch/parameter_server.py", "rpc_timeout=60", "rpc_timeout=600"),),
         ),
         *(
             Program(
-                "examples", f"rpc/{name}", "main.py", count or 1, folder=f"distributed/rpc/{name}", spawns=True, native=False
+                "examples",
+                f"rpc/{name}",
+                "main.py",
+                count or 1,
+                folder=f"distributed/rpc/{name}",
+                spawns=True,
+                native=False,
+                edits=fewer_epochs if name == "ddp_rpc" else (),
             )
             for name, count in of_rpc.items()
         ),
@@ -161,6 +171,7 @@ def _of_deepspeed() -> list[Program]:
                 f"{weights} --deepspeed_config configs/{name}.json",
                 folder="training/bf16_master_weight",
                 native=False,
+                edits=((f"training/bf16_master_weight/configs/{name}.json", '"lr": 1e-4', '"torch_adam": true, "lr": 1e-4'),),
             )
             for name in configs
         ),
@@ -193,7 +204,11 @@ def _of_torchtitan() -> list[Program]:
         "default compile compile_sac_op tp2 ce_loss_tp2 tp2_no_sp tp2_compile full_checkpoint_save hf_checkpoint_save"
         " last_save_model_only_bf16 pp2_1f1b optimizer_bf16_states fsdp_reshard_always gradient_accumulation sft"
     )
-    four = "fsdp2_pp2_1f1b tp2_pp2_gpipe pp4_interleaved_1f1b ddp4 hsdp2x2 cp4 fsdp2_cp2 ddp2_cp2"
+    # The configurations of context parallelism and zero-bubble pipelines need a newer PyTorch than 2.13.
+    four = (
+        "fsdp2_pp2_1f1b fsdp2_pp2_1f1b_layers_per_stage tp2_pp2_gpipe pp4_interleaved_1f1b"
+        " pp4_interleaved_1f1b_layers_per_stage ddp4 hsdp2x2"
+    )
     counts = {f"llama3_debugmodel_{name}": 2 for name in two.split()} | {
         f"llama3_debugmodel_{name}": 4 for name in four.split()
     }

@@ -39,8 +39,8 @@ SCRIPT = [
     *"--model resnet18 --batch-size 2 --image-size 32 --classes 10 --workers 0 --steps 20 --print-every 1".split(),
 ]
 _COLUMNS = (
-    "ranks", "first step [s]", "total [s]", "CPU [s]", "reports", "PSS [MiB]", "PSS at exit [MiB]", "RSS [MiB]",
-    "most of one rank [MiB]",
+    "ranks", "first step [s]", "CPU per rank to first step [s]", "total [s]", "CPU [s]", "reports", "PSS [MiB]",
+    "PSS at exit [MiB]", "RSS [MiB]", "most of one rank [MiB]",
 )  # fmt: skip
 _HEAD = f"| {' | '.join(_COLUMNS)} |\n|{'--:|' * len(_COLUMNS)}"
 _PAGE = f"""\
@@ -74,6 +74,7 @@ class Result:
 
     ranks: int
     first_step_s: float
+    start_cpu_s: float  # processor time of all processes until the first step, divided by the number of ranks
     total_s: float
     cpu_s: float
     reports: int  # ranks whose timeline the replay contains
@@ -117,6 +118,18 @@ def memory_of(processes: list[int]) -> Memory:
     return memory
 
 
+def processor_time_s(processes: list[int]) -> float:
+    """Their processor time so far."""
+    ticks = 0
+    for process in processes:
+        try:
+            stat = Path(f"/proc/{process}/stat").read_text()
+        except OSError:
+            continue  # it has ended meanwhile
+        ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def measure(ranks: int, script: list[str]) -> Result:
     """Run it. Raises RuntimeError with its output if it fails."""
     with tempfile.TemporaryDirectory() as folder:
@@ -131,6 +144,7 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
     began = time.perf_counter()
     run = subprocess.Popen([*command, *script], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert run.stdout is not None and run.stderr is not None
+    start_cpu_s = 0.0
     peaks, first_step_s, said = {False: Memory(), True: Memory()}, 0.0, [""]  # peaks by: has the last step ended?
     reader = threading.Thread(target=lambda: said.append(run.stderr.read() if run.stderr else ""))
     reader.start()
@@ -152,6 +166,7 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
         found = re.match(r"step +(\d+)", line)
         if found and not first_step_s:
             first_step_s = time.perf_counter() - began
+            start_cpu_s = processor_time_s([run.pid, *descendants(run.pid)]) / ranks
         if found and int(found[1]) == steps:
             trained.set()
             look_now.set()
@@ -168,6 +183,7 @@ def _measured(ranks: int, script: list[str], timeline: Path) -> Result:
     return Result(
         ranks=ranks,
         first_step_s=round(first_step_s, 1),
+        start_cpu_s=round(start_cpu_s, 2),
         total_s=round(total_s, 1),
         cpu_s=round(cpu_s, 1),
         reports=len(load(timeline).ranks),
