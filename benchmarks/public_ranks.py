@@ -206,7 +206,7 @@ def _of_torchtitan() -> list[Program]:
     )
     # The configurations of context parallelism and zero-bubble pipelines need a newer PyTorch than 2.13.
     four = (
-        "fsdp2_pp2_1f1b fsdp2_pp2_1f1b_layers_per_stage tp2_pp2_gpipe pp4_interleaved_1f1b"
+        "fsdp2_pp2_1f1b tp2_pp2_gpipe pp4_interleaved_1f1b"
         " pp4_interleaved_1f1b_layers_per_stage ddp4 hsdp2x2"
     )
     counts = {f"llama3_debugmodel_{name}": 2 for name in two.split()} | {
