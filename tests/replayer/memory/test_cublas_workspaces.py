@@ -90,6 +90,15 @@ def test_compiled_autograd_uses_the_workspace_of_the_calling_thread() -> None:
     assert held() == USUAL_BYTES
 
 
+def test_the_fast_path_of_a_transformer_encoder_allocates_the_workspace() -> None:
+    keeping()
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True, device="cuda").eval()
+    with torch.inference_mode():
+        layer(torch.ones(2, 4, 8, device="cuda"))
+    del layer
+    assert held() == USUAL_BYTES
+
+
 def test_each_stream_device_and_live_thread_has_its_own_workspace() -> None:
     keeping(devices=2)
     multiply()
