@@ -138,7 +138,7 @@ def compiled_tables(
             f"Compilations{of.format('host time')}", "", _COMPILATION, [_compilations(one.compilations) for one in known], words
         ),
         side_by_side(f"CUDA graphs{of.format('GPU time')}, per step", "", _GRAPH, graphs, words),
-        FigureTable("Eager ops that compilation fused, in one step", _FUSED, [_fused_row(one) for one in fused]),
+        FigureTable("Eager ops that compilation fused, in one step", _FUSED, _fused_rows(fused)),
     ]
 
 
@@ -175,6 +175,15 @@ def _label(region: Region) -> str:
 def _break_label(one: GraphBreak) -> str:
     ops = f": {', '.join(op.removeprefix('aten::') for op in one.ops[:_NAMES_SHOWN])}" if one.ops else ""
     return f"between {one.after} and {one.before}{ops}"
+
+
+def _fused_rows(fused: Sequence[FusedOps]) -> list[tuple[Value, ...]]:
+    rows = [_fused_row(one) for one in fused]
+    if len(rows) > 1:
+        eager_ns, compiled_ns = sum(one.eager_ns for one in fused), sum(one.compiled_ns for one in fused)
+        ops, kernels = sum(sum(one.ops.values()) for one in fused), sum(one.calls * len(one.kernels) for one in fused)
+        rows.insert(0, ("all", compiled_ns - eager_ns, eager_ns, compiled_ns, ops, kernels))
+    return rows
 
 
 def _fused_row(of: FusedOps) -> tuple[Value, ...]:

@@ -124,5 +124,6 @@ def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
     both = compiled_tables([compiled_figures(recording()), None], ("A", "B"))[0]
     assert both.cells() == [[both.rows[0][0], "-40.0 µs", "40.0 µs", "-", "320.0 µs", "-", "1", "-"]]
     assert both.heads[1].unit is Unit.CHANGE
-    (row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[-1].cells()
+    (whole, row, *_) = compiled_tables([None, None], ("A", "B"), FUSED)[-1].cells()
+    assert whole == ["all", "-18.0 µs", "24.0 µs", "6.0 µs", "5", "3"]
     assert row == ["mul -> no fused kernel", "-7.0 µs", "7.0 µs", "0 ns", "1", "0"]
