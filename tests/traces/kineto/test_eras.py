@@ -321,7 +321,8 @@ def test_marking_a_batch_for_the_allocator_starts_no_forward_pass() -> None:
 def test_a_view_starts_no_forward_pass() -> None:
     """GIVEN views after a batch THEN the forward pass begins with the first other op, also inside a reshape."""
     load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
-    views = [op("aten::select", 32, 4), op("aten::as_strided", 33, 1), op("aten::reshape", 40, 9)]
+    views = [op("aten::select", 32, 4), op("aten::as_strided", 33, 1), op("aten::detach", 37, 3), op("detach", 38, 1)]
+    views += [op("aten::reshape", 40, 9)]
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 50, 5, cat="user_annotation")
     assert phases_of(load, *views, zero_grad, op("aten::mm", 60, 5)) == [("loader", 30), ("zero_grad", 55), ("forward", 100)]
     copying = [*views, op("aten::clone", 42, 6)]

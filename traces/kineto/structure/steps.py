@@ -85,7 +85,7 @@ _TRAINING_CALL = re.compile(r"(?:nccl:|gloo:|c10d::)_?(?:all_?reduce|reduce_?sca
 _GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
 _ALLOCATOR_OPS = re.compile(r"aten::record_stream$")  # launch no GPU work, so replays do not contain them
 _VIEWS = re.compile(  # a reshape that copies calls aten::clone, which is no view
-    r"aten::(?:adjoint|alias|as_strided|chunk|detach|diagonal|expand|expand_as|flatten|imag|lift_fresh|movedim|narrow|numpy_T"
+    r"detach$|aten::(?:adjoint|alias|as_strided|chunk|detach|diagonal|expand|expand_as|flatten|imag|lift_fresh|movedim|narrow|numpy_T"
     r"|permute|real|reshape|reshape_as|_reshape_alias|select|slice|split|split_with_sizes|squeeze|swapaxes|swapdims|t"
     r"|tensor_split|transpose|unbind|unflatten|unfold|unsafe_split|unsqueeze|view|view_as|view_as_complex|view_as_real)$"
 )
