@@ -18,6 +18,7 @@ from tui.commands import stalls
 from tui.commands.record import default_name
 from tui.commands.replay import _slow_ranks, config_for
 from tui.commands.replay_library import (
+    card_of,
     choice_of,
     driven_by,
     is_gpu_name,
@@ -86,6 +87,12 @@ def test_a_source_is_a_recording_a_library_entry_or_an_estimate(recording: Path)
     assert (of.name, of.is_estimate, of.gpu) == ("h100", True, None)
     of = source_of("", "v100", estimate=True, gpus=2)  # the library's entries are of one GPU
     assert of.is_estimate and [device.index for device in of.recorded.devices] == [0, 1]
+
+
+def test_an_estimate_does_not_run_as_the_study_s_pytorch() -> None:
+    for estimate, release in ((False, "1.8 to 1.10"), (True, None)):
+        choice = choice_of("", "v100", estimate)
+        assert choice is not None and card_of(choice)[1].machine_of(0).torch == release
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,10 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
 
 def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
     file = read_cells(choice.files[0])
-    return file.gpu, blank_trace(file.gpu, file.source, file.provenance)
+    blank = blank_trace(file.gpu, file.source, file.provenance)
+    if choice.estimate:  # the script may be another program, so the study's old PyTorch says nothing about it
+        blank.machines = {}
+    return file.gpu, blank
 
 
 def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
