@@ -75,8 +75,8 @@ def test_an_error_while_the_app_draws_ends_the_command(
         ("view a.msgpack nope", "nope"),
         ("view a.msgpack nope --screenshot x.svg", "nope"),
         ("view a.msgpack --screenshot no/x.svg", "no: no such folder"),
-        ("view a.msgpack --screenshot x.svg --size 5x5", "must be COLUMNSxLINES, as in 130x40"),
-        ("view a.msgpack --screenshot x.svg --size wide", "must be COLUMNSxLINES, as in 130x40"),
+        ("view a.msgpack --screenshot x.svg --size 5x5", "must be COLUMNSxLINES between 20x10 and 1000x1000, as in 130x40"),
+        ("view a.msgpack --screenshot x.svg --size wide", "must be COLUMNSxLINES between 20x10 and 1000x1000, as in 130x40"),
         ("view cut --screenshot x.svg", "cut: not a readable trace at byte"),
     ],
 )
