@@ -28,7 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "benchmarks" / "programs"
 STARTS = 40  # how often a suite is started again
-SILENT_S = 200  # a process that writes nothing for this long counts as hanging
+SILENT_S = 600  # a process that writes nothing for this long counts as hanging
 TEST_S = 60
 _PYTHONPATH = tuple(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 
@@ -71,7 +71,15 @@ _TORCHAO = "test_low_bit_optim.py test_ops.py test_utils.py quantization dtypes 
 _TORCHRL = "modules objectives data test_distributions.py test_exploration.py test_postprocs.py test_rlhf.py"
 _DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda')"}  # for suites without a choice of devices
 _TIMM = "layers layers_pool layers_drop utils optim"
+_PYTORCH_NN = "convolution dropout embedding init multihead_attention packed_sequence parametrization pooling"
 SUITES = (
+    Suite(
+        "pytorch",
+        "2.4.0",
+        ("test/test_cuda.py", "test/test_optim.py", *(f"test/nn/test_{name}.py" for name in _PYTORCH_NN.split())),
+        200,
+        "MetaX-MACA/mcPytorch b3db5eed, without test/conftest.py",
+    ),
     Suite(
         "torchmetrics",
         "1.9.0",
@@ -261,6 +269,18 @@ CAUSES = (
         r"test_margin_loss.*indices should be either on cpu or on the same device as the indexed tensor",
         Kind.AS_ON_A_GPU,
         "MarginLoss keeps beta on the CPU and indexes it with labels on the GPU",
+    ),
+    Cause(
+        "open_clip",
+        r"No CUDA GPUs are available",
+        Kind.AS_ON_A_GPU,
+        "a test file sets CUDA_VISIBLE_DEVICES to nothing before CUDA is initialized",
+    ),
+    Cause(
+        "ao",
+        r"test_x86inductor_fusion\.py",
+        Kind.LIMIT,
+        "functions on CPU tensors run op by op. Inductor does not compile them",
     ),
     Cause("", r"name 'transforms' is not defined", Kind.ENVIRONMENT, "torchvision is not installed"),
     Cause("", r"EADDRINUSE", Kind.ENVIRONMENT, "another process used the test's port"),

@@ -101,7 +101,8 @@ class Predictor:
         if not recorded.device.is_work.any():
             if recorded.grain == "kernel":
                 raise TraceError("the recording has no GPU work to scale; record on a machine with a GPU")
-            raise TraceError("the recording has phases but no kernels to scale; record with --grain kernel")
+            instead = "record with --grain kernel, or use trace replay --gpu GPU --estimate"
+            raise TraceError(f"the recording has phases but no kernels to scale; {instead}")
         self.recorded = recorded
         self.recording = RecordedRun.of(recorded, recorded.ranks[0])
         self.calls = calls_of(recorded)

@@ -137,9 +137,14 @@ def _batch_norm(
     training: bool,
     *_: object,
 ) -> None:
-    if data.dtype.is_floating_point and data.element_size() > 1:
+    if not data.numel() or not batch_norm_by_cudnn(data, weight, bias, mean, training):
         return
-    if data.numel() and batch_norm_by_cudnn(data, weight, bias, mean, training):
+    if data.dtype is not torch.float16 and weight is not None and weight.dtype is not data.dtype:
+        raise RuntimeError(
+            "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; but type"
+            f" {data.type()} does not equal {weight.type()} (while checking arguments for cudnn_batch_norm)"
+        )
+    if not data.dtype.is_floating_point or data.element_size() == 1:
         if data.dtype in _IN_CUDNN:
             raise RuntimeError(f"TensorDescriptor does not support {scalar_type(data.dtype)}")
         raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}")
@@ -245,7 +250,18 @@ def _attention_dtypes(accepted: Sequence[torch.dtype], text: str, query: torch.T
 
 def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
     _require_accumulate_type(data)
-    for tensor in (weight, bias):
+    _require_dtype_of(data, weight, bias)
+
+
+def _group_norm(data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
+    """Reject what only CUDA rejects: half-precision data with float32 parameters (native/cuda/group_norm_kernel.cu)."""
+    first = next((tensor.dtype for tensor in (weight, bias) if tensor is not None), None)
+    if data.dtype in (torch.float16, torch.bfloat16) and first in (data.dtype, torch.float32):
+        _require_dtype_of(data, weight, bias)
+
+
+def _require_dtype_of(data: torch.Tensor, *others: torch.Tensor | None) -> None:
+    for tensor in others:
         if tensor is not None and tensor.dtype != data.dtype:
             raise RuntimeError(f"expected scalar type {scalar_type(data.dtype)} but found {scalar_type(tensor.dtype)}")
 
@@ -444,6 +460,7 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     **dict.fromkeys((_aten.masked_scatter.default, _aten.masked_scatter_.default), _masked_scatter),
     **dict.fromkeys((_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default), _embedding_bag),
     _aten.native_layer_norm.default: _layer_norm,
+    _aten.native_group_norm.default: _group_norm,
     **dict.fromkeys((_aten.all.default, _aten.all.dim, _aten.all.dims), partial(_logic, "and_cuda")),
     **dict.fromkeys((_aten.any.default, _aten.any.dim, _aten.any.dims), partial(_logic, "or_cuda")),
     _aten.histc.default: _histc,

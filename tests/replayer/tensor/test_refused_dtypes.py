@@ -109,9 +109,9 @@ def test_a_batch_norm_of_whole_numbers_is_refused_by_cudnn_alone() -> None:
     use()
     weights = [torch.ones(3, device="cuda") for _ in range(4)]
     with pytest.raises(RuntimeError, match="getCudnnDataTypeFromScalarType"):
-        nn.batch_norm(ints(4, 3, 8), *weights, training=True)
+        nn.batch_norm(ints(4, 3, 8), *[weight.long() for weight in weights], training=True)
     with pytest.raises(RuntimeError, match="TensorDescriptor does not support Int"):
-        nn.batch_norm(ints(4, 3, 8).int(), *weights, training=True)
+        nn.batch_norm(ints(4, 3, 8).int(), *[weight.int() for weight in weights], training=True)
     nn.batch_norm(torch.ones(4, 3, 8, device="cuda"), *weights, training=True)
 
 
@@ -255,6 +255,19 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: nn.ctc_loss(on_gpu(5, 1, 4).log_softmax(2), on_gpu(1, 2, dtype=INT64), torch.tensor([5]), torch.tensor([3])),
         "Expected tensor to have size at least 3 at dimension 1, but got size 2 for argument #2 'targets' (while checking"
         " arguments for ctc_loss_gpu)",
+    ),
+    "group norm of half precision with float32 weights": (
+        lambda: nn.group_norm(on_gpu(2, 4, 3, dtype=torch.float16), 2, on_gpu(4), on_gpu(4)),
+        "expected scalar type Half but found Float",
+    ),
+    "group norm with one float32 parameter": (
+        lambda: nn.group_norm(on_gpu(2, 4, 3, dtype=torch.bfloat16), 2, on_gpu(4, dtype=torch.bfloat16), on_gpu(4)),
+        "expected scalar type BFloat16 but found Float",
+    ),
+    "batch norm of float32 with half-precision weights": (
+        lambda: nn.batch_norm(on_gpu(2, 4, 3), None, None, *[on_gpu(4, dtype=torch.float16)] * 2, training=True),
+        "Expected tensor for argument #1 'input' to have the same type as tensor for argument #2 'weight'; but type"
+        " torch.cuda.FloatTensor does not equal torch.cuda.HalfTensor (while checking arguments for cudnn_batch_norm)",
     ),
     "cuda() to the CPU": (lambda: torch.ones(2).cuda("cpu"), "Invalid device, must be cuda device"),
     "module.cuda() to the CPU": (
