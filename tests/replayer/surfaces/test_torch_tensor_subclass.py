@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pytest
 import torch
 
 from tests.replayer.fake_gpu import use
@@ -71,9 +72,18 @@ class Copying(torch.Tensor):
         return result
 
 
-def test_a_class_that_copies_attributes_leaves_each_tensor_on_its_memory() -> None:
+class Described:
+    """A base class that is no tensor, and whose objects have a dictionary."""
+
+
+class DescribedCopying(Described, Copying):
+    pass
+
+
+@pytest.mark.parametrize("name", ["Copying", "DescribedCopying"])
+def test_a_class_that_copies_attributes_leaves_each_tensor_on_its_memory(name: str) -> None:
     use()
-    x: Any = torch.arange(6.0, device="cuda").as_subclass(Copying)
+    x: Any = torch.arange(6.0, device="cuda").as_subclass(globals()[name])
     x.meta = {"spacing": 2}
     x.tag = "a"
     y = x[1:3]
