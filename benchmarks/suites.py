@@ -241,7 +241,7 @@ CAUSES = (
     ),
     Cause(
         "pytorch",
-        r"does not have the attribute|Object comparison failed: \(True, True\) != True|unexpected keyword argument",
+        r"does not have the attribute|failed: \(True, True\) != True|unexpected keyword argument|Muon only supports",
         Kind.AS_ON_A_GPU,
         "the test is for PyTorch 2.4, and PyTorch 2.13 changed what it tests",
     ),
@@ -251,9 +251,9 @@ CAUSES = (
         Kind.LIMIT,
         "the test expects wrong values from a race between CUDA graphs that share memory",
     ),
-    Cause("pytorch", r"test_memory_snapshot|test_memory_plots", Kind.LIMIT, "memory snapshots contain no C++ or TorchScript frames"),
+    Cause("pytorch", r"test_memory_(snapshot|plots)", Kind.LIMIT, "memory snapshots contain only Python frames"),
     Cause("pytorch", r"test_cycles", Kind.LIMIT, "Python's garbage collector frees virtual memory before it reports a cycle"),
-    Cause("pytorch", r"test_lazy_init", Kind.LIMIT, "an unknown index in CUDA_VISIBLE_DEVICES counts as a GPU of the recording"),
+    Cause("pytorch", r"test_lazy_init", Kind.LIMIT, "unknown indices in CUDA_VISIBLE_DEVICES count as recorded GPUs"),
     Cause(
         "pytorch_optimizer",
         r"got mat1 is on cpu, different from other tensors on cuda:0",

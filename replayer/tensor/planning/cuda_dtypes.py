@@ -39,7 +39,7 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
         return  # The kernel works in a common dtype.
     if dtype is torch.bool and _has_scalar(func, args):
         return  # The scalar's dtype is the common one.
-    scalar = scalar_type(dtype)
+    scalar = scalar_type(kwargs.get("dtype") or dtype)
     if missing.get(scalar):
         raise no_kernel(missing[scalar], scalar)
 

@@ -152,6 +152,8 @@ def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: di
         return Mixed.DECOMPOSED if explicit else Mixed.ON_DEVICE
     if entry.checked:
         _require_common_device(operands, entry.wrapper(key, bool(operands.out)))
+    elif name.startswith("_fused_") and func._schema.overload_name == "tensor_lr":  # native/cuda/FusedAdamKernel.cu
+        _compare(operands, cpu_scalars=int(operands.tensor("lr").is_cpu))
     elif not name.startswith("_foreach"):
         _compare(operands, cpu_scalars=int(len(operands.inputs) == 2 and name not in _NO_SCALARS))
     return Mixed.ON_DEVICE

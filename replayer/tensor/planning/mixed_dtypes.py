@@ -266,6 +266,12 @@ def _require_dtype_of(data: torch.Tensor, *others: torch.Tensor | None) -> None:
             raise RuntimeError(f"expected scalar type {scalar_type(data.dtype)} but found {scalar_type(tensor.dtype)}")
 
 
+def _embedding(weight: torch.Tensor, indices: torch.Tensor, *_: object) -> None:
+    if weight.dim() != 2:
+        raise RuntimeError("'weight' must be 2-D")
+    _require_indices("embedding", indices)
+
+
 def _index_put(target: torch.Tensor, _indices: object, values: torch.Tensor, *_options: object) -> None:
     if target.dtype != values.dtype:
         raise RuntimeError(
@@ -484,7 +490,7 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten._int_mm.default: _int_mm,
     _aten._scaled_mm.default: _scaled_mm,
     **({_aten._scaled_mm_v2.default: _scaled_mm} if hasattr(_aten, "_scaled_mm_v2") else {}),
-    _aten.embedding.default: lambda _weight, indices, *_: _require_indices("embedding", indices),
+    _aten.embedding.default: _embedding,
     _aten.embedding_dense_backward.default: lambda _grad, indices, *_: _require_indices("embedding_backward", indices),
     _aten.index_select.default: _index_select,
     **dict.fromkeys((_aten.masked_fill.Scalar, _aten.masked_fill_.Scalar), _masked_fill),

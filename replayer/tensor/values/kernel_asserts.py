@@ -57,6 +57,8 @@ def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _embedding(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+    if args[0].dim() != 2:
+        return None  # PyTorch rejects the call
     place = _outside(host(args[1]), 0, args[0].size(0))
     condition = "srcIndex < srcSelectDimSize"
     return None if place is None else (1, _line(place, "Indexing.cu", "indexSelectSmallIndex", condition))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
 
 from tests.replayer.fake_gpu import use
 from tests.zoo import mixed_devices
@@ -21,3 +22,18 @@ def test_calls_on_wrong_devices_have_the_outcomes_of_a_gpu(part: int) -> None:
     expected = {row: said for row, said in rows if not any(name in row for name in _NEEDS_A_RECORDING)}
     found = {row: mixed_devices.outcome(row) for row in expected}
     assert {row: said for row, said in found.items() if said != expected[row]} == {}
+
+
+@pytest.mark.parametrize("name", ["Adagrad", "Adam", "AdamW", "SGD"])
+def test_a_fused_optimizer_may_have_its_learning_rate_on_the_cpu(name: str) -> None:
+    use()
+    parameter = torch.ones(3, device="cuda", requires_grad=True)
+    parameter.grad = torch.ones(3, device="cuda")
+    optimizer = getattr(torch.optim, name)([parameter], lr=torch.tensor(0.1), fused=True)
+    optimizer.step()
+    parameter.grad = None
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        torch.ops.aten._fused_sgd_.tensor_lr(
+            [parameter.detach()], [torch.ones(3)], [], weight_decay=0.0, momentum=0.0, lr=torch.tensor(0.1), dampening=0.0,
+            nesterov=False, maximize=False, is_first_step=True,
+        )  # fmt: skip

@@ -256,6 +256,14 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "Expected tensor to have size at least 3 at dimension 1, but got size 2 for argument #2 'targets' (while checking"
         " arguments for ctc_loss_gpu)",
     ),
+    "embedding without rows": (
+        lambda: nn.embedding(torch.zeros(2, dtype=INT64, device="cuda"), torch.tensor(1.0, device="cuda")),
+        "'weight' must be 2-D",
+    ),
+    "random numbers like floats, as integers": (
+        lambda: torch.randn_like(on_gpu(2), dtype=torch.int32),
+        "\"normal_kernel_cuda\" not implemented for 'Int'",
+    ),
     "group norm of half precision with float32 weights": (
         lambda: nn.group_norm(on_gpu(2, 4, 3, dtype=torch.float16), 2, on_gpu(4), on_gpu(4)),
         "expected scalar type Half but found Float",
@@ -371,3 +379,8 @@ def test_a_small_batch_norm_in_half_precision_has_a_backward_pass() -> None:
     x = torch.ones(2, 4, 3, 3, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     norm(x).sum().backward()
     assert x.grad is not None and x.grad.dtype == torch.bfloat16
+
+
+def test_random_numbers_like_integers_may_be_floats() -> None:
+    use()
+    assert torch.randn_like(ints(2), dtype=torch.float16).dtype is torch.float16
