@@ -159,6 +159,7 @@ class PhaseSplitter:
             self.segments.append(new_segment((current, self._start_ns, now_ns)))
         elif self.begin_ns is not None:
             if name not in ("loader", "other"):
+                now_ns = max(now_ns, self.begin_ns)  # a profiler may have started after the call that began the step
                 self.segments.append(new_segment(("other", self.begin_ns, now_ns)))
             else:
                 now_ns = self.begin_ns

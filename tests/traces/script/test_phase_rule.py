@@ -121,3 +121,11 @@ def test_segments_tile_the_time_from_the_first_event_to_the_end(events: list[str
     for one, next_one in pairwise(segments):
         assert one.end_ns == next_one.start_ns
         assert one.name != next_one.name
+
+
+def test_no_phase_ends_before_it_begins() -> None:
+    """GIVEN a call at 10 that ended a step WHEN the profiler starts until 50 THEN the next phases begin at 50."""
+    splitter = PhaseSplitter()
+    splitter.begin_ns = 50
+    splitter.op(FORWARD, 10)
+    assert splitter.close(60) == [("other", 50, 50), ("forward", 50, 60)]
