@@ -265,6 +265,14 @@ def test_recurrent_layers_are_in_half_precision_under_autocast() -> None:
     assert all(weight.grad.dtype is torch.float32 for weight in layer.parameters())
 
 
+def test_autocast_casts_the_inputs_of_cudnns_convolution() -> None:
+    use()
+    x, weight = torch.rand(2, 3, 8, 8, device="cuda"), torch.rand(4, 3, 3, 3, device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        out = torch.cudnn_convolution(x, weight, [1, 1], [1, 1], [1, 1], 1, False, False, True)
+    assert out.dtype is torch.bfloat16
+
+
 def test_channels_last_is_kept_through_a_network() -> None:
     use()
     host = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.ConvTranspose2d(8, 4, 2))
