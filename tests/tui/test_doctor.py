@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 from collections.abc import Iterator
@@ -133,3 +134,8 @@ def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "LOW_DISK_BYTES", 1 << 60)
     assert {of.state for of in doctor._disk()} == {Health.warn}
+
+
+def test_doctor_counts_processors_on_macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert doctor.usable_cores() == os.cpu_count()

@@ -207,7 +207,8 @@ def _locked_memory() -> Iterator[Diagnosis]:
 
 def _may_lock_anything() -> bool:
     """Return True if this process may lock any amount of memory (CAP_IPC_LOCK)."""
-    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    status = Path("/proc/self/status")
+    lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []  # absent on macOS
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return bool(effective >> _CAP_IPC_LOCK & 1)
 
@@ -222,8 +223,12 @@ def _disk() -> Iterator[Diagnosis]:
             yield _judged("disk", free_bytes >= LOW_DISK_BYTES, text, "the timeline of one hour takes about 100 MB")
 
 
+def usable_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # macOS has no affinity
+
+
 def _processors() -> Iterator[Diagnosis]:
-    count, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    count, load = usable_cores(), os.getloadavg()[0]
     text = f"{count} for this process, load {load:.1f}"
     yield _judged("processors", load <= count, text, "other programs use them too, so replays run slower than necessary")
 

@@ -25,6 +25,7 @@ from traces.script.launch import run_child
 from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
+from tui.commands.doctor import usable_cores
 from tui.commands.replay_library import card_alone, card_of, choice_of, library_messages, saved_in
 from tui.formatting import count_text, counted, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
@@ -110,7 +111,7 @@ def run(options: StallsOptions) -> int:
     (ready, _), cached_run, *cold = done
     for message in library_messages(ready):
         say(message)
-    found = stalls_of(ready, *cached_run, _cores(), list(cores), *(cold[0] if cold else (None, None)))
+    found = stalls_of(ready, *cached_run, usable_cores(), list(cores), *(cold[0] if cold else (None, None)))
     shares = {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
     show_text(json_text(extended(StallsFacts, found, **shares)) if options.json else "\n".join(text(found, options, cached)))
     return 0
@@ -124,10 +125,6 @@ def _failure_reason(folder: Path, returncode: int) -> str:
     if is_verbose():
         print(rest, end="", file=sys.stderr)
     return f"the script failed: {line}{'' if is_verbose() else ' (-v shows where)'}"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run(
