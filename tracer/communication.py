@@ -71,7 +71,7 @@ class CommunicationRecorder:
 
     @costed
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
-        """Record an asynchronous collective. The call returned this number of torch.distributed.Work objects."""
+        """Record an asynchronous collective."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
     @costed

@@ -107,7 +107,7 @@ class ProcessFacts:
         return number
 
     def run(self, step_ns: float, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        """Describe the recording run. `step_ns` is the usual duration of a step, or 0 before the first step has ended."""
+        """Describe the recording run."""
         share = round(cost_ns / step_ns, 6) if step_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)

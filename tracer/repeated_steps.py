@@ -45,8 +45,7 @@ class StepPlan:
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """Find the CUDA events at which each phase begins and ends. `left` is the index in `reports` of the call that ended the
-        last phase by returning, or NONE."""
+        """Find the CUDA events at which each phase begins and ends."""
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]

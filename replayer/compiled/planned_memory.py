@@ -27,7 +27,7 @@ _EXTERNAL = (
 
 
 class _Value:
-    """Represents a tensor in a compiled graph. `kernel` is -1 for an input of the graph."""
+    """Represents a tensor in a compiled graph. Inputs of the graph have the kernel number -1."""
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES

@@ -76,7 +76,7 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Return the duration of a gloo operation in ns. `size_bytes` is the size of one rank's input."""
+    """Return the duration of a gloo operation in ns. The size is that of one rank's input."""
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 

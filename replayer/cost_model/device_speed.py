@@ -29,8 +29,8 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
-    """Return the 90th percentile of the memory bandwidths of recorded ops longer than 20 us. Returns `fallback` for fewer than
-    five such ops. A sample is an op's memory traffic in bytes and its duration in ns."""
+    """Return the 90th percentile of the memory bandwidths of recorded ops longer than 20 us. Fewer than five ops give the
+    fallback. Each sample contains an op's memory traffic in bytes and its duration in nanoseconds."""
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 

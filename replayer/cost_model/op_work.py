@@ -63,7 +63,7 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the computations that an op consists of. `outputs` has the known output shapes, except for views of inputs."""
+    """Return the computations that an op consists of. The known output shapes do not include views of inputs."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]

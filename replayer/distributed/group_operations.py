@@ -46,7 +46,8 @@ class GroupOperations:
         ranks.read_clock_offset = self._store_exchange().offset_ns
 
     def finish(self, wait: bool = True) -> None:
-        """Compute the end times of collectives. Without `wait`, leave out collectives that some ranks have not called yet."""
+        """Compute the end times of collectives. If `wait` is false, collectives that some ranks have not called yet are left
+        out."""
         for comm_stream in self._comm_streams.values():
             comm_stream.finish_until(None, wait=wait)
 

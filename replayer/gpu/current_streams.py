@@ -27,7 +27,7 @@ _next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
 class NodeStreams(threading.local):
-    """Stores on which streams autograd nodes were created since the last backward pass, by ranges of sequence numbers."""
+    """Stores the streams on which autograd nodes were created since the last backward pass."""
 
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int, VirtualStream]] = deque(maxlen=_RANGES)
@@ -40,9 +40,8 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return the function from a node's number to its stream, or None if all nodes were created on `current`.
+        """Return a function that finds a node's stream by the node's number. Return None if all nodes use the current stream.
 
-        Later calls start with the nodes that do not exist yet.
         """
         ranges = list(self._ranges)
         self._ranges.clear()

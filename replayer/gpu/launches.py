@@ -285,7 +285,7 @@ class ScriptLaunches(LaunchPath):
         moves_tensor: bool = False,
     ) -> None:
         """Launch a copy of the kind "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device). The host waits
-        for the end of a blocking copy. `moves_tensor` is true for calls of `Tensor.to`, `Tensor.cuda` and `Tensor.copy_`."""
+        for the end of a blocking copy. `Tensor.to`, `Tensor.cuda` and `Tensor.copy_` move tensors."""
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         library_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -341,7 +341,7 @@ class ScriptLaunches(LaunchPath):
     # --- CUDA graphs
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
-        """Start capturing a CUDA graph on the current stream. `pool` is the number of the graph's private memory pool."""
+        """Start capturing a CUDA graph on the current stream."""
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
             self.capture = GraphCapture(stream, thread, pool, everywhere=everywhere, refuse=refuse)

@@ -39,7 +39,8 @@ class RankOperations:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute the end times of collectives. Without `wait`, leave out collectives that some ranks have not called yet."""
+        """Compute the end times of collectives. If `wait` is false, collectives that some ranks have not called yet are left
+        out."""
         for group in self._groups:
             group.finish(wait)
 

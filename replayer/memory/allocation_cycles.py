@@ -136,8 +136,8 @@ class CycleDetector:
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """Return the repeated sequence of memory requests, or None if the steps do not repeat. `events` is None if some
-        allocations or frees of the training step are missing."""
+        """Return the repeated sequence of memory requests, or None if the steps do not repeat. The list of events is None if
+        some allocations or frees were not recorded."""
         if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()
         self._driver_calls = memory.usage.driver_calls

@@ -52,7 +52,7 @@ class _ThreadHandles:
 
 
 class BlasWorkspaces:
-    """Allocates the cuBLAS workspaces of one process. `majors` has the major compute capability of each GPU."""
+    """Allocates the cuBLAS workspaces of one process."""
 
     def __init__(self, machine: Machine, majors: Sequence[int], architectures: Sequence[str | None] = ()) -> None:
         release = machine.release if machine.cuda or machine.hip else None

@@ -49,7 +49,7 @@ class _RegionHandle(AllocationHandle):
 
 
 class RegionMemory:
-    """Emulates the memory of one call of a compiled function on one stream. The backward pass may free the blocks in `kept`."""
+    """Emulates the memory of one call of a compiled function on one stream. The backward pass may free the kept blocks."""
 
     _next: ClassVar[int] = _FIRST_ADDRESS
 

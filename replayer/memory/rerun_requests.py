@@ -44,8 +44,8 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on an emulated GPU until all requests are done or memory runs out. Without `has_optional`, memory
-    that cuDNN can do without is not requested."""
+    """Execute memory requests on an emulated GPU until all requests are done or memory runs out. Memory that cuDNN does not
+    need is optional."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
@@ -84,7 +84,7 @@ class ScaledRequests:
     # see Note [Requests are linear in the batch]
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """`per_sample` has the additional bytes of each memory request for each additional sample in the batch."""
+        """Each additional sample in the batch increases each memory request."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]

@@ -59,8 +59,8 @@ def _winograd_bytes(image: Shape, weight: Shape, result: Shape) -> int:
 
 
 class ScratchScope:
-    """Allocates the workspaces of one call of an op. For each output of the op, `sequence` has the sizes in bytes of the
-    workspaces that the op allocates before the output. A negative size frees a workspace."""
+    """Allocates the workspaces of one call of an op. An op may allocate several workspaces before each output. A negative size
+    frees a workspace."""
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
 

@@ -106,7 +106,7 @@ def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) ->
 
 
 def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameters: int, peak_bytes: int | None) -> Parallel:
-    """Predict a training step with `conditions.nproc` ranks. `one_ns` is the step time of one rank without communication."""
+    """Predict a training step with `conditions.nproc` ranks."""
     ranks = conditions.nproc
     layers = layers_of(trace)
     layer_bytes = sum(layer.parameter_bytes for layer in layers)
@@ -161,8 +161,7 @@ def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with
 
 
 def rank_memory(sizes: dict[str, int], ranks: int, states: int | None) -> dict[str, int]:
-    """Return the bytes of parameters, gradients and optimizer state that one rank stores. `states` is the optimizer's number of
-    tensors per parameter, or None for inference."""
+    """Return the bytes of parameters, gradients and optimizer state that one rank stores."""
     shard = sum(_input_bytes(GATHER, size, ranks) for size in sizes.values())
     memory = {"parameters": shard}
     if states is not None:

@@ -39,7 +39,7 @@ class Layer:
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the rows of all forward ops with recorded shapes in `trace.host`, or only those of the last complete step."""
+    """Return the rows of the forward ops that have recorded shapes."""
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
     if len(trace.phases):

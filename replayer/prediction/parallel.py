@@ -36,8 +36,7 @@ class Parallel:
 
 
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
-    """Predict nn.DataParallel. `one_ns` is the step time of one GPU with its part of the batch, and `forward_ns` the forward
-    pass's CPU time."""
+    """Predict nn.DataParallel. The step time of one GPU is for its part of the batch."""
     _require_parameters(parameters)
     device = trace.devices[0].name
     transfers = CopyCosts.of(trace, data_sheet_speed(device), conditions.link_gbps)
@@ -51,7 +50,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
 
 
 def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
-    """Predict DistributedDataParallel. `one_ns` is the step time of one rank without communication."""
+    """Predict DistributedDataParallel."""
     _require_parameters(parameters)
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
     backward_ns = _backward_ns(trace)
@@ -71,7 +70,7 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Return the communication time after the backward pass. Each bucket is the size in bytes and the duration of a gradient
+    """Return the communication time after the backward pass. A bucket has the size in bytes and the duration of one gradient
     reduction."""
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0

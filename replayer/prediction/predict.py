@@ -90,7 +90,7 @@ class Prediction(PredictedFigures):
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Return one prediction. Raises TraceError if necessary data is missing, or with `strict` if optional data is missing."""
+    """Return one prediction. Raises TraceError if necessary data is missing. In strict mode, optional data is necessary too."""
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
@@ -275,7 +275,8 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the step time, as an average if the steps vary a lot. Return the trace's duration if there are no steps."""
+    """Return the median step time, or the average if the steps vary a lot. Return the trace's duration if there are no
+    steps."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
@@ -284,7 +285,7 @@ def step_ns(trace: Trace) -> float:
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
-    """Return the step time of a predicted trace, as an average if the recorded steps vary a lot.
+    """Return the median step time of a prediction, or the average if the recorded steps vary a lot.
 
     If the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
     """
@@ -304,7 +305,7 @@ def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
 
 
 def gpu_ns(trace: Trace, recorded: Trace) -> float:
-    """Return the GPU time of one step, as an average if the recorded steps vary a lot, or of the whole trace without steps."""
+    """Return the median GPU time per step, or the average if the steps vary a lot. A trace without steps counts as one step."""
     found, before = pace(trace), pace(recorded)
     if found is None or found.gpu_time_ns is None:
         return float(busy_ns(trace))

@@ -46,8 +46,8 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return the trace with new kernel durations and a faster or slower CPU. `durations_ns` and `origins` have one value
-        for each row of the recording's device table."""
+        """Return the trace with new kernel durations and a faster or slower CPU. The arrays have one value for each row of the
+        recording's device table."""
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)

@@ -128,8 +128,8 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Divide the work of a recording among several ranks. `calls` has the op that launched each kernel, or None. Raises
-        TraceError if the recording has no suitable matrix products (Note [Pairs of matrix products])."""
+        """Divide the work of a recording among several ranks. Raises TraceError if the recording has no suitable matrix
+        products (Note [Pairs of matrix products])."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -307,8 +307,8 @@ def _divided(shape: Shape, at: int, ranks: int) -> Shape:
 def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, step_ns: float, parameters: int, peak_bytes: int | None, steps: int
 ) -> Parallel:
-    """Predict the training step of each rank. `step_ns` includes the all-reduces. For each kernel, `reduced_ns` is the duration
-    of the all-reduces after the kernel."""
+    """Predict the training step of each rank. `step_ns` includes the all-reduces. All-reduces may follow a kernel, and their
+    durations are given by kernel."""
     layers = layers_of(trace)
     layer_bytes = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)

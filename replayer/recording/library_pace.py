@@ -146,8 +146,7 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return the size in bytes at which the virtual GPU runs out of memory, or None if the batch fits. `peak_bytes` is the
-        script's memory peak so far."""
+        """Return the memory limit in bytes, or None if the batch fits."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

@@ -72,7 +72,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> RecordedRun:
-        """Index the steps of one rank. `slowdown` multiplies the durations of kernels and copies that are not communication."""
+        """Index the steps of one rank. The slowdown multiplies the durations of all kernels and copies except communication."""
         recording = cls(trace, rank, slowdown)
         recording.costs.slowdown = slowdown
         indexer = RecordingIndexer(trace, rank, recording.match_keys, slowdown)

@@ -26,23 +26,21 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make functions raise NotEmulated. `advice` maps the name of each function to its error message."""
+    """Make functions raise NotEmulated."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))
 
 
 def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make the constructors of classes raise NotEmulated. `isinstance` checks with the classes still work. `advice` maps the
-    name of each class to its error message."""
+    """Make the constructors of classes raise NotEmulated. `isinstance` checks with the classes still work."""
     for name, text in advice.items():
         if hasattr(owner, name):
             patch(getattr(owner, name), __new__=refusal(f"{prefix}.{name}", text))
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Make functions return constants. `answers` maps each function's name to its constant and to the reason for the
-    constant."""
+    """Make functions return constants. Each constant is stored together with the reason for it."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 

@@ -54,7 +54,7 @@ def _run_backward(
 
 @contextmanager
 def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
-    """Run each node's backward on the stream of its forward, and make streams wait, as PyTorch's engine does for CUDA."""
+    """Run the backward function of each op on the stream of the op's forward pass, as PyTorch's engine does."""
     here = started()
     if here is None:
         yield
@@ -95,7 +95,7 @@ def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
 
 
 def _graph(roots: list[TorchAny]) -> tuple[list[TorchAny], dict[TorchAny, list[TorchAny]]]:
-    """Return the graph's nodes, and for each node the nodes that pass gradients to it."""
+    """Return the nodes of the graph. For each node, also return the nodes that pass gradients to it."""
     nodes, consumers, remaining = dict.fromkeys(roots), defaultdict(list), list(roots)
     while remaining:
         node = remaining.pop()

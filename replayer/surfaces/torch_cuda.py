@@ -27,7 +27,7 @@ from traces.script.patching import patch
 
 
 class RuntimeResult(IntEnum):
-    """Replaces `torch.cuda.cudart().cudaError`. As in PyTorch, only `success` has a name, and every code is valid."""
+    """Replaces `torch.cuda.cudart().cudaError`. In PyTorch, every error code is valid, and only 0 has a name."""
 
     success = 0
 

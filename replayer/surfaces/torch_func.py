@@ -1,4 +1,4 @@
-"""Makes tensors inside of torch.func transforms report the device "cuda", and runs higher-order operators op by op.
+"""Makes tensors inside of torch.func transforms report the device "cuda".
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
@@ -37,7 +37,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _run_eagerly(torch_module: ModuleType) -> None:
-    """Run higher-order operators, such as flex_attention and cond, one op at a time."""
+    """Run each op of a higher-order operator, such as flex_attention or cond."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator

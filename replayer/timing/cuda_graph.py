@@ -76,8 +76,7 @@ class GraphCapture:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """Save a state, such as the values of a tensor, and restore it at the end of the capture. `undo` saves the state and
-        returns the function that restores it."""
+        """Save a state, such as the values of a tensor, and restore it at the end of the capture."""
         if key not in self._as_before:
             self._as_before[key] = undo()
 

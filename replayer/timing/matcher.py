@@ -85,8 +85,7 @@ class StepMatcher:
         self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin the next phase with this name. Without `same_workload`, the script's model or batch differs from the
-        recording."""
+        """Begin the next phase with this name. The model or batch of the script may differ from the recording."""
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -105,7 +104,7 @@ class StepMatcher:
         return segment
 
     def find_in_phase_of_same_name(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Find a recorded call of the op in another phase with the same name. `exact` is the key of the op, its shapes and its
+        """Find a recorded call of the op in another phase with the same name. An exact key contains the op, its shapes and its
         dtype."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
@@ -162,8 +161,8 @@ class SegmentMatcher:
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return True if most ops since number `calls` can be found once more among the unused recorded calls, or None if too
-        few of these ops were recorded."""
+        """Return whether most of the recent ops occur again among the unused recorded calls. Return None if too few of them
+        were recorded."""
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(_is_same_shape(call.match) for call in made)
         if self.recorded is None or not made or alike < SAME_SHARE * len(made):

@@ -58,8 +58,8 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
-        """Compute the times of op calls in advance. All kernels of the calls must come from one recorded CUDA stream. If the
-        script is not the recorded program, each op takes its median host time."""
+        """Compute the times of op calls in advance. All kernels of the calls must come from one recorded CUDA stream. In a
+        different program than the recorded one, each op takes its median host time."""
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()
@@ -141,8 +141,7 @@ class OpBatchSchedule:
         )
 
     def executable_until(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the index after the last call that can be executed together with call `begin`. `depth` is the maximum number
-        of kernels in CUDA's launch queue."""
+        """Return the index after the last call that can be executed together with call `begin`."""
         if begin >= len(self.signatures):
             return begin
         end = min(self.stops[begin], begin + len(signatures))
@@ -164,8 +163,7 @@ class OpBatchSchedule:
         called_ns: Column,
         scheduler: StreamScheduler,
     ) -> Column:
-        """Execute the calls from index `begin` to `end`, and return the time at which each call returns. The script made the
-        calls at the times `called_ns`."""
+        """Execute the calls from index `begin` to `end`, and return the time at which each call returns."""
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         if position_ns != self.position_ns[begin]:
             advance_ns = advance_ns.copy()
@@ -231,7 +229,7 @@ class PhaseGrainBatch:
         return cls(count, signatures, begins_segment, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
-        """Return the timeline rows of the ops. `starts_ns` is the start time of each op, or one start time for all ops."""
+        """Return the timeline rows of the ops."""
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 
 

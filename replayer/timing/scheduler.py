@@ -225,8 +225,7 @@ class StreamScheduler:
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Let the calling thread wait for the GPU until the virtual time `until_ns`. The op then runs `after_ns` on the
-        host."""
+        """Let the calling thread wait for the GPU until the virtual time `until_ns`."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.call(thread.row, "cudaStreamSynchronize", since_ns, until_ns)

@@ -68,7 +68,7 @@ class Simulator:
     def play(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
     ) -> int:
-        """Simulate one op that the script calls at `now_ns`, and return the time at which its work ends on the stream."""
+        """Simulate one op, and return the time at which its GPU work ends."""
         tracker = self.tracker
         segment = tracker.segment
         if segment is None or tracker.begins_segment[signature.phase_class]:

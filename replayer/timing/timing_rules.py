@@ -19,19 +19,18 @@ from traces.model.trace import Column
 
 
 def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
-    """Return the host time before an op and during the op, without waits for the GPU. The recorded op lasts from `from_ns` to
-    `to_ns` after the start of the recorded phase."""
+    """Return the host time before and during an op, without waits for the GPU."""
     begin_ns = max(from_ns, position_ns)
     return begin_ns - position_ns, max(to_ns - begin_ns, 0)
 
 
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
-    """Return the time at which the host starts an op. The host finished the preceding op at `host_ns`."""
+    """Return the time at which the host starts an op."""
     return max(host_ns + advance_ns, called_ns, room_ns)
 
 
 def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int) -> int:
-    """Return the time at which a kernel ends. Earlier work on the kernel's stream ends at `ready_ns`."""
+    """Return the time at which a kernel ends."""
     return max(launch_ns + latency_ns, ready_ns + gap_ns) + duration_ns
 
 

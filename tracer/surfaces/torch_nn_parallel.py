@@ -31,7 +31,7 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 @contextmanager
 def _stage_on(name: str, device: int | None, thread: str, label: str = "", takes_event: bool = True) -> Iterator[None]:
-    """Record one stage of nn.DataParallel in a thread with a role, such as "replica 1"."""
+    """Record one stage of nn.DataParallel in a thread, for example in the thread of replica 1."""
     to = recorder()
     if to is None:
         yield

@@ -32,8 +32,8 @@ def communication_kernels(trace: Trace) -> Column:
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return the operation of each NCCL kernel that nn.DataParallel launches: "broadcast" or "reduce". nn.DataParallel records
-    no collectives, and one process launches these kernels on several devices."""
+    """Return the operation of each NCCL kernel that nn.DataParallel launches: "broadcast" or "reduce". PyTorch records no
+    collectives for nn.DataParallel."""
     if len(trace.collectives):
         return {}
     table = trace.device

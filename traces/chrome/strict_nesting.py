@@ -16,8 +16,7 @@ from traces.model.trace import Column
 
 
 def after_work(tracks: tuple[Column, ...], start_ns: Column, end_ns: Column, ranges: Column) -> Column:
-    """Return the start of each span. A range (an annotation) that begins while a kernel runs gets the kernel's end as its
-    start."""
+    """Return the start of each span. An annotation that begins while a kernel runs is moved to the end of the kernel."""
     starts = start_ns.copy()
     for key in sorted(set(zip(*(track[ranges].tolist() for track in tracks), strict=True))):
         track = np.logical_and.reduce([column == part for column, part in zip(tracks, key, strict=True)])

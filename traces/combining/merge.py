@@ -109,8 +109,8 @@ def of_rank(trace: Trace, rank: int) -> Trace:
 
 
 def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Trace:
-    """Return a copy of a recording, with the steps `numbers` replaced by a profile from torch.profiler. If the two traces have
-    no common clock, the starts of their steps are aligned."""
+    """Return a copy of a recording in which some steps are replaced by a profile from torch.profiler. If the two traces have no
+    common clock, the starts of their steps are aligned."""
     problems = Counter(recording.problems)
     pairs = _paired(recording, profile, numbers)
     if not pairs:

@@ -103,8 +103,7 @@ class _WithoutCost:
     def __init__(
         self, times_ns: Column, cost_ns: Column, kinds: Column, of: Sequence[tuple[int, int]], start_ns: Column, end_ns: Column
     ) -> None:
-        """The array `cost_ns` contains the CPU time that the profiler used just before each event. The list `of` contains the
-        name of each phase and the kind of its step."""
+        """The array `cost_ns` contains the CPU time that the profiler used just before each event."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         windows, gaps_ns, alike = [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
@@ -383,7 +382,8 @@ def _earlier_phases(trace: Trace, rows: Column, names: Sequence[str]) -> Earlier
 
 
 def _groups(shared: Sequence[str], clean: Earlier, profiled: Earlier) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Match the phases of unprofiled and profiled steps. A phase that is not shared is joined to the phase before it."""
+    """Match the phases of unprofiled and profiled steps. A phase that exists in only one of the steps is joined to the
+    preceding phase."""
     if not shared:
         return [(tuple(clean), tuple(profiled))] if clean and profiled else []
 

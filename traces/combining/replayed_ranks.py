@@ -22,8 +22,8 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Copy the sequence numbers of autograd nodes, which a replay records only in its first training steps, to later steps with
-    the same ops. The trace must be sorted and contain only one rank."""
+    """Copy the sequence numbers of autograd nodes to later steps with the same ops. A replay records these numbers only in its
+    first training steps. The trace must be sorted and contain only one rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():
@@ -49,8 +49,7 @@ def with_node_numbers(trace: Trace) -> Trace:
 
 
 def timelines_in(folder: Path, *, are_complete: bool = True) -> dict[int, Trace]:
-    """Return the traces of a replay's processes, by process id. Raises TraceError, also for incomplete files if
-    `are_complete`."""
+    """Return the traces of a replay's processes, by process id. Raises TraceError."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     read = _whole if are_complete else _so_far
     return {int(file.stem.removeprefix("replay-")): with_node_numbers(read(file)) for file in files}
@@ -67,8 +66,8 @@ def _so_far(file: Path) -> Trace:
 
 
 def process_of_each_rank(traces: Mapping[int, Trace], main: int) -> dict[int, int]:
-    """Return the process id of each rank. `main` is the process id of the script. Child processes inherit environment
-    variables, so several processes may have the same rank number. A process that trained a model is preferred."""
+    """Return the process id of each rank. Child processes inherit environment variables, so several processes may have the same
+    rank number."""
     worked = {pid: trace for pid, trace in traces.items() if len(trace.steps) or len(trace.device)} or traces
 
     def claim(pid: int) -> tuple[bool, bool, bool, int, int]:

@@ -360,7 +360,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
 
 
 def step_weights(trace: Trace, steps: Column) -> Column:
-    """Return the weight of each kernel in an average over steps. A step that is listed twice counts twice."""
+    """Return the weight of each kernel in an average over steps."""
     if not len(steps):
         return np.ones(len(trace.device))
     weight = np.bincount(steps, minlength=len(trace.steps)) / len(steps)

@@ -125,7 +125,8 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
-    """Return the names of the kernels in CUDA graphs, or an empty list if these kernels take less than half of the GPU time."""
+    """Return the names of the kernels in CUDA graphs. Return an empty list if these kernels take less than half of the GPU
+    time."""
     rows = _work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():
@@ -329,7 +330,7 @@ def _times_a_step(calls: list[_DeviceOp], keys: list[_Counted], steps: int) -> d
 
 def _lone_ops(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[int, int]) -> str:
     a, b = (_times_a_step(calls, [call.canonical for call in calls], n) for calls, n in zip((ours, theirs), steps, strict=True))
-    # An op that is rarer than the steps of the other trace may be missing there by chance.
+    # A rare op may be missing from a short trace by chance.
     sides = (a, b, steps[1]), (b, a, steps[0])
     lone = [{name: count for name, count in x.items() if name not in y and count * n >= 1} for x, y, n in sides]
     here, there = (sum(counts.values()) for counts in lone)

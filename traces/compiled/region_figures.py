@@ -24,8 +24,8 @@ from traces.model.row_order import grouped
 from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 
-# Inductor's names: triton_poi_fused_add_0, triton_tem_fused_mm_1, and in older releases triton_fused_add_0 or triton__0d1d2d.
-# Handwritten kernels may also begin with "triton_".
+# Inductor uses names such as triton_poi_fused_add_0, and in older releases triton_fused_add_0 or triton__0d1d2d. Handwritten
+# kernels may also begin with "triton_".
 _FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_|$)")
 
 

@@ -116,8 +116,7 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each device, return those of the steps `rows` that belong to the device's rank. Devices without steps are left
-        out."""
+        """For each device, return the steps of its rank. Devices without steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
@@ -275,7 +274,7 @@ def median_ns(times: StepTimes, rows: Column) -> int | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return the median step times, or None if there are no steps. The steps `with_kernels` are used for the GPU time."""
+    """Return the median step times, or None if there are no steps."""
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
     return pace_of(step_times(trace), rows, rows if with_kernels is None else with_kernels)

@@ -121,7 +121,7 @@ class Assembly:
     """Builds a trace from the content of its file. All methods raise Damaged for invalid content."""
 
     def __init__(self, limit: UnpackLimit, *, is_lazy: bool = False) -> None:
-        """Create an empty trace. If `is_lazy`, columns are decoded when they are first read."""
+        """Create an empty trace. If `is_lazy` is true, columns are decoded when they are first read."""
         self._limit = limit
         self._is_lazy = is_lazy
         self._unpacked_bytes = 0

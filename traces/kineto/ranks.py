@@ -59,7 +59,7 @@ def assemble(
     sources: Iterable[Source], problems: Counter[str], *, skip_others: bool = False, marks_are_steps: bool = False
 ) -> Trace:
     """Build one trace from the contents of several profiler files. Raises TraceImportError if no file can be read, or if the
-    rank of a file is unknown. With `skip_others`, files without profiler events raise no error."""
+    rank of a file is unknown. If `skip_others` is true, files without profiler events raise no error."""
     recordings: list[_Recording] = []
     skipped: dict[str, str] = {}
     failure = TraceImportError("contains no recording")

@@ -44,7 +44,7 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return the trace of a replay. Each training step in `steps` has the duration of each phase in nanoseconds."""
+    """Return the trace of a replay. Each training step has the duration of each phase in nanoseconds."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace

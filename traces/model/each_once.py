@@ -32,7 +32,7 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 @contextmanager
 def each_once(*, fresh: bool = False) -> Iterator[None]:
     """Cache the results of functions decorated with `once`. The cache is deleted at the end of the `with` block or of the
-    decorated function. Nested blocks share one cache, except with `fresh`."""
+    decorated function."""
     if _KEPT.get() is not None and not fresh:
         yield
         return

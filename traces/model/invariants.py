@@ -118,7 +118,7 @@ _MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
 def clear_dangling_references(trace: Trace) -> None:
     """Repair a truncated trace: replace the indices of missing rows with NONE.
 
-    A thread whose name was not written yet gets its number as its name.
+    If the name of a thread was not written yet, the number of the thread becomes its name.
     """
     seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
     for number in range(len(trace.threads), seen):

@@ -80,8 +80,7 @@ def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return the trace with updated references. `places` contains the new index of each row, by table name. The last element of
-    each array is NONE, so that a reference NONE (index -1) stays NONE."""
+    """Return the trace with updated references. Each array ends with NONE, because a reference with index -1 must stay NONE."""
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
         if target in places:

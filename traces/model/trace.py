@@ -188,8 +188,7 @@ class Table:
 
     @classmethod
     def deferred(cls, rows: int, decode: Callable[[str], dict[str, Column]]) -> Self:
-        """Create a table whose columns are computed when they are first read. `decode` takes the name of a column, and returns
-        this column and perhaps others."""
+        """Create a table whose columns are computed when they are first read."""
         table = object.__new__(cls)
         table.__dict__.update(_rows=rows, _decode=decode)
         return table
@@ -564,7 +563,7 @@ class Trace:
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
     def is_replay_of(self, recorded: Trace) -> bool:
-        """Return False for a recording, and for a replay of another recording than `recorded`, as far as this is known."""
+        """Return whether this trace is a replay of the recording `recorded`, as far as this is known."""
         notes, run = self.run_of(self.ranks[0]).replay, recorded.run_of(recorded.ranks[0])
         if notes is None:
             return self.is_replay

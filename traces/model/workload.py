@@ -80,8 +80,7 @@ class WorkloadSignature:
         trainable: int | None = None,
         shapes: Iterable[Iterable[Shape]] | None = None,
     ) -> WorkloadSignature:
-        """Return the signature with a model added. `parameters` has each parameter's number of elements and bytes, and `shapes`
-        the shapes of each module's own parameters."""
+        """Return the signature with a model added."""
         class_names = list(class_names)
         elements, sizes = zip(*parameters, strict=True) if (parameters := list(parameters)) else ((), ())
         return replace(

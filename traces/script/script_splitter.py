@@ -109,8 +109,7 @@ class ScriptSplitter(Generic[ThreadT]):
         return _BEGINS_NONE if self.phases.inside else (begins_phase(PLAIN), begins_phase(LOSS), begins_phase(ASIDE))
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
-        """Handle the start of a phase, such as "loader", "h2d", "zero_grad" or "backward". `moves_tensor` is false for a copy
-        that was not made by `Tensor.to`, `Tensor.cuda` or `Tensor.copy_`."""
+        """Handle the start of a phase, such as "loader", "h2d", "zero_grad" or "backward"."""
         if self.thread != thread and self._is_other_thread(thread, shows=phase == "loader"):
             return
         if self._optimizers_made != self._optimizers.made:
@@ -153,8 +152,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._begun(thread, now_ns)
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
-        """Handle an op that autograd has recorded after a backward pass. `uses_gradients` is true if the backward pass built a
-        graph."""
+        """Handle an op that autograd has recorded after a backward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
             # If steps end just before backward passes, ops after a backward pass belong to the phase "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
@@ -181,7 +179,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. `is_first` is true if this optimizer's calls end the training steps."""
+        """Handle the return of an optimizer's `step`. Only the calls of the first optimizer end training steps."""
         if is_first:
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":

@@ -163,8 +163,7 @@ class StepSplitter:
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. `module` identifies it, for example `id(module)`. `more_recorded` returns
-        True if the recorded step contains another call of the module."""
+        """Handle the call of an outermost module. `module` identifies it, for example `id(module)`."""
         # see Note [Steps of recorded inference]
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING

@@ -130,7 +130,7 @@ class KnownTimes:
         return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
-        """Return how much collectives lengthen a step, if it takes `times` as long as estimated."""
+        """Return the time that collectives add to a step."""
         # see Note [A rank's step]
         from replayer.cost_model.collective_costs import CollectiveCosts
         from replayer.prediction.parallel import left_after_backward_ns

@@ -60,7 +60,7 @@ def _reach_bytes(block: Block) -> int:
 
 
 class ExpandableSegments:
-    """Allocates memory in the expandable segments of one GPU. `note` is called whenever memory is mapped or unmapped."""
+    """Allocates memory in the expandable segments of one GPU."""
 
     def __init__(self, segments: Segments, note: Note) -> None:
         self._segments = segments

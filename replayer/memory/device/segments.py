@@ -131,7 +131,7 @@ class DriverAddresses:
 
 
 class Segments:
-    """Stores the memory segments of one GPU. PyTorch's allocator does not manage the `outside_bytes` of the process."""
+    """Stores the memory segments of one GPU. Some memory of the process was not allocated by PyTorch's allocator."""
 
     def __init__(
         self, device: int, capacity_bytes: int, outside_bytes: int, ages: Ages, addresses: AddressSource | None = None

@@ -41,7 +41,7 @@ class HostBlock:
 
 
 class HostMemory:
-    """Manages the pinned memory of one process. `has_passed` returns True if a virtual time in nanoseconds has passed."""
+    """Manages the pinned memory of one process."""
 
     def __init__(self, locks: PageLocks, has_passed: Callable[[int], bool]) -> None:
         self.locks = locks

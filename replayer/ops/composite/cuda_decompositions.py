@@ -3,8 +3,8 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code does not choose CUDA's kernels for virtual tensors, because their device type in C++ is not CUDA. The call
-of a composite loss, such as `F.l1_loss`, also begins the loss phase.
+PyTorch's C++ code does not choose CUDA's kernels for virtual tensors, because their device type in C++ is not CUDA. Composite
+loss functions, such as `F.l1_loss`, begin the loss phase.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ class AssumedValues:
         self._made_at: Counter[Hashable] = Counter()
 
     def loss(self, call_site: Hashable = None) -> float:
-        """Return an assumed loss, which decreases with each training step. `call_site` is the line of the script that computes
-        it."""
+        """Return a plausible loss, which decreases with each training step."""
         if not self.improving:
             return 1.0
         step = self._step_now()

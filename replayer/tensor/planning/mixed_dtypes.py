@@ -254,7 +254,7 @@ def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None,
 
 
 def _group_norm(data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
-    """Reject what only CUDA rejects: half-precision data with float32 parameters (native/cuda/group_norm_kernel.cu)."""
+    """Reject half-precision data with float32 parameters, which only the CPU accepts (native/cuda/group_norm_kernel.cu)."""
     first = next((tensor.dtype for tensor in (weight, bias) if tensor is not None), None)
     if data.dtype in (torch.float16, torch.bfloat16) and first in (data.dtype, torch.float32):
         _require_dtype_of(data, weight, bias)

@@ -45,8 +45,7 @@ Workspaces = tuple[tuple[int, ...], ...]
 
 
 def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
-    """Choose how an op's results are created. `workspaces` has the sizes of temporary memory that the op allocates and
-    frees."""
+    """Choose how an op's results are created. Workspaces are temporary memory of the op."""
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
     if rule is not None or len(written) < len(plan.writes):

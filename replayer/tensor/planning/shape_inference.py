@@ -308,7 +308,7 @@ IDLE = frozenset(
 
 
 def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
-    """Return True if the op runs kernels. An op that does something changes an argument or creates a tensor."""
+    """Return True if the op runs kernels."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
 

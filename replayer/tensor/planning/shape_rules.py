@@ -126,7 +126,7 @@ def _cudnn_rnn(
 
 
 def _steps_first(data: torch.Tensor, batch_first: bool, shape: TorchAny) -> torch.Tensor:
-    """In memory, cuDNN's result begins with the time steps."""
+    """The first dimension of cuDNN's result in memory is time."""
     if not batch_first:
         return data.new_empty(shape)
     return data.new_empty((shape[1], shape[0], *shape[2:])).transpose(0, 1)
@@ -222,7 +222,7 @@ def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchA
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())
 
 
-# cuDNN's ops in terms of other ops. The formulas compute shapes on "meta", and values on the CPU.
+# cuDNN's ops in terms of other ops.
 CUDNN: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.cudnn_convolution.default: _cudnn_convolution,
     aten.cudnn_convolution_transpose.default: _cudnn_convolution_transpose,

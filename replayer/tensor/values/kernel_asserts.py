@@ -124,6 +124,5 @@ def can_fail(func: torch._ops.OpOverload) -> bool:
 
 
 def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """If an assertion fails, return the position of the invalid argument and the assertion's message. `host` returns the values
-    of a tensor, or None if they are unknown."""
+    """If an assertion fails, return the position of the invalid argument and the assertion's message."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)

@@ -68,8 +68,8 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return the known values of a tensor as a writable host tensor, or None if they are unknown. With `replaced`, the caller
-    will overwrite all elements, so their old values need not be known."""
+    """Return the known values of a tensor as a writable host tensor, or None if they are unknown. Old values that the caller
+    will overwrite need not be known."""
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known

@@ -151,7 +151,7 @@ class StepTracker:
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
-        """Begin a new phase if necessary, and return the phase of an op that the script called at `now_ns`."""
+        """Return the phase of an op, which may begin a new phase."""
         self.script.op(thread, phase_class, now_ns)
         self.begins_segment = self.script.begins_segment
         segment = self.segment
@@ -167,7 +167,7 @@ class StepTracker:
         self.begins_segment = self.script.begins_segment
 
     def forward_begins(self, thread: HostThread) -> None:
-        """Begin the forward phase after a backward pass that built a graph."""
+        """A backward pass that built a graph may be followed by another forward phase."""
         self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
         self.begins_segment = self.script.begins_segment
 

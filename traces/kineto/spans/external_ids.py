@@ -64,7 +64,7 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """For each wanted id, return the index of the last event with this id that starts by `before_ns`, or NONE."""
+    """For each id, return the index of the last event with this id before a given time, or NONE."""
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):
         return np.full(len(wanted), NONE, "i4")

@@ -18,7 +18,7 @@ def each_event_once(
     host: HostColumns, device: DeviceColumns, comms: dict[int, ProfilerJson], problems: Counter[str]
 ) -> tuple[HostColumns, DeviceColumns, dict[int, ProfilerJson]]:
     """Return the columns without repeated events. If no runtime call is repeated, nothing is removed, because one CUDA graph
-    may contain equal kernels. `comms` has the arguments of each collective, by the collective's row in `host`."""
+    may contain equal kernels."""
     spans = host.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))
     again = calls[_repeated([host.correlation[calls], spans.start_ns[calls], spans.duration_ns[calls], spans.name[calls]])]

@@ -110,8 +110,8 @@ class _StepEvent(NamedTuple):
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
-    """Return the training steps, the phases, and the name of the method that found the steps. If `marks_are_steps`, the script
-    called `profiler.step()` exactly once per batch."""
+    """Return the training steps, the phases, and the name of the method that found the steps. `marks_are_steps` means that the
+    script called `profiler.step()` once per batch."""
     # see Note [Whose steps]
     events = _top_events(tables, strings)
     steps, source = _find_steps(tables, events, strings, marks_are_steps)
@@ -409,7 +409,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
-    # Compiled autograd looks up its code between the first gradient and the backward pass, so the lookup is no op of the step.
+    # Compiled autograd looks up its code before the backward pass. The lookup is not an op of the step.
     nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
     visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
     # Ops inside torch.compile regions are examined, because they may belong to an optimizer step.

@@ -143,8 +143,8 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis. In each section of the axis, both traces start at the same position, except in the first
-        `flush_right` sections, where they end at the same position."""
+        """Build a time axis. Both traces start at the same position in each section of the axis. In some sections they end at
+        the same position instead."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

@@ -55,7 +55,7 @@ class Sums:
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
     """For each screen column, return a character that shows how two traces differ, such as "+" for longer kernels. If
-    `by_place`, kernels at different positions on the time axis differ."""
+    `by_place` is true, kernels at different positions on the time axis differ."""
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:
