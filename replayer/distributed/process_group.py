@@ -211,7 +211,7 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing. Registered memory does not change the duration of a replayed collective."""
+        """Do nothing. Registering memory has no effect in a replay."""
 
     deregister_mem_pool = register_mem_pool
 

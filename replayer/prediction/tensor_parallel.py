@@ -307,8 +307,7 @@ def _divided(shape: Shape, at: int, ranks: int) -> Shape:
 def tensor_parallel(
     trace: Trace, split: TensorSplit, reduced_ns: Column, step_ns: float, parameters: int, peak_bytes: int | None, steps: int
 ) -> Parallel:
-    """Predict the training step of each rank. `step_ns` includes the all-reduces. All-reduces may follow a kernel, and their
-    durations are given by kernel."""
+    """Predict the training step of each rank. `step_ns` includes the all-reduces."""
     layers = layers_of(trace)
     layer_bytes = sum(layer.parameter_bytes for layer in layers)
     elements = sum(prod(weight) for layer in layers for weight in layer.weights)

@@ -84,7 +84,7 @@ def stand_in(utilization: _Utilization, cuda: Any) -> Any:
 
     def rates(handle: Handle) -> SimpleNamespace:
         percent = utilization.percent()
-        return SimpleNamespace(gpu=percent, memory=percent)  # A kernel reads or writes memory for as long as it runs.
+        return SimpleNamespace(gpu=percent, memory=percent)  # Assumes that kernels always use memory.
 
     def processes(handle: Handle) -> list[SimpleNamespace]:
         if not cuda.is_initialized():

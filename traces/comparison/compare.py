@@ -465,7 +465,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tuple[Column, Column]:
-    """Leave out the steps of a replay with too many estimated GPU times."""
+    """Exclude steps of a replay if too many of their GPU times are estimates."""
     if not np.array_equal(other.steps.recorded_step[repeating], repeated):
         return repeated, repeating
     rows, step_of = work_rows(other), launch_steps(other)

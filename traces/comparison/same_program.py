@@ -125,8 +125,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
-    """Return the names of the kernels in CUDA graphs. Return an empty list if these kernels take less than half of the GPU
-    time."""
+    """Return the names of the kernels in CUDA graphs. The list is empty if CUDA graphs take less than half of the GPU time."""
     rows = _work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():

@@ -50,7 +50,7 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model import invariants as checks
 from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, TraceWriteError
 
-# Several small tables or texts share a frame, because each frame adds 19 bytes and restarts the compressor.
+# Several small tables share a frame, because each frame adds 19 bytes to the file.
 _SHARED_BYTES = 32 << 10
 _WORKERS = 4
 

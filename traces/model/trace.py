@@ -117,6 +117,7 @@ class StepKind(IntEnum):
     EVALUATION = 2  # no backward pass and no optimizer
     PROFILED = 3  # with the profiler, in a recording that also has steps without it
     INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
+
     # Without the profiler, but after a profile with device activities. After a profile, NVIDIA's profiling library CUPTI stays
     # attached and slows every CUDA call (Note [Steps after a profile] in tracer/profile.py). Left out of medians.
     AFTER_PROFILE = 5

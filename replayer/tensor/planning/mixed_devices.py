@@ -435,7 +435,7 @@ def _require_compressed(compressed: torch.Tensor, plain: torch.Tensor, values: t
             raise RuntimeError(f"Values and {name} need to be on the same device.")
 
 
-# Maps ops that only call another op to the called op.
+# Some ops only call another op. This table contains the called op.
 _CALLS = {"_sparse_addmm": "addmm"}
 # CUDA ops that reject zero-dimensional CPU tensors.
 _NO_SCALARS = frozenset({"mse_loss", "smooth_l1_loss", "binomial", "binary_cross_entropy"})
