@@ -18,9 +18,13 @@ Note [Interrupted steps]
 Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
     steps equal to the median of its clean steps. Only the host's own time is compared. If a phase waits for the GPU in a clean
-    step, the wait is at most the GPU's lag at the start of the phase plus the work launched in the phase. If recorder and
-    profile name different phases, a phase that only one of them names is added to the phase before it. The same applies to a
-    forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py).
+    step, the wait is at most the GPU's lag at the first synchronous call plus the work launched in the phase. The lag at the
+    call is the lag at the start of the phase minus the host time between them. The factor scales this host time too, so the
+    least factor is the one with which the host time and the longest wait add up to the phase's time in clean steps.
+
+Note [Phases with different names]
+    If recorder and profile name different phases, a phase that only one of them names is added to the phase before it. The same
+    applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py).
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
@@ -219,9 +223,11 @@ class _Phase:
     waits: bool
     has_threads: bool  # with DataParallel stages, whose threads run at the same time
     wait_ns: float
-    longest_wait_ns: float  # the longest possible wait in clean steps
+    lag_ns: float  # the GPU's lag at the start of the phase in clean steps
+    work_ns: float  # GPU time of the work that the phase launches
     counts: Column
     own_ns: float = 0.0
+    before_wait_ns: float = 0.0  # the part of `own_ns` before the first possible wait
 
 
 class CleanPace:
@@ -279,9 +285,22 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
     own_ns = without_cost(end_ns) - without_cost(start_ns)
+    first_wait_ns = _active_ns(_first_waits_ns(trace, rank, steps.rows, waits), waits)
+    before_wait_ns = without_cost(first_wait_ns) - without_cost(start_ns)
     for phase in phases:
-        phase.own_ns = _median([own_ns[of].sum() for of in steps.rows_by_step(phase.names, profiled)])
+        places = steps.rows_by_step(phase.names, profiled)
+        phase.own_ns = _median([own_ns[of].sum() for of in places])
+        phase.before_wait_ns = _median([before_wait_ns[of].min() for of in places])
     return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, clean)))
+
+
+def _first_waits_ns(trace: Trace, rank: int, rows: Column, waits: Intervals) -> Column:
+    """For each phase, return the start of the first call that may wait for the GPU, or the end of the phase."""
+    start_ns, end_ns = trace.phases.start_ns[rows], trace.phases.end_ns[rows]
+    calls_ns = np.sort(trace.host.start_ns[synchronous_calls(trace, rank)])
+    first_ns = np.minimum(np.append(calls_ns, np.iinfo(np.int64).max)[np.searchsorted(calls_ns, start_ns)], end_ns)
+    # Launches may wait earlier in clean steps than in profiled steps, where the queue is shorter.
+    return np.asarray(np.where(waits.within(start_ns, first_ns) > 0, start_ns, first_ns))
 
 
 def _active_ns(times_ns: Column, waits: Intervals) -> Column:
@@ -351,7 +370,6 @@ def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, cle
             continue
         clean_ns = np.array([whole_ns[rows].sum() for rows in rows_of_steps if len(rows)])
         active_ns = np.array([(whole_ns - wait_ns)[steps.rows[at]].sum() for at in places])
-        longest_ns = _median([lag_ns[rows].max() for rows in rows_of_steps if len(rows)])
         found.append(
             _Phase(
                 names=other,
@@ -361,7 +379,8 @@ def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, cle
                 waits=any(called[steps.rows[at]].any() for at in places),
                 has_threads=bool(np.isin(trace.parts.phase, rows_of_clean.nonzero()[0]).any()),
                 wait_ns=_median([wait_ns[steps.rows[at]].sum() for at in places]),
-                longest_wait_ns=longest_ns + _median([work_ns[steps.rows[at]].sum() for at in places]),
+                lag_ns=_median([lag_ns[rows].max() for rows in rows_of_steps if len(rows)]),
+                work_ns=_median([work_ns[steps.rows[at]].sum() for at in places]),
                 counts=np.median([steps.counts[at].sum(axis=0) for at in places], axis=0),
             )
         )
@@ -462,8 +481,9 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
         target_ns = phase.clean_ns
         if phase.waits:
             most_ns = phase.clean_ns - phase.wait_ns
-            least_ns = phase.clean_ns - phase.longest_wait_ns
-            target_ns = min(max(usual * phase.own_ns, least_ns), most_ns)
+            without_work_ns, after_ns = phase.clean_ns - phase.work_ns, max(phase.own_ns - phase.before_wait_ns, 1.0)
+            least = min(without_work_ns / phase.own_ns, (without_work_ns - phase.lag_ns) / after_ns)
+            target_ns = min(max(usual, least) * phase.own_ns, most_ns)
         if target_ns > 0:
             scales |= dict.fromkeys(phase.names, whole * target_ns / phase.own_ns)
     return scales

@@ -171,38 +171,36 @@ def test_the_phases_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx(dict.fromkeys(("forward", "backward", "optimizer"), 350 / 3))
 
 
-def test_a_scaled_wait_for_the_gpu_stays_within_its_limits() -> None:
-    """GIVEN a phase that takes 1000 in clean steps and 600 in profiled steps, of which 100 are waiting WHEN the other phase was
-    not slowed down THEN its time without the wait stays 500, and it is at least 1000 less the GPU's work."""
+@pytest.mark.parametrize(
+    ("call", "lag_us", "own_us"),
+    [
+        ("cudaStreamSynchronize", 800, 500),  # 200 before the call, a wait of up to 600, 300 after it: 1000 or more
+        ("cudaStreamSynchronize", 550, 750),  # 300 before the call, a wait of 250, 450 after it
+        ("cudaStreamSynchronize", 300, 900),  # 360 before the call, so the GPU has caught up
+        ("cudaLaunchKernel", 300, 700),  # in clean steps, an earlier launch may have waited for 300
+    ],
+)
+def test_a_scaled_wait_for_the_gpu_stays_within_its_limits(call: str, lag_us: int, own_us: int) -> None:
+    """GIVEN a phase that takes 1000 us in clean steps and 600 us in profiled steps, with a wait of 100 us after 200 us WHEN the
+    other phase was not slowed down THEN its own time is at most 900 us, and at least as long as the GPU's lag requires."""
     trace = recorded(
-        [(StepKind.STEADY, [("forward", 2000), ("other", 1000)])] * 2
-        + [(StepKind.PROFILED, [("forward", 2000), ("other", 600)])] * 2
+        [(StepKind.STEADY, [("forward", 2_000_000), ("other", 1_000_000)])] * 2
+        + [(StepKind.PROFILED, [("forward", 2_000_000), ("other", 600_000)])] * 2
     )
-    for step in (2, 3):
-        begin_ns = int(trace.steps.end_ns[step]) - 600 - UNIX_NS
-        add_ops(trace, [(begin_ns + 200, 150)], HostKind.RUNTIME, "cudaStreamSynchronize")
-    launches = len(trace.host)
-    add_ops(
-        trace, [(int(trace.steps.start_ns[step]) - UNIX_NS + 1950, 10) for step in (2, 3)], HostKind.RUNTIME, "cudaLaunchKernel"
-    )
-    ends_ns = [int(trace.steps.end_ns[step]) - 600 + 300 for step in (2, 3)]
+    begins_ns = trace.phases.start_ns[trace.phases.step >= 2][1::2]
+    add_ops(trace, [(begin - UNIX_NS - 50_000, 10) for begin in begins_ns.tolist()], HostKind.RUNTIME, "cudaLaunchKernel")
+    add_ops(trace, [(begin - UNIX_NS + 200_000, 100_000) for begin in begins_ns.tolist()], HostKind.RUNTIME, call)
+    rows = 4 if call == "cudaLaunchKernel" else 2
     trace.device = DeviceSpans.of(
-        device=[0, 0], stream=[7, 7], kind=[DeviceKind.KERNEL] * 2, name=[0, 0], start_ns=[end - 340 for end in ends_ns],
-        duration_ns=[340] * 2, launch=[launches, launches + 1],
+        device=[0] * rows, stream=[7] * rows, kind=[DeviceKind.KERNEL] * rows, name=[0] * rows, launch=range(rows),
+        start_ns=[*(begins_ns - 40_000), *(begins_ns + 300_000)][:rows], duration_ns=[340_000, 340_000, 1, 1][:rows],
     )  # fmt: skip
     waits = host_waits(trace, 0).intervals
-    assert (waits.start_ns - trace.steps.end_ns[2:]).tolist() == [-400, -400] and waits.total_ns == 200
-
-    # the GPU lagged behind by at most 600 when the phase of a clean step began: its own time may be 400 to 900
+    assert (waits.start_ns - begins_ns).tolist() == [200_000, 200_000] and waits.total_ns == 200_000
     of_other = np.flatnonzero((trace.phases.name == trace.strings.find("other")) & (trace.phases.step < 2))
-    trace.phases.device_start_ns[of_other] = trace.phases.start_ns[of_other] + 600
+    trace.phases.device_start_ns[of_other] = trace.phases.start_ns[of_other] + lag_us * 1000
     trace.runs[0] = with_clean_pace(Run(), trace, 0)
-    assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 2000, "other": 500})
-
-    # by at most 300: at least 700 are its own
-    trace.phases.device_start_ns[of_other] = trace.phases.start_ns[of_other] + 300
-    trace.runs[0] = with_clean_pace(Run(), trace, 0)
-    assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 2000, "other": 700})
+    assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 2_000_000, "other": own_us * 1000}, abs=5)
 
 
 @pytest.mark.parametrize(("call", "own_us"), [("cudaLaunchKernel", 40_000), ("cudaStreamSynchronize", 39_900)])
