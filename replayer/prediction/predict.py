@@ -130,9 +130,10 @@ class Predictor:
         trace = _as_predicted(trace, recorded, per_gpu, scaling)
         shares = _shares(trace)
         unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
+        busy_ns = gpu_ns(trace, recorded)
         expected_error = None
         if unscaled_share <= MOST_UNSCALED:
-            expected_error = _expected_error(shares, conditions, recorded)
+            expected_error = _expected_error(shares, conditions, recorded, min(busy_ns / one_ns, 1.0) if one_ns else 1.0)
         trace.runs = {rank: replace(run, expected_error=expected_error) for rank, run in trace.runs.items()}
         work, steps = _work_of_steps(recorded)
         several = self._parallel(trace, conditions, alone, one_ns)
@@ -143,7 +144,7 @@ class Predictor:
             batch=(conditions.batch or batch) * (max(conditions.nproc, 1) if parallel != "tp" else 1),
             recorded_batch=batch,
             step=PredictedTime(self._step_ns, several.step_ns if several else one_ns),
-            busy=PredictedTime(self._gpu_ns, gpu_ns(trace, recorded)),
+            busy=PredictedTime(self._gpu_ns, busy_ns),
             phases=_by_phase(recorded, scaling, work, steps),
             kinds=_by_kind(recorded, scaling, work, steps),
             origins={ORIGIN_NAMES[origin]: share for origin, share in shares.items()},
@@ -235,7 +236,8 @@ def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
     return replace(replayed, device=replace(replayed.device, origin=origins), runs=runs)
 
 
-def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace) -> float:
+def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorded: Trace, gpu_share: float) -> float:
+    # A wrong GPU time changes the step by at most this time. The host time of a step is recorded.
     of_ranks = EXPECTED_OF_RANKS if conditions.parallel == "ddp" else EXPECTED_OF_SPLIT
     several = EXPECTED_OF_DATA_PARALLEL if conditions.gpus > 1 else of_ranks if conditions.nproc > 1 else 0.0
     of_origin = EXPECTED_ERROR
@@ -243,7 +245,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
         trains = bool((recorded.steps.kind != StepKind.EVALUATION).any())
         of_half = network_error("training" if trains else "inference", "half", conditions.gpu).error
         of_origin = EXPECTED_ERROR | dict.fromkeys((Origin.PUBLISHED, Origin.CURVE, Origin.ROOFLINE), of_half)
-    return sum(of_origin[origin] * share for origin, share in shares.items()) + several
+    return gpu_share * sum(of_origin[origin] * share for origin, share in shares.items()) + several
 
 
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:

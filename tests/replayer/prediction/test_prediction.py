@@ -296,6 +296,15 @@ def test_the_expected_error_is_that_of_the_benchmark() -> None:
     assert two.expected_error == pytest.approx(one.expected_error + rows["dataparallel"]["error"])
 
 
+def test_the_expected_error_is_that_of_the_gpus_share_of_the_step() -> None:
+    """GIVEN steps that wait 2 ms for data THEN a wrong GPU time changes a small share of the step."""
+    found = [predict(training(loader_us=loader_us), Conditions(gpu="Tesla T4")) for loader_us in (20, 2000)]
+    shares = [min(one.busy.predicted_ns / one.step.predicted_ns, 1.0) for one in found]
+    assert shares[1] < 0.1 < shares[0]
+    short, long = ((one.expected_error or 0.0) / share for one, share in zip(found, shares, strict=True))
+    assert short == pytest.approx(long) and short > 0
+
+
 def test_a_predicted_launch_that_blocks_counts_as_a_wait() -> None:
     """GIVEN more kernels than fit in the launch queue WHEN they take five times as long THEN the host waits for room, and the
     host time of the predicted trace without waits is the recorded one."""
