@@ -94,9 +94,10 @@ class RecordedRun:
         clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
         warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
         after = kinds.get(StepKind.AFTER_PROFILE, [])
-        self._trained = sorted([*clean, *profiled, *warmup, *after]) or evaluations or list(range(len(self.steps)))
         self._evaluated = evaluations
         self.evaluations = [i for i in evaluations if self.steps[i].has_kernels] or evaluations
+        trained = sorted([*clean, *profiled, *warmup, *after])
+        self._trained = trained or self.evaluations or list(range(len(self.steps)))
         if profiled and self.trace.grain == "kernel":
             steady = profiled
             for i in warmup:

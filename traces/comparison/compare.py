@@ -540,7 +540,7 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evalua
         return None
     source = other.steps.recorded_step[theirs]
     drove = source[np.isin(source, ours)].astype(np.int64)
-    rows = drove if len(drove) and other.is_replay_of(recorded) else ours
+    rows = _clean(recorded, drove) if len(drove) and other.is_replay_of(recorded) else ours
     return Evaluation(
         steps_compared=Both(len(rows), len(theirs)),
         steps=_spread(times, rows, theirs, ours, pace_series),

@@ -54,6 +54,7 @@ def attention_kernel(
     dropout: float = 0.0,
     cudnn: int = 0,
     rounds_dropout: bool = False,
+    groups_efficient: bool = False,
 ) -> str:
     """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp).
 
@@ -61,6 +62,7 @@ def attention_kernel(
         grouped: allows several query heads to share one key and value head (grouped-query attention)
         cudnn: the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention
         rounds_dropout: allows cuDNN's attention to round the dropout probability, as before torch 2.12
+        groups_efficient: allows `grouped` for memory-efficient attention, as since torch 2.14
     """
     if query.dim() != 4:
         return MATH
@@ -100,7 +102,7 @@ def attention_kernel(
         and (half or query.dtype is torch.float32)
         and not (query.dtype is torch.bfloat16 and capability < (8, 0))
         and capability >= (5, 0)
-        and heads_match
+        and (heads_match or (groups_efficient and heads_fit))
         and packed
         and aligned
         and not (mask is not None and mask.requires_grad and not aligned)
@@ -159,9 +161,18 @@ def scaled_dot_product_attention(
         raise RuntimeError("_scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True")
     capability = torch.cuda.get_device_capability(query.get_device())
     machine = state.gpu().machine
+    is_recent = "newer" not in (machine.torch or "newer") and not machine.is_before(2, 14)
+    if is_recent and query.dim() == key.dim() == value.dim() == 3:  # torch 2.14 adds a batch dimension
+        if attn_mask is not None and attn_mask.dim() == 3:
+            attn_mask = attn_mask.unsqueeze(0)
+        q, k, v = (tensor.unsqueeze(0) for tensor in (query, key, value))
+        made = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+        return made.squeeze(0)
     cudnn = 0 if state.computing() else machine.cudnn or 0  # the CPU cannot compute cuDNN's op
-    rounds_dropout = machine.is_before(2, 12)
-    chosen = attention_kernel(query, key, value, attn_mask, capability, enable_gqa, dropout_p, cudnn, rounds_dropout)
+    rounds_dropout, groups_efficient = machine.is_before(2, 12), is_recent and not state.computing()
+    chosen = attention_kernel(
+        query, key, value, attn_mask, capability, enable_gqa, dropout_p, cudnn, rounds_dropout, groups_efficient
+    )
     saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     if chosen == CUDNN:
         bias = _as_bias(attn_mask, query)

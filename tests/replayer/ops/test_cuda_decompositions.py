@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from replayer.ops.composite.cuda_decompositions import CUDNN, EFFICIENT, FLASH, attention_kernel
+from replayer.ops.composite.cuda_decompositions import CUDNN, EFFICIENT, FLASH, MATH, attention_kernel
 from tests.replayer.fake_gpu import use
 from traces.model.machine import Machine
 
@@ -111,3 +111,22 @@ def test_cudnn_attention_runs_forward_and_backward() -> None:
     assert "aten::_scaled_dot_product_cudnn_attention" in ops
     assert (2, 4, 16, 1) in ops["aten::_scaled_dot_product_cudnn_attention_backward"].shapes
     assert q.grad is not None and q.grad.shape == q.shape
+
+
+@pytest.mark.parametrize("version", ["2.14.1+cu130", "2.11.0+cu130", "2.4 or newer"])
+def test_attention_without_a_batch_dimension_is_fused_since_torch_2_14(version: str) -> None:
+    """The ops are those of profiles of torch 2.14.1 and 2.11.0."""
+    gpu = use()
+    gpu.machine = Machine(torch=version)
+    query, key = torch.empty(4, 1, 32, device="cuda"), torch.empty(4, 9, 32, device="cuda")
+    before = len(gpu.launched_ops)
+    assert F.scaled_dot_product_attention(query, key, key).shape == (4, 1, 32)
+    ops = [(launch.op, launch.shapes) for launch, _ in gpu.launched_ops[before:]]
+    fused = ("aten::_scaled_dot_product_efficient_attention", ((1, 4, 1, 32), (1, 4, 9, 32), (1, 4, 9, 32)))
+    assert (ops == [fused]) is (version == "2.14.1+cu130")
+
+
+def test_memory_efficient_attention_accepts_grouped_heads_since_torch_2_14() -> None:
+    assert _chosen(heads=2, grouped=True, dtype=torch.float32, groups_efficient=True) == EFFICIENT
+    assert _chosen(heads=2, grouped=True, dtype=torch.float32) == MATH
+    assert _chosen(heads=2, dtype=torch.float32, groups_efficient=True) == MATH

@@ -94,6 +94,15 @@ def test_an_evaluation_replays_evaluations_with_kernels() -> None:
     assert [without.evaluation(number).row for number in range(4)] == [0, 1, 0, 1]
 
 
+def test_a_recording_without_training_takes_host_times_from_evaluations_with_kernels() -> None:
+    """GIVEN a profile of the third and fourth of five evaluations THEN the host time of their only op is known: 5 us."""
+    kernel = [Op("aten::mm", 2, 5, (10, 5))]
+    steps = [(StepKind.EVALUATION, ONE[:1], ops) for ops in ([], [], kernel, kernel, [])]
+    recording = RecordedRun.of(recording_of(steps))
+    assert [recording.step(number).row for number in range(5)] == [2, 3, 2, 3, 2]
+    assert recording.usual_host_ns == 5_000
+
+
 def test_steps_with_a_call_are_of_the_same_kind_and_number_of_passes() -> None:
     """GIVEN steps that call an add at two shapes, one of them with two passes, and an evaluation."""
 

@@ -22,7 +22,7 @@ from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.figures.measure import step_windows
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
-from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, LibrarySteps, MemoryUse, ReplayNotes, Run
+from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, LibrarySteps, MemoryUse, ProfilerUse, ReplayNotes, Run
 from traces.model.trace import (
     NONE,
     Collectives,
@@ -228,6 +228,19 @@ def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> 
     recorded.steps.kind[:] = replay.steps.kind[:] = StepKind.EVALUATION
     assert compare(recorded, replay).steps_compared == Both(4, 4)
     assert compare(alone, replay).steps == Spread(*[None] * 8)
+
+
+def test_evaluation_times_are_compared_without_the_profilers_cost() -> None:
+    """GIVEN evaluation steps of 100 us, and 140 us under the profiler, whose steps a replay repeats without the profiler."""
+    recorded = training(steps=7, jitter_us=(0, 0, 0, 0, 0, 40, 40))
+    recorded.runs = {0: Run("hand", "unix", profiler=ProfilerUse(steps=(10, 11)))}  # the numbers of the last two
+    replay = training(steps=7)
+    replay.steps.recorded_step[:] = [0, 5, 6, 5, 6, 5, 6]
+    for trace in (recorded, replay):
+        trace.steps.kind[1:] = StepKind.EVALUATION
+    told = compare(recorded, replay).evaluation
+    assert told is not None and told.steps_compared == Both(4, 6)
+    assert (told.steps.recorded_median_ns, told.steps.replayed_median_ns) == (100 * US, 100 * US)
 
 
 def test_data_loading_is_excluded_unless_recorded_waits_were_replayed() -> None:
