@@ -401,8 +401,7 @@ def _earlier_phases(trace: Trace, rows: Column, names: Sequence[str]) -> Earlier
 
 
 def _groups(shared: Sequence[str], clean: Earlier, profiled: Earlier) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Match the phases of unprofiled and profiled steps. A phase that exists in only one of the steps is joined to the
-    preceding phase."""
+    # see Note [Phases with different names]
     if not shared:
         return [(tuple(clean), tuple(profiled))] if clean and profiled else []
 
