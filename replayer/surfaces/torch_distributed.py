@@ -56,6 +56,8 @@ def install(torch_module: ModuleType) -> None:
         patch_everywhere(original, around(original, by))
     if hasattr(c10d, "_get_split_source"):
         patch_around(c10d, _get_split_source=_no_split_source)
+    if hasattr(c10d, "_maybe_attach_flight_recorder"):  # since PyTorch 2.15
+        patch_around(c10d, _maybe_attach_flight_recorder=_attach_flight_recorder)
     patch_around(dist, _verify_params_across_processes=_verify_parameters)
     patch_around(dist.Reducer, __init__=_make_reducer, _delay_all_reduce=_reduce_at_once)
     patch_around(torch_module.nn.parallel.DistributedDataParallel, _register_builtin_comm_hook=_register_hook)
@@ -106,6 +108,12 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
 def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchAny:
     """Return None for a virtual NCCL group, because C++ code cannot split the group."""
     return None if isinstance(group, VirtualNccl) else source(group)
+
+
+def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
+    """Skip virtual NCCL groups, because C++ code finds no backend in them."""
+    if not isinstance(group, VirtualNccl):
+        attach(group, *args)
 
 
 def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -47,12 +47,16 @@ def _run_eagerly(torch_module: ModuleType) -> None:
     def with_eager_form(
         dispatch: TorchAny, self: TorchAny, dispatch_key: TorchAny, /, *args: TorchAny, **kwargs: TorchAny
     ) -> TorchAny:
-        if dispatch_key == keys.Python and _get_current_dispatch_mode() is None:
-            kernels = self.py_kernels
-            eager = kernels.get(keys.CompositeExplicitAutograd) or kernels.get(keys.CUDA)
-            if eager is not None and any(isinstance(arg, VirtualTensor) for arg in flat(args, kwargs)):
-                return eager(*args, **kwargs)
-        return dispatch(self, dispatch_key, *args, **kwargs)
+        kernels = self.py_kernels
+        eager = kernels.get(keys.CompositeExplicitAutograd) or kernels.get(keys.CUDA)
+        is_virtual = (isinstance(arg, VirtualTensor) for arg in flat(args, kwargs))
+        if dispatch_key != keys.Python or eager is None or not any(is_virtual):
+            return dispatch(self, dispatch_key, *args, **kwargs)
+        if _get_current_dispatch_mode() is not None:
+            result = dispatch(self, dispatch_key, *args, **kwargs)
+            if result is not NotImplemented:  # with NotImplemented, a mode leaves the operator to the tensor's class
+                return result
+        return eager(*args, **kwargs)
 
     patch_around(operator, dispatch=with_eager_form)
     func: TorchAny = torch_module.func

@@ -19,6 +19,8 @@ from traces.model.machine import Machine
 from traces.model.trace import Origin, Trace
 
 MS = 1_000_000
+BEFORE_2_14 = "Called CUDAGraph::replay without a preceding successful capture"
+REPLAYED_TOO_EARLY = r"capture_end\(\) must have been called before calling instantiate" if SINCE_2_14 else BEFORE_2_14
 cuda: Any = torch.cuda  # torch has no types for `_sleep`
 
 
@@ -193,7 +195,7 @@ def test_a_joined_stream_may_wait_again_without_new_work() -> None:
 def test_misuse_raises_torchs_errors() -> None:
     start()
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+    with pytest.raises(RuntimeError, match=REPLAYED_TOO_EARLY):
         graph.replay()
     with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
         graph.capture_begin()
@@ -314,9 +316,7 @@ def test_a_graph_cannot_be_instantiated_before_its_capture() -> None:
     start()
     with pytest.raises(RuntimeError, match=r"capture_end\(\) must have been called before calling instantiate"):
         torch.cuda.CUDAGraph(keep_graph=True).instantiate()
-    before_2_14 = "Called CUDAGraph::replay without a preceding successful capture"
-    since_2_14 = r"capture_end\(\) must have been called before calling instantiate"
-    with pytest.raises(RuntimeError, match=since_2_14 if SINCE_2_14 else before_2_14):
+    with pytest.raises(RuntimeError, match=REPLAYED_TOO_EARLY):
         torch.cuda.CUDAGraph().replay()
 
 

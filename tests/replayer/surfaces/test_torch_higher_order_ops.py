@@ -7,9 +7,11 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = """
@@ -39,6 +41,25 @@ def test_flex_attention_forward_and_backward() -> None:
     out = flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))
     out.sum().backward()
     assert out.shape == (1, 2, 4, 8) and q.grad is not None and q.grad.is_cuda
+
+
+class _LeavesItToTensors(TorchDispatchMode):
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_operator = isinstance(func, torch._ops.HigherOrderOperator)
+        return NotImplemented if is_operator else func(*args, **(kwargs or {}))
+
+
+def test_an_operator_that_a_mode_leaves_to_the_tensors_runs_in_its_eager_form() -> None:
+    """Since PyTorch 2.15, the first call of compiled code runs in such a mode."""
+    from torch._prims.rng_prims import graphsafe_run_with_rng_state
+
+    dropout, generator = torch.ops.aten.native_dropout.default, torch.cuda.default_generators[0].clone_state()
+    x = torch.ones(2, 4, device="cuda")
+    with _LeavesItToTensors():
+        out, mask = graphsafe_run_with_rng_state(dropout, x, 0.5, True, rng_state=generator)
+    assert out.shape == mask.shape == (2, 4) and out.is_cuda
 
 
 @pytest.mark.program
