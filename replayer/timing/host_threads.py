@@ -24,10 +24,12 @@ class HostThread:
     position_ns: int = 0  # the thread's host time since the start of this phase
     device: int = 0
     after_wait_ns: int = 0  # recorded host time in the last op after its wait for the device
+    has_maker: bool = False  # True for threads that work on the script's phases, such as those of replicas
     callers: dict[int, Caller] = field(default_factory=dict)
     _known: dict[VirtualStream, Caller] = field(default_factory=dict)
 
     def start_from(self, maker: HostThread) -> None:
+        self.has_maker = True
         self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
 
     def wait_for(self, other: HostThread) -> None:

@@ -92,6 +92,8 @@ class Simulator:
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
         from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase = instance
+        # see Note [Threads beside the script]
+        of_other_phase = of_other_phase or tracker.is_beside(thread)
         begin_ns, too_long_ns = from_ns, 0
         if tracker.remainder.is_other_program:
             advance_ns, own_ns = 0, self.scheduler.usual_host_ns(signature)
@@ -223,7 +225,7 @@ class Simulator:
     def _play_again(self, caller: Caller, signatures: list[OpSignature], called_ns: list[int], at: int) -> int:
         tracker = self.tracker
         whole, thread, stream = tracker.segment, caller.thread, caller.stream
-        if whole is None:
+        if whole is None or tracker.is_beside(thread):
             return 0
         segment = whole
         if stream.device != self.scheduler.home:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.errors import NotExact
+from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import StepMatcher
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.replayer.recordings import US, Op, Stage, make_recording, phase_recording, recording_of
@@ -268,6 +269,26 @@ def test_an_op_outside_recorded_phases_starts_when_it_is_called() -> None:
     stage.within("h2d", "aten::copy_")
     assert [row[3:5] for row in stage.log.host] == [(called_ns, 0)]  # start and duration
     assert stage.log.device[0]["start_ns"] >= called_ns
+
+
+def test_a_thread_beside_the_script_takes_the_host_time_of_its_ops_and_begins_no_phase_early() -> None:
+    """GIVEN a thread that copies batches, whose relu was recorded 40 us after the start of the forward pass and took 10 us."""
+    stage = Stage(make_recording(PHASES, OPS))
+    play_step(stage)
+    script, end_ns = stage.thread, stage.thread.host_ns
+    stage.thread = beside = HostThread(1, end_ns - MS)
+    stage.clock.time_ns = end_ns - MS
+    stage.op("aten::zero_")
+    assert stage.simulator.tracker.segment is not None and beside.host_ns < end_ns
+    stage.thread = script
+    stage.within("loader")
+    stage.op("aten::mm")
+    stage.thread, before_ns = beside, beside.host_ns
+    stage.clock.time_ns = before_ns
+    stage.op("aten::relu")
+    assert beside.host_ns - before_ns == 10 * US
+    stage.simulator.tracker.optimizer_stepped(script, True)
+    assert [row[1] for row in stage.log.phases if row[0] == "other"] == [end_ns]
 
 
 def test_padding_the_loader_gives_steps_their_recorded_length() -> None:
