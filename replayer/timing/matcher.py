@@ -103,12 +103,12 @@ class StepMatcher:
         segment.take_over(under_way)
         return segment
 
-    def find_in_phase_of_same_name(self, here: RecordedSegment, exact: str) -> Instance | None:
-        """Find a recorded call of the op in another phase with the same name. An exact key contains the op, its shapes and its
-        dtype."""
+    def find_in_another_phase(self, here: RecordedSegment | None, exact: str, name: str | None = None) -> Instance | None:
+        """Find a recorded call of the op in another phase, or in another phase called `name`. `exact` is the key of the op, its
+        shapes and its dtype."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
-            if segment is not here and segment.name == here.name and (found := segment.exact.get(exact)):
+            if segment is not here and name in (None, segment.name) and (found := segment.exact.get(exact)):
                 return found[0]._replace(of_other_phase=True)
         return None
 
@@ -281,7 +281,7 @@ class SegmentMatcher:
         if instance is not None:
             return Origin.EQUIVALENT, instance
         instance = self._next(recorded.named.get(named), named, _BORROWED, near_ns)
-        same = self.step.find_in_phase_of_same_name(recorded, exact)
+        same = self.step.find_in_another_phase(recorded, exact, recorded.name)
         if same is not None:
             return Origin.EXACT, same
         return None if instance is None else (Origin.SCALED, instance)

@@ -80,7 +80,11 @@ class Simulator:
         stats = self.stats
         stats.ops += 1
         match = segment.match(signature)
-        if (match is None or match[0] is Origin.SCALED) and segment is whole:
+        is_beside = tracker.is_beside(thread)  # see Note [Threads beside the script]
+        if is_beside and (match is None or match[0] is Origin.SCALED):
+            found = segment.step.find_in_another_phase(segment.recorded, segment.step.keys[signature].exact)
+            match = match if found is None else (Origin.EXACT, found)
+        elif (match is None or match[0] is Origin.SCALED) and segment is whole:
             other = switch_to_step_with(tracker, signature)
             if other is not None:
                 segment = whole = other
@@ -92,8 +96,7 @@ class Simulator:
         if self._strict and origin is not Origin.EXACT:
             raise NotExact(signature.op, signature.shapes, origin.name.lower())
         from_ns, to_ns, kernels, _, _, thread.after_wait_ns, of_other_phase = instance
-        # see Note [Threads beside the script]
-        of_other_phase = of_other_phase or tracker.is_beside(thread)
+        of_other_phase = of_other_phase or is_beside
         begin_ns, too_long_ns = from_ns, 0
         if tracker.remainder.is_other_program:
             advance_ns, own_ns = 0, self.scheduler.usual_host_ns(signature)

@@ -14,7 +14,8 @@ Note [Several model calls in one step]
 
 Note [Threads beside the script]
     A thread that copies batches works while the script's thread is in any phase. Its ops take their own recorded host time, but
-    not the time until they begin in the recorded phase. They do not begin or prolong phases of the script.
+    not the time until they begin in the recorded phase. They do not begin or prolong phases of the script. The recorded call of
+    such an op may be in any phase of the step.
 
 Note [Waits between phases]
     The recorder counts a synchronization between two phases as part of the second phase. In a recording without kernels, the

@@ -287,6 +287,10 @@ def test_a_thread_beside_the_script_takes_the_host_time_of_its_ops_and_begins_no
     stage.clock.time_ns = before_ns
     stage.op("aten::relu")
     assert beside.host_ns - before_ns == 10 * US
+    # AND its op takes 60 us on the GPU, as recorded in the backward pass
+    before_ns = stage.simulator.stats.charged_ns[Origin.EXACT]
+    stage.op("aten::threshold_backward")
+    assert stage.simulator.stats.charged_ns[Origin.EXACT] - before_ns == 60 * US
     stage.simulator.tracker.optimizer_stepped(script, True)
     assert [row[1] for row in stage.log.phases if row[0] == "other"] == [end_ns]
 
