@@ -3,6 +3,11 @@
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
     threads.use_shared_row(thread, "replica 0")   # the row of the previous step's thread with this name
+
+Note [Threads beside the script]
+    A thread that copies batches works while the script's thread is in any phase. Its ops take their own recorded host time, but
+    not the time until they begin in the recorded phase. They do not begin or prolong phases of the script. The recorded call of
+    such an op may be in any phase of the step.
 """
 
 from __future__ import annotations
@@ -31,6 +36,10 @@ class HostThread:
     def start_from(self, maker: HostThread) -> None:
         self.has_maker = True
         self.host_ns, self.segment, self.position_ns = maker.host_ns, maker.segment, maker.position_ns
+
+    def is_beside(self, script: HostThread | None) -> bool:
+        # see Note [Threads beside the script]
+        return script is not None and script is not self and not self.has_maker
 
     def wait_for(self, other: HostThread) -> None:
         self.host_ns = max(self.host_ns, other.host_ns)

@@ -80,7 +80,7 @@ class Simulator:
         stats = self.stats
         stats.ops += 1
         match = segment.match(signature)
-        is_beside = tracker.is_beside(thread)  # see Note [Threads beside the script]
+        is_beside = thread.is_beside(tracker.script.thread)
         if is_beside and (match is None or match[0] is Origin.SCALED):
             found = segment.step.find_in_another_phase(segment.recorded, segment.step.keys[signature].exact)
             match = match if found is None else (Origin.EXACT, found)
@@ -106,7 +106,8 @@ class Simulator:
         else:
             advance_ns, own_ns = host_times(position_ns, from_ns, to_ns)
             begin_ns = max(from_ns, position_ns)
-        stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
+        if not is_beside:  # a thread may wait for the script
+            stats.lag_ns += max(now_ns - thread.host_ns - advance_ns, 0)
         start_ns = call_start(thread.host_ns, advance_ns, now_ns, stream.room_at_ns())
         end_ns = thread.host_ns = start_ns + own_ns
         if not of_other_phase:
@@ -228,7 +229,7 @@ class Simulator:
     def _play_again(self, caller: Caller, signatures: list[OpSignature], called_ns: list[int], at: int) -> int:
         tracker = self.tracker
         whole, thread, stream = tracker.segment, caller.thread, caller.stream
-        if whole is None or tracker.is_beside(thread):
+        if whole is None or thread.is_beside(tracker.script.thread):
             return 0
         segment = whole
         if stream.device != self.scheduler.home:

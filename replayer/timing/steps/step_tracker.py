@@ -12,11 +12,6 @@ Note [Several model calls in one step]
     One recorded inference step may contain many calls of the model, such as all tokens of a generated text. The script's step
     continues with another model call if the recorded step has enough unused calls of the same ops.
 
-Note [Threads beside the script]
-    A thread that copies batches works while the script's thread is in any phase. Its ops take their own recorded host time, but
-    not the time until they begin in the recorded phase. They do not begin or prolong phases of the script. The recorded call of
-    such an op may be in any phase of the step.
-
 Note [Waits between phases]
     The recorder counts a synchronization between two phases as part of the second phase. In a recording without kernels, the
     time of a phase therefore begins when the previous phase ends.
@@ -164,10 +159,6 @@ class StepTracker:
         if segment is None:
             segment = self._begin(self.script.thread or thread, self.script.current or "other")
         return segment
-
-    def is_beside(self, thread: HostThread) -> bool:
-        # see Note [Threads beside the script]
-        return self.script.thread not in (None, thread) and not thread.has_maker
 
     def loss_called(self, thread: HostThread) -> None:
         """Begin the loss phase. A single op such as log_softmax does not begin the loss phase."""
