@@ -228,7 +228,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "\"upsample_nearest2d_nhwc_out_frame\" not implemented for 'Long'",
     ),
     "dropout of complex numbers": (
-        lambda: nn.dropout(on_gpu(2, dtype=torch.complex64)),
+        lambda: torch.native_dropout(on_gpu(2, dtype=torch.complex64), 0.5, True),
         "\"fused_dropout\" not implemented for 'ComplexFloat'",
     ),
     "repeats in int8": (
