@@ -13,7 +13,9 @@ Note [The profiler's cost per event]
 
 Note [Interrupted steps]
     Another program may interrupt the script in one of the few profiled steps. Each gap between two events therefore has the
-    same share of the phase in all steps with the same events: the median gap.
+    same share of the phase in all steps with the same events: the median gap. The profiler's cost is subtracted from the
+    median gaps. Medians of the reduced gaps would be wrong: a short gap is reduced to `LEAST_GAP_NS` in most steps, so its
+    median loses the time of the other steps, and the few long gaps would have to make up for that time.
 
 Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
@@ -110,28 +112,27 @@ class _WithoutCost:
         """The array `cost_ns` contains the CPU time that the profiler used just before each event."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
-        windows, gaps_ns, alike = [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
+        windows, gaps_ns, owed_ns, alike = [], [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
         for place, window in enumerate(zip((start_ns - self.zero_ns).tolist(), (end_ns - self.zero_ns).tolist(), strict=True)):
             first, last = times.searchsorted(window)
             windows.append(np.concatenate((window[:1], times[first:last], window[1:])))
+            gaps_ns.append(np.diff(windows[-1]).astype(np.float64))
+            owed_ns.append(np.append(cost_ns[first:last], 0.0))
             if first < last:
                 alike[*of[place], kinds[first:last].tobytes()].append(place)
-            recorded_ns = np.diff(windows[-1])
-            spare = np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0)
-            owed = np.concatenate((cost_ns[first:last], [0.0]))
-            # The profiler's overhead is subtracted from the gaps between events, but no gap becomes shorter than
-            # `LEAST_GAP_NS`. The array `backlog` contains the overhead that did not fit into earlier gaps between events.
-            balance = np.cumsum(owed - spare)
-            backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
-            gaps_ns.append(recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0))
         for places in alike.values():
             if len(places) >= FEWEST_ALIKE:
-                own = np.array([gaps_ns[place] for place in places])
-                usual_ns = np.median(own, axis=0)
+                recorded = np.array([gaps_ns[place] for place in places])
+                usual_ns = np.median(recorded, axis=0)
                 for place in places if usual_ns.any() else ():
-                    gaps_ns[place] = usual_ns * float(np.median(own.sum(axis=1)) / usual_ns.sum())
+                    gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
-        for at, own_ns in zip(windows, gaps_ns, strict=True):
+        for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
+            # The profiler's overhead is subtracted from the gaps between events, but no gap becomes shorter than
+            # `LEAST_GAP_NS`. The array `backlog` contains the overhead that did not fit into earlier gaps between events.
+            balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
+            backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
+            own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)
             before.append(at)
             after.append(at[0] - removed_ns + np.append(0.0, np.cumsum(own_ns)))
             removed_ns = float(at[-1] - after[-1][-1])

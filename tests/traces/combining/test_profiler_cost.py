@@ -246,6 +246,21 @@ def test_a_gap_in_which_one_step_was_interrupted_is_as_long_as_in_the_other_step
     assert (op_ns - begin_ns).tolist() == [200] * 3 and (end_ns - begin_ns).tolist() == [1000] * 3
 
 
+def test_the_cost_is_subtracted_from_the_median_gaps() -> None:
+    """GIVEN three phases of 16000 with gaps of 4000 before the first op and of 2000, 2000 and 8000, in another order in each
+    phase WHEN an op costs 2000 THEN the median gaps 4000, 2000, 2000 and 2000 are 6400, 3200, 3200 and 3200 of 16000, and
+    4400, 1200, 1200 and 3200 without the three costs."""
+    trace = recorded([(StepKind.PROFILED, [("forward", 16_000)])] * 3)
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    ops_ns = ((4000, 12_000, 14_000), (4000, 6000, 14_000), (4000, 6000, 8000))
+    add_ops(trace, [(begin + after_ns, 0) for begin, of_step in zip(begins, ops_ns, strict=True) for after_ns in of_step])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost(op_ns=2000, plain_op_ns=2000))
+    pace, phases = CleanPace(trace, 0, NO_WAITS), trace.phases
+    begin_ns, op_ns, end_ns = (pace.own_ns(times_ns) for times_ns in (phases.start_ns, trace.host.start_ns, phases.end_ns))
+    assert (op_ns.reshape(3, 3) - begin_ns[:, None]).tolist() == [[4400, 5600, 6800]] * 3
+    assert (end_ns - begin_ns).tolist() == [10_000] * 3
+
+
 def test_profiled_steps_get_the_batch_waits_of_clean_steps() -> None:
     """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, which waited longer, gets
     the upper quartile, 400, and the second the lower quartile, 200. The loader does not affect the factors of other phases."""
