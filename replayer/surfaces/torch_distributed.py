@@ -105,9 +105,9 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
         collect(self)
 
 
-def _no_split_source(source: Callable[..., TorchAny], group: TorchAny) -> TorchAny:
+def _no_split_source(source: Callable[..., TorchAny], group: TorchAny, *args: TorchAny) -> TorchAny:
     """Return None for a virtual NCCL group, because C++ code cannot split the group."""
-    return None if isinstance(group, VirtualNccl) else source(group)
+    return None if isinstance(group, VirtualNccl) else source(group, *args)
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
