@@ -127,7 +127,7 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Keep the gloo backend when PyTorch replaces it by the emulated NCCL backend."""
+    """Keep gloo, which PyTorch would replace by the emulated NCCL."""
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
 

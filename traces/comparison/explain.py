@@ -23,7 +23,7 @@ _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
 _MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a replacement
 
-# `_PARTS` maps each nn.DataParallel stage to its phase and a description.
+# The phase and a description of each nn.DataParallel stage.
 _PARTS = {
     "scatter": ("forward", "the batch is copied from one GPU to the others"),
     "replicate": ("forward", "parameters are copied to each GPU in each step"),

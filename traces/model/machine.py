@@ -115,7 +115,7 @@ _OF_KINETO = {
     "sharedMemPerMultiprocessor": "shared_memory_per_multiprocessor",
     "maxSharedMemoryPerMultiProcessor": "shared_memory_per_multiprocessor",
 }
-# Kineto has two names for some properties. `to_kineto` uses the name that comes first in `_OF_KINETO`.
+# Kineto has two names for some properties. Exported traces contain the first name.
 _TO_KINETO = {ours: theirs for theirs, ours in reversed(_OF_KINETO.items())}
 
 

@@ -44,8 +44,7 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # Each list in `evidence` counts one kind of event per thread. The main thread has the highest count in the first list.
-    # Later lists break ties.
+    # The main thread is the thread with the most events of the first kind. Later lists break ties.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),

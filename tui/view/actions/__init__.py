@@ -1,2 +1,2 @@
-"""Implements what the keys of the timeline app do, with one class for each group of keys. The list `KEYS` in tui/view/keys.py
-assigns a method to each key."""
+"""Implements the keys of the timeline app. Each class implements one group of keys. The list `KEYS` in tui/view/keys.py assigns
+a method to each key."""

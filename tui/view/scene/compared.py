@@ -1,4 +1,4 @@
-"""Computes how much longer kernels take in the second trace, for each screen column.
+"""Computes for each screen column how much slower the kernels of the second trace are.
 
     sides = compared(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])

@@ -55,7 +55,7 @@ class Lane:
         return np.asarray(end - begin)
 
     def rows_at(self, time_ns: Any) -> Column:
-        """Return the index of the event that runs at each time. If no event runs, the index is NONE."""
+        """Return the index of the event that runs at each time. At times without an event, the index is NONE."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
