@@ -52,7 +52,7 @@ class CopyCosts:
             ("p2p", False): (card_of(device_name).link.copy_gbps, Origin.ROOFLINE),
         }
         self._latencies_ns: dict[CopyKind, int] = {}  # time of an empty copy, from small recorded copies
-        self._others: dict[CopyKind, frozenset[int]] = {}
+        self._others: dict[CopyKind, frozenset[int]] = {}  # names of recorded copies of other kinds
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
@@ -114,6 +114,7 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
+    """Return what a recorded copy may be. Not all profilers distinguish pinned from pageable memory."""
     direction = copy_direction(name)
     if not direction:
         return []

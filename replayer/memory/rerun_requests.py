@@ -3,7 +3,7 @@
     outcome = run_requests(log, Capacity(16 << 30, 400 << 20))      # Outcome(fits=True, peak_bytes=..., ...)
     scaled = ScaledRequests.of(log_16, 16, log_32, 32)      # two runs of the script with different batch sizes
     scaled.for_batch(100)                                          # the requests at batch 100, without a run
-    largest_batch(scaled, capacity)                         # 117: 118 does not fit
+    largest_batch(lambda batch: run_requests(scaled.for_batch(batch), capacity).fits, 32)      # 117: 118 does not fit
 
 Note [Requests are linear in the batch]
     The size of each tensor (weights, activations, gradients) is a constant plus an amount per sample. Two runs with different

@@ -60,8 +60,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran without the profiler and are not warm-up steps. If every training step was profiled,
-    the profiled steps are returned. If every training step is a warm-up step, the warm-up steps are returned."""
+    """Return the training steps that ran without the profiler and are not warm-up steps. If there are none, return the steps
+    of the first of these kinds that exists: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows

@@ -174,6 +174,7 @@ class ShownRows:
         return next(iter(same or thread), row)
 
     def _fold_new(self) -> None:
+        """Fold threads, similar ranks, later ranks and devices with many streams, when their rows first appear."""
         hiding = [fold for row in self.scene.rows for fold in row.folds]
         standing = {row.stands_for for row in self.scene.rows}
         found = {fold for fold in hiding if fold.what == "thread" or fold in standing}
