@@ -22,26 +22,19 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    def in_range(call: Callable[..., Any]) -> Callable[..., Any]:
-        @stands_for(call)
-        def step(*args: Any, **kwargs: Any) -> Any:
-            to = started()
-            if to is None or not to.steps.profiler.active or not has_compiled():
-                return call(*args, **kwargs)
-            with torch.autograd.profiler.record_function("optimizer"):
-                return call(*args, **kwargs)
+    def in_range(name: str, is_needed: Callable[[], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
+            @stands_for(call)
+            def called(*args: Any, **kwargs: Any) -> Any:
+                to = started()
+                if to is None or not to.steps.profiler.active or not is_needed():
+                    return call(*args, **kwargs)
+                with torch.autograd.profiler.record_function(name):
+                    return call(*args, **kwargs)
 
-        return step
+            return called
 
-    def closure_in_range(call: Callable[..., Any]) -> Callable[..., Any]:
-        @stands_for(call)
-        def closure(*args: Any, **kwargs: Any) -> Any:
-            to = started()
-            if to is None or not to.steps.profiler.active:
-                return call(*args, **kwargs)
-            with torch.autograd.profiler.record_function(CLOSURE):
-                return call(*args, **kwargs)
+        return wrap
 
-        return closure
-
-    ScriptHooks(torch, recorder, optimizers()).optimizers(whole_step=in_range, closure=closure_in_range)
+    hooks = ScriptHooks(torch, recorder, optimizers())
+    hooks.optimizers(whole_step=in_range("optimizer", has_compiled), closure=in_range(CLOSURE, lambda: True))

@@ -23,7 +23,7 @@ from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
 
-# losses whose first inner op is itself a loss
+# the first op inside each of these losses is a loss too
 _TOLD_BY_THEIR_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 

@@ -885,7 +885,7 @@ def fully_sharded_data_parallel(at: Place) -> Any:
 
 @program
 def fully_sharded_with_offloaded_parameters(at: Place) -> Any:
-    """Parameters and gradients of FSDP's first version are on the CPU between the steps. They equal those of DDP."""
+    """FSDP (version 1) keeps parameters and gradients on the CPU between steps. The parameters equal those of DDP."""
     results = []
     for strategy in (ShardingStrategy.FULL_SHARD, ShardingStrategy.SHARD_GRAD_OP, ShardingStrategy.NO_SHARD):
         torch.manual_seed(5)

@@ -268,7 +268,7 @@ def test_a_shared_result_leaves_room_for_the_next_header(most_bytes: int, fits: 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[tuple[VirtualGpu, Any]]:
-    """A GPU whose timeline is a file, and a function that closes and reads the file."""
+    """A GPU that writes its timeline to a file, and a function that reads the file."""
     recorded = one_kernel()
     timeline = TimelineWriter(TraceStream(tmp_path / "replay.msgpack"), recorded)
     gpu = VirtualGpu(recorded, 0, FakeClock(), timeline)

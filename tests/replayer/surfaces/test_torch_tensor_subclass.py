@@ -73,7 +73,7 @@ class Copying(torch.Tensor):
 
 
 class Described:
-    """A base class that is no tensor, and whose objects have a dictionary."""
+    """A base class that is not a tensor class. Its objects have a dictionary."""
 
 
 class DescribedCopying(Described, Copying):

@@ -1,4 +1,4 @@
-"""Steps whose times come from the library: a network that takes 1 ms forward and 2 ms for the rest of a step per sample."""
+"""Steps with times from the library. The network takes 1 ms per sample in the forward pass and 2 ms in the rest of a step."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> 
 
 
 def test_evaluation_times_are_compared_without_the_profilers_cost() -> None:
-    """GIVEN evaluation steps of 100 us, and 140 us under the profiler, whose steps a replay repeats without the profiler."""
+    """GIVEN evaluation steps of 100 us (140 us under the profiler) and a replay that repeats them without the profiler."""
     recorded = training(steps=7, jitter_us=(0, 0, 0, 0, 0, 40, 40))
     recorded.runs = {0: Run("hand", "unix", profiler=ProfilerUse(steps=(10, 11)))}  # the numbers of the last two
     replay = training(steps=7)
