@@ -30,8 +30,7 @@ from replayer.tensor.tensor import VirtualTensor, alias
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, insert_first
 
-# PyTorch rejects "cuda" as the name of a private device type, but accepts "CUDA" and converts it to lower case. Therefore
-# `torch.device("cuda:0")` is the virtual GPU.
+# PyTorch rejects "cuda" as a private device name, but accepts "CUDA". Therefore `torch.device("cuda:0")` is the virtual GPU.
 _NAME = "CUDA"
 
 
@@ -74,7 +73,7 @@ def register(*, compute: bool = False) -> None:
         torch._C._rename_privateuse1_backend(_NAME)
         torch._C._acc.register_python_privateuseone_hook(_Hook())
         torch._C._acc.register_python_privateuseone_device_guard(_DummyDeviceGuard())
-    # Scripts see the name that PyTorch has without a private device. Otherwise they would test "cuda" twice.
+    # Scripts still see PyTorch's default name. Otherwise they would test "cuda" twice.
     PATCHES.set(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")
     plans = PlanCache(VirtualTensor)
     dispatch, run = dispatcher(plans)
@@ -136,7 +135,7 @@ def _stopped() -> RuntimeError:
 
 
 def _stop_tensors() -> None:
-    # Some torch objects print a warning or import a module if `isinstance` reads their `__class__`.
+    # `isinstance` prints warnings for some torch objects.
     tensors: list[TorchAny] = [thing for thing in gc.get_objects() if issubclass(type(thing), VirtualTensor)]
     for tensor in tensors:
         tensor.__class__ = StoppedTensor

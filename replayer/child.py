@@ -42,13 +42,12 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# `--steps N` stops a script after N training steps, or after N * _EVALUATIONS_PER_STEP steps of training and evaluation.
+# `--steps N` also stops a script after N * _EVALUATIONS_PER_STEP steps of any kind.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds
 
-# PyTorch imports the modules in _IMPORTED_LATER only when a script needs them, for example for an optimizer. Importing
-# torch._dynamo takes seconds and doubles the memory that torch uses.
+# PyTorch imports these modules only when needed. Importing torch._dynamo takes seconds and doubles the memory that torch uses.
 _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distributed.fsdp")
 
 
@@ -206,7 +205,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 def _leave(session: ReplaySession) -> NoReturn:
     """Exit from this process without running the script's exit handlers."""
     distributed = torch.distributed
-    # Rank 0 may host the store through which all ranks communicate, so each rank waits here until all ranks have finished.
+    # Wait for all ranks, because rank 0 may host the store for communication.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

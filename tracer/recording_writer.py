@@ -37,9 +37,9 @@ from traces.script.deferred_signals import deferred_signals
 _PENDING_STEPS = 1024
 # The recording overhead is divided by the median duration of the last 1024 steps.
 _USUAL_OF = 1024
-# The recorder reads and writes 64 steps at once, because reading steps one by one is slower (cold CPU caches).
+# The recorder processes 64 steps at once, because single steps are slower (cold CPU caches).
 TOGETHER = 64
-# Numbers in the file's header, such as the recording overhead, are updated at most once in ten seconds.
+# The numbers in the file's header are updated at most every ten seconds.
 FIGURES_NS = 10_000_000_000
 
 
@@ -106,7 +106,7 @@ class RecordingWriter:
         if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
             self._unpack(run)
         done, pending = 0, self.pending
-        # Read all CUDA events before writing steps, because each CUDA event improves the estimate of the GPU clock's offset.
+        # Read all CUDA events first, because each one improves the estimate of the GPU clock's offset.
         if (
             pending
             and events.are_done(pending[-1].taken)

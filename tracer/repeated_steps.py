@@ -51,7 +51,7 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If no optimizer call ends the step, one more CUDA event marks the end of the step.
+        # Without an optimizer call, one more CUDA event marks the end of the step.
         at += [len(reports) + 1] if left == NONE else []
         self.events = len(at)
         self.report_of_event = [time - 1 for time in at[1:]]
@@ -72,7 +72,7 @@ class StepPlan:
 class RepeatedSteps:
     """Compares the calls of the current training step with an earlier step, and stores the time of each call."""
 
-    # Slots keep the attributes in a few cache lines.
+    # With slots, the attributes need fewer cache lines.
     __slots__ = (
         "_learning", "captures", "current_device", "current_handle", "device", "events", "expected", "is_plain", "known",
         "lock", "offset_ns", "perf_ns", "plan", "profiles", "stream", "thread", "times_ns", "weight",
@@ -126,11 +126,11 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # If the first phase begins without a call, `begins` is shorter than `names`.
+        # The first phase may begin without a call.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]
-        # No CUDA event is recorded between two successive phases with the same name, such as two copies to the GPU.
+        # Two copies to the GPU, for example, form one phase.
         learned = [
             of._replace(action=NOTHING) if of.action == LEAVES and i not in ends and i != left else of
             for i, of in enumerate(learned)

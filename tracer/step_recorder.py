@@ -483,7 +483,7 @@ class StepRecorder:
             self._writer.number, kind, start_ns, end_ns, segments, start, end, self._begins, taken, self._stages, self.reads,
             self.found, untimed, plan, times_ns,
         )
-        # Empty the lists before writing the step, so that an exception in a signal handler cannot cause a second write.
+        # Empty the lists first, so that an exception cannot cause a second write.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

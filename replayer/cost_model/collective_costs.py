@@ -205,8 +205,7 @@ def kernel_label(name: str) -> str:
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# In a group of one rank, NCCL launches no kernel for an all-reduce, barrier, broadcast or reduce (recorded with DDP on an
-# H200).
+# With one rank, NCCL launches no kernels for these collectives (recorded on an H200).
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
 # names of torch.distributed's operations, and the NCCL functions that they call

@@ -118,8 +118,8 @@ class OpCosts:
         if took_ns and any(work.flops for work in after) and not any(work.flops for work in before):
             return self.estimate(op, now[0], dtype, now[1]).ns / took_ns
         predicted_ns, now_ns = max(self._ns(before)[0], self.floor_ns), max(self._ns(after)[0], self.floor_ns)
-        # A recorded op may take longer than estimated, for example because of idle multiprocessors. The excess time of a slow
-        # op grows in proportion to the op's work.
+        # A recorded op may take longer than estimated, for example because of idle multiprocessors. The excess time is scaled
+        # with the op's work.
         excess_ns = took_ns - MOST_SLOWER * predicted_ns
         if excess_ns > 0:
             in_proportion = _amount(after) / _amount(before)
@@ -167,7 +167,7 @@ class OpCosts:
         if work.kind in DEPTHWISE_SLOWER:
             always, by_place = DEPTHWISE_SLOWER[work.kind]
             return work.size_bytes / peaks[1] * (always + by_place * work.sizes[3]) + self.floor_ns, Origin.ROOFLINE
-        # Part of an op's input is still in the GPU's L2 cache, because the previous op has just written it.
+        # Part of an op's input is still in the L2 cache.
         missed_bytes = work.size_bytes - CACHED_SHARE * min(work.size_bytes, self.card.l2_bytes)
         return roofline_ns(work.flops, missed_bytes, peaks) * SLOWER_BY_BYTES[work.kind] + self.floor_ns, Origin.ROOFLINE
 

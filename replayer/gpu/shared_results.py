@@ -13,8 +13,8 @@ import struct
 import zlib
 from hashlib import blake2b
 
-# 16 MiB of shared memory hold about 32 000 results of 500 bytes. With 32 000 results, the dictionary `_places` needs 7 MB in
-# each rank. The operating system allocates shared memory only when it is used.
+# 16 MiB hold about 32 000 results of 500 bytes. With 32 000 results, the dictionary `_places` needs 7 MB in each rank. The
+# operating system allocates shared memory only when it is used.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16

@@ -204,7 +204,7 @@ class ScriptSteps:
         if self._has_warmed_up or not tracker.number:
             return
         self._has_warmed_up = True
-        # Unfreezing would write to memory that all ranks share. Counting the frozen objects takes 30 ms in each rank.
+        # `gc.unfreeze` would write to memory that all ranks share. `gc.get_freeze_count` takes 30 ms in each rank.
         if "_trace_ranks" in sys.modules or gc.get_freeze_count():
             return
         gc.collect()

@@ -51,7 +51,7 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # PyTorch waits for the fill value, but recordings do not contain the value.
+            # PyTorch reads the fill value, but recordings do not contain it.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
@@ -63,7 +63,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
-        # Ignore recorded fractions if the tensor has an integer dtype.
+        # An integer tensor cannot contain a recorded fraction.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)

@@ -24,7 +24,7 @@ class RecordedKeys:
         self.has_shapes = bool(len(trace.host)) and bool(np.any(trace.host.shapes != NONE))
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
-        # On AMD GPUs, ordinary kernels may copy memory without showing the copy's direction.
+        # Some AMD kernels copy memory without recording the direction.
         self.has_directions = any(directions_of(trace).values())
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 

@@ -53,7 +53,7 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # The functions of `torch.backends.cudnn` are in the module `torch.backends.cudnn.m`.
+    # `torch.backends.cudnn.m` contains the functions of `torch.backends.cudnn`.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     # cuFFT cache sizes set by the script, by device; a replay caches no plans
     fft_plans: dict[int, int] = {}
@@ -69,7 +69,7 @@ def install(torch_module: ModuleType) -> None:
     refuse(torch_module.backends.cuda, "torch.backends.cuda", REFUSED)
     # nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, the functions of `torch.backends.cudnn.rnn` are in the module `torch.backends.cudnn.rnn.m`.
+    # Since PyTorch 2.11, `torch.backends.cudnn.rnn.m` contains the functions of `torch.backends.cudnn.rnn`.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

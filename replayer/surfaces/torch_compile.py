@@ -19,7 +19,7 @@ from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers
 from traces.script.patching import patch, patch_around, when_imported
 
-# `torch.compiler.reset()` imports these C functions, but CPU builds of PyTorch lack them (torch/_inductor/cudagraph_trees.py).
+# `torch.compiler.reset()` imports C functions that CPU builds of PyTorch lack (torch/_inductor/cudagraph_trees.py).
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
 
 _COMPILATIONS_KEPT = 1 << 20

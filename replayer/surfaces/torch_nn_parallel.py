@@ -138,5 +138,5 @@ def install(torch: ModuleType) -> None:
     patch_everywhere(parallel_apply, around(parallel_apply, _replicas))
     functions: TorchAny = sys.modules["torch.nn.parallel._functions"]
     get_stream = functions._get_stream
-    # torch.nn.parallel passes `torch.device(0)`, which does not have the type "cuda" in a replay.
+    # In a replay, `torch.device(0)` does not have the type "cuda".
     patch(functions, _get_stream=lambda device: get_stream(torch.device("cuda", device.index)))

@@ -20,7 +20,7 @@ from replayer.tensor.generators import check_generator
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_everywhere
 
-# Functions that create tensors and have the parameter `pin_memory`. The functions in EMPTY do not write to the new tensors.
+# These functions have the parameter `pin_memory`. Functions in EMPTY return uninitialized tensors.
 EMPTY = "empty empty_like empty_strided empty_permuted".split()
 FILLED = (
     "zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like randint randint_like randperm normal"

@@ -26,7 +26,7 @@ from traces.script.patching import patch, patch_around, stands_for, temporarily_
 
 
 def install(torch_module: ModuleType) -> None:
-    # `_device_constructors` caches functions, so it must be called before they are patched.
+    # Call `_device_constructors` before patching, because it caches the unpatched functions.
     _device._device_constructors()
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)

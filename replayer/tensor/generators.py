@@ -27,15 +27,15 @@ from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
 DEFAULT_SEED = 67280421310721
-_STATE = struct.Struct("<Qq")  # The state is a seed and a Philox offset, as in CUDAGeneratorImpl.
+_STATE = struct.Struct("<Qq")  # The state contains a seed and a Philox offset, as in CUDAGeneratorImpl.
 _SEED = struct.Struct("<Q")
 _NUMBER_BYTES = 8
 
 _PER_CALL = 4  # cuRAND's Philox engine generates four numbers per call.
 _BLOCK = 256
 _USUAL_MULTIPROCESSORS, _USUAL_THREADS = 80, 2048
-_WIDE_RANGE = 1 << 32  # For wider ranges, PyTorch combines two 32-bit random numbers.
-# CUDA kernels with rejection sampling advance the generator's offset by a fixed number per thread.
+_WIDE_RANGE = 1 << 32  # For ranges of 2**32 or more, PyTorch combines two 32-bit random numbers.
+# CUDA kernels with rejection sampling reserve a fixed number of random numbers per thread.
 _RESERVED = {"bernoulli": 10, "bernoulli_": 10, "poisson": 20, "binomial": 42, "_standard_gamma": 10, "_sample_dirichlet": 10}
 
 

@@ -165,5 +165,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# Error messages and `type(storage)` show the class name, so it must be the same as in PyTorch.
+# Error messages contain the class name, so it must be PyTorch's name.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

@@ -286,7 +286,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
         if STATE.capturing and self.numel():
-            # PyTorch formats a CUDA tensor without copying all of it, so a capture fails as it does for `item`.
+            # Printing a CUDA tensor is an error during a CUDA graph capture.
             gpu().streams.synchronize(gpu().current.stream(self.tensor_meta.index))
         with torch.no_grad():
             host = self.detach().cpu()

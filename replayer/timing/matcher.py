@@ -133,7 +133,7 @@ class SegmentMatcher:
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
         # unmatched ops with their timeline rows, which the phase's remainder may cover
         self.deferred: list[tuple[OpSignature, int]] = []
-        # Limit the length of the list `deferred`, which would grow forever in a script without training steps.
+        # In a script without training steps, the list `deferred` would grow forever.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}

@@ -171,8 +171,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If a CUDA graph with a backward pass is launched inside the script's backward pass, the phase "backward" must not end
-        # with the graph.
+        # If the script's backward pass launches the graph, the phase "backward" must not end with the graph.
         is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:
@@ -181,7 +180,7 @@ class Simulator:
                         call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
-                # The graph launch comes just before the first captured op, and after captured phases without ops (zero_grad).
+                # Place the graph launch just before the first captured op.
                 segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
                 if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)

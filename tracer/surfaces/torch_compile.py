@@ -20,7 +20,7 @@ def install(torch: ModuleType) -> None:
 
 
 def _report_compilations(module: Any) -> None:
-    # torch.compiler.reset() removes registered callbacks, so the method that calls them is wrapped.
+    # Wrap the method, because torch.compiler.reset() removes registered callbacks.
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         if (to := started()) is not None:
             to.compilation_begins()

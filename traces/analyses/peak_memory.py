@@ -66,8 +66,8 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
     last = np.append(key[order][1:] != key[order][:-1], True)
     if not by_size:
         return np.sort(order[last & allocates])
-    # After each memory event, `held` counts the blocks of one size that are in use. If `held` never falls below its value at a
-    # block's allocation, the block is never freed.
+    # `held` is the number of blocks in use after each event. A block is in use until `held` falls below its value at the
+    # allocation.
     held = np.cumsum(np.where(allocates, 1, -1))
     bounds = np.flatnonzero(last) + 1
     rows = [np.zeros(0, dtype=np.int64)]

@@ -18,7 +18,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# Import no other library here: an early `import json`, for example, would hide the script's own `json.py`.
+# Import no other library here, because the script may have a module with the same name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

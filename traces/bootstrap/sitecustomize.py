@@ -15,7 +15,7 @@ import importlib.machinery
 import os
 import sys
 
-# Import no other library here: an early `import json`, for example, would hide the script's own `json.py`.
+# Import no other library here, because the script may have a module with the same name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,7 +42,7 @@ class AfterImport:
         return spec
 
     def _call_after(self, loader: Any) -> None:
-        # Only the loader's method `exec_module` is replaced, so torch.__loader__ and torch.__spec__ do not change.
+        # Replace only `exec_module`, so torch.__loader__ and torch.__spec__ do not change.
         exec_module = loader.exec_module
 
         def exec_and_call(module: ModuleType) -> None:

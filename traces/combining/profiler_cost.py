@@ -128,8 +128,8 @@ class _WithoutCost:
                     gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
-            # The profiler's overhead is subtracted from the gaps between events, but no gap becomes shorter than
-            # `LEAST_GAP_NS`. The array `backlog` contains the overhead that did not fit into earlier gaps between events.
+            # Subtract the profiler's overhead from the gaps, but keep at least `LEAST_GAP_NS` per gap. `backlog` is the
+            # overhead that did not fit into earlier gaps.
             balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)
@@ -300,7 +300,7 @@ def _first_waits_ns(trace: Trace, rank: int, rows: Column, waits: Intervals) -> 
     start_ns, end_ns = trace.phases.start_ns[rows], trace.phases.end_ns[rows]
     calls_ns = np.sort(trace.host.start_ns[synchronous_calls(trace, rank)])
     first_ns = np.minimum(np.append(calls_ns, np.iinfo(np.int64).max)[np.searchsorted(calls_ns, start_ns)], end_ns)
-    # Launches may wait earlier in clean steps than in profiled steps, where the queue is shorter.
+    # Without the profiler, the launch queue is longer, so launches may wait earlier.
     return np.asarray(np.where(waits.within(start_ns, first_ns) > 0, start_ns, first_ns))
 
 

@@ -39,8 +39,7 @@ TOP = 10
 _FUSED = re.compile(r"(?:triton_[a-z]+_fused_|fused )(?P<ops>\w+?)(?:_\d+)?$")  # matches a fused kernel's name or key
 _FOREACH = re.compile(r"_foreach_(?P<op>\w+?)_?$")
 _OPTIMIZER_STEP = "Optimizer.step#"
-# A trace does not record which op launched a kernel of a CUDA graph. `_KINDS` contains patterns to guess the ops from a
-# kernel's name. The first matching pattern counts.
+# The kernels of a CUDA graph have no recorded ops, so ops are guessed from kernel names. The first matching pattern counts.
 _KINDS = {
     "attention kernels": (re.compile(r"fmha|flash|attn|attention", re.IGNORECASE), {"attention", "attention_backward"}),
     "convolution kernels": (
@@ -400,7 +399,7 @@ def _replaced_ops(first: _Side, second: _Side) -> _JoinedOps:
         fused = {key: names for key in fewer if (names := set(named_ops(key[1], known)))}
         for key in keys:
             names = set(named_ops(key[1], known))
-            # If the program or its sizes change, the compiler may fuse the same ops into different kernels.
+            # A different program may fuse the same ops into different kernels.
             fused_otherwise = [other for other, others_names in fused.items() if other[0] == key[0] and names & others_names]
             for replaced in _named_in(key[1], key[0], fewer, known) + fused_otherwise:
                 groups.join(key, replaced)

@@ -302,7 +302,7 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # A replay normally loads data at this machine's speed, so loading times are not compared.
+    # A replay usually loads data at this machine's speed.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     worked = Both(without_waits(recorded), without_waits(other))
@@ -458,7 +458,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # Evaluation steps of a replay are compared only if they repeat a recorded evaluation step.
+    # Keep the evaluation steps that repeat a recorded evaluation step.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows
@@ -512,7 +512,7 @@ def _clean(trace: Trace, rows: Column) -> Column:
 
 def _problems(trace: Trace, beside: Trace) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
-    # The profiler slows all steps of an imported profile, but only some steps of a recording made by `trace record`.
+    # `trace record` profiles only some steps, but an imported profile contains only profiled steps.
     sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)

@@ -192,8 +192,7 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each tuple in `_LEVELS` names the columns in which two GPU events must be equal to form a pair. GPU events with equal columns
-# are paired in launch order.
+# `_LEVELS` lists the columns that must be equal in a pair of GPU events. Equal GPU events are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),
@@ -250,7 +249,7 @@ class _LaunchedWork:
 def _by_pair(trace: Trace, rows: Column, steps: Sequence[int]) -> tuple[Column, Column]:
     if not steps:
         return rows, np.zeros(len(rows), dtype=np.int64)
-    # Step k of one rank is assumed to correspond to step k of every other rank.
+    # Step k of one rank corresponds to step k of every other rank.
     order = np.full(len(trace.steps) + 1, NONE)
     for rank in np.unique(trace.steps.rank).tolist():
         own = steps_in_order(trace, rank)

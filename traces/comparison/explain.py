@@ -23,7 +23,7 @@ _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
 _MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a replacement
 
-# The phase and a description of each nn.DataParallel stage.
+# Phase and description of each nn.DataParallel stage.
 _PARTS = {
     "scatter": ("forward", "the batch is copied from one GPU to the others"),
     "replicate": ("forward", "parameters are copied to each GPU in each step"),
@@ -132,7 +132,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
-        # If only the second trace uses nn.DataParallel, one replica is compared with the forward pass of the first trace.
+        # Compare one replica with the forward pass of a trace without nn.DataParallel.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns

@@ -51,11 +51,10 @@ _SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
 # Phases of every training step.
 _ESSENTIAL = ("forward", "backward", "optimizer")
 
-# The order of ops is compared in several training steps, because some steps may take a different branch of the program.
+# Several steps are compared, because some steps may take a different branch.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indexing between layers. The order of the ops in _BETWEEN_LAYERS depends on the PyTorch release
-# and is not compared.
+# Arithmetic, masks, copies and indexing between layers. The order of these ops depends on the PyTorch release.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
@@ -380,8 +379,7 @@ def _called(key: _Key) -> str:
 
 def _other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # If a script has several optimizers, a recording may contain the steps of only one of them. If the two traces have no
-    # optimizer in common, the programs differ.
+    # A recording may contain the steps of only one of several optimizers. Without a common optimizer, the programs differ.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"

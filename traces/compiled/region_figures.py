@@ -24,7 +24,7 @@ from traces.model.row_order import grouped
 from traces.model.run import EagerRegion
 from traces.model.trace import NONE, Column, Trace
 
-# Inductor uses names such as triton_poi_fused_add_0, and in older releases triton_fused_add_0 or triton__0d1d2d. Handwritten
+# Older Inductor releases use names such as triton_fused_add_0 and triton__0d1d2d instead of triton_poi_fused_add_0. Handwritten
 # kernels may also begin with "triton_".
 _FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_|$)")
 

@@ -138,7 +138,7 @@ def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int
             op = at if is_op[at] else op
             at = int(host.parent[at])
         if at != code:
-            continue  # AOTAutograd launches some ops outside the code that Inductor generated.
+            continue  # AOTAutograd launches some ops outside Inductor's code.
         if op == NONE:
             return (unit,) if host.kind[unit] == HostKind.OP else ()
         rows[op] = None

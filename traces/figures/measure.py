@@ -357,8 +357,7 @@ def _curve(events: MemoryEvents, rows: Column) -> MemoryCurve:
     known = allocated_bytes != NONE
     if known.any():
         return MemoryCurve(time_ns[known], allocated_bytes[known], 0, "recorded")
-    # `total` becomes negative if the script frees memory that was allocated before the recording began. At the start of the
-    # recording, at least `-total.min()` bytes were in use.
+    # The script may free memory that was allocated before the recording began.
     total = np.cumsum(events.bytes[rows])
     before_bytes = -min(int(total.min(initial=0)), 0)
     return MemoryCurve(time_ns, total + before_bytes, before_bytes, "summed")
@@ -385,7 +384,7 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
         in_steps = np.isin(launch_steps(trace)[rows], steps)
-        if in_steps.any():  # On a clock that stands still, all steps begin at the same time.
+        if in_steps.any():  # On a stopped clock, all steps begin at the same time.
             rows = rows[in_steps]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:

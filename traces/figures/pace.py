@@ -293,7 +293,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     for device, mine in times.of_devices(with_kernels).items():
         own_ns = times.gpu_ns[device][mine] if device in times.gpu_ns else mine[:0]
         if pace_ns and own_ns.any():
-            # Steps may overlap on the GPU, so the GPU time of a step is usually divided by the median step time.
+            # GPU work of two steps may overlap.
             lasted_ns, measured = lasted_of_step_ns[mine], times.has_others[device][mine] | of_all
             busy_ns = np.where(measured, times.busy_ns[device][mine], own_ns)
             of_ns = np.where(measured, lasted_ns, pace_ns)
@@ -481,7 +481,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[of], end_ns[of])
         mine = steps.rank[phases.step[loads]] == ranks[of[0]]
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # CUDA events do not show when each kernel ran, so the GPU counts as busy until all earlier work has completed.
+    # Without kernel times, the GPU counts as busy until all launched work has completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])

@@ -29,8 +29,8 @@ MAX_ROWS = 1 << 19
 
 _CACHED_ROWS = 1 << 14  # rows that are decoded at a time, so that all intermediate results stay in the processor's cache
 
-# The values of these columns usually grow from row to row. The file stores the difference between neighboring rows, because
-# small numbers take less space.
+# These columns usually grow from row to row. The file stores the difference between neighboring rows, because small numbers
+# take less space.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -65,7 +65,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # One column always takes a byte per row, so that a small damaged file cannot claim a huge number of rows (FORMAT.md).
+        # One column takes a byte per row, because a small damaged file could claim too many rows (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

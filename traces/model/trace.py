@@ -111,14 +111,13 @@ class Origin(IntEnum):
 
 class StepKind(IntEnum):
     STEADY = 0  # without the profiler; also every step of an imported recording
-    # The first steps, which are slow. Steps that capture a CUDA graph or compile code are warm-up steps too.
-    WARMUP = 1
+    WARMUP = 1  # the first steps, which are slow, and steps that capture a CUDA graph or compile code
     EVALUATION = 2  # no backward pass and no optimizer
     PROFILED = 3  # with the profiler, in a recording that also has steps without it
     INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
 
-    # Steps after a profile of the GPU are left out of medians. NVIDIA's profiling library stays attached after a profile, and
-    # slows every CUDA call (Note [Steps after a profile] in tracer/profile.py).
+    # Medians exclude steps after a profile of the GPU. NVIDIA's profiling library stays attached and slows every CUDA call
+    # (Note [Steps after a profile] in tracer/profile.py).
     AFTER_PROFILE = 5
 
 

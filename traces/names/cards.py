@@ -77,7 +77,7 @@ _HOP_NS, _HOP_OVER_PCIE_NS = 600, 1_000
 
 # PCI Express with 16 lanes (PCI-SIG)
 _PCIE_3, _PCIE_4, _PCIE_5 = (Link(gbps, gbps, is_pcie=True) for gbps in (15.75, 31.5, 63.0))
-# The bandwidths of NVLink are for one direction. Data sheets add both directions.
+# NVLink bandwidths are for one direction. Data sheets add both directions.
 _NVLINK_P100 = Link(20, 80)  # 4 links of 20 GB/s, one per neighbour (DGX-1, nvidia.com on NVLink; Dell)
 # 6 links of 25 GB/s, two per neighbour among four GPUs (nvidia.com; Dell)
 _NVLINK_V100 = Link(50, 150)

@@ -63,7 +63,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # The function `once` is registered twice, because Ctrl-C may interrupt the first call before `finish` is called.
+    # Register `once` twice, because Ctrl-C may interrupt the first call.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -138,7 +138,7 @@ def write_session(folder: Path, options_of_package: Mapping[str, object], *, tri
 
 def bootstrap_variables(env: Mapping[str, str], session: Path) -> dict[str, str]:
     """Return the environment variables that make a new Python process start the recorder or the replayer."""
-    # An empty PYTHONPATH is not appended, because Python treats an empty entry as the current folder.
+    # Python treats an empty entry of PYTHONPATH as the current folder.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
     return {"PYTHONPATH": path, "TRACE_SESSION": str(session)}
 

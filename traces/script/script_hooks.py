@@ -225,7 +225,7 @@ class ScriptHooks:
         described, autocast = self._described, self._autocast
         within, since_backward = calls.within, SINCE_BACKWARD
 
-        # The wrapper's parameter must be called `self`, because PyTorch's profiler finds the module by this local variable.
+        # PyTorch's profiler reads the module from the local variable `self`.
         @stands_for(call)
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if inside := calls.inside:

@@ -129,7 +129,7 @@ class ScriptSplitter(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # A backward pass that is the script's first event has no forward pass before it.
+            # The script may begin with a backward pass.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):

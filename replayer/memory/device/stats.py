@@ -90,7 +90,7 @@ class PoolStats:
     segments: Count
     split_free: Count
     split_free_bytes: Count
-    # `waiting` counts memory blocks that were freed while another CUDA stream still uses them. The memory peak includes waiting
+    # `waiting` counts blocks that were freed while another CUDA stream still used them. The memory peak includes waiting
     # blocks.
     waiting: Count
     waiting_bytes: Count

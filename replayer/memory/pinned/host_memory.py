@@ -31,7 +31,7 @@ class HostBlock:
     __slots__ = ("address", "locked", "memory", "ready_ns", "size_bytes", "streams")
 
     def __init__(self, size_bytes: int) -> None:
-        # MAP_PRIVATE keeps a forked DataLoader worker from overwriting the batches of the parent process.
+        # With MAP_PRIVATE, a forked DataLoader worker cannot overwrite the parent's batches.
         self.memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self.size_bytes = size_bytes

@@ -13,8 +13,7 @@ import resource
 import sys
 from pathlib import Path
 
-# A replay never locks the last sixteenth of the machine's memory, because the system kills processes if nearly all pages are
-# locked.
+# The system kills processes if nearly all pages are locked.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning

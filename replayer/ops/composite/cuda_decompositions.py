@@ -37,7 +37,7 @@ _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# Since torch 2.11, PyTorch prefers cuDNN's attention on compute capability 9 and 10 after cuDNN 9.15.0
+# On compute capability 9 and 10, torch 2.11 prefers cuDNN's attention if cuDNN is newer than 9.15.0
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
@@ -269,7 +269,7 @@ def observed_fake_quantization(
     return aten._fused_moving_avg_obs_fq_helper(x, observes, quantizes, low, high, scale, zero, *how)[0]
 
 
-# The error messages of the ops in _NAMES_DEVICES name the device.
+# Error messages of these ops name the device.
 _NAMES_DEVICES = (
     "inner linalg_multi_dot chain_matmul take_along_dim tensor_split.tensor_indices_or_sections gradient.scalarint"
     " gradient.scalararray gradient.array gradient.scalarrayint gradient.scalarrayarray gradient.tensorarrayint"
@@ -352,8 +352,8 @@ def register(plans: PlanCache) -> None:
         transform = partial(_transform, op)
         library.impl(op, transform, "AutogradLazy")
         plans.composites[op] = transform
-    # On CUDA, RMS norm has its own kernel (native/cuda/layer_norm_kernel.cu). Registering a kernel for the virtual GPU makes
-    # autograd use PyTorch's gradient formula for RMS norm.
+    # CUDA has a separate kernel for RMS norm (native/cuda/layer_norm_kernel.cu). Autograd uses PyTorch's gradient formula if a
+    # kernel is registered.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

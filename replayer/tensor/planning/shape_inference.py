@@ -278,7 +278,7 @@ def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ..
     if large and len({tensor.dtype for tensor in tensors if tensor.is_floating_point()}) < 2:
         return None
     name = func._schema.name
-    if "batch_norm" in name and (large or "backward" in name):  # CUDA accepts more mixtures than the CPU kernel.
+    if "batch_norm" in name and (large or "backward" in name):  # CUDA accepts more dtype combinations
         return None
     ones = _few_ones_on_host if large else _ones_on_host
     if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):

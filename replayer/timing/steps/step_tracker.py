@@ -204,7 +204,7 @@ class StepTracker:
             self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
 
     def leave(self, thread: HostThread, name: str) -> None:
-        # Always resume the clock. With a stopped clock, the script would hang.
+        # Always resume the clock. Otherwise the script would hang.
         if name == "loader" and self._clock_paused_for_loader:
             self._clock_paused_for_loader = False
             self._scheduler.clock.resume()

@@ -32,8 +32,8 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# The lowest five bits of a colour code contain a `Category` or a `Sign`. The next three bits are the flags NAMED, HANGING and
-# LIT. The bits from BEHIND upwards contain 1 + the category of the background.
+# A colour code contains a `Category` or a `Sign` (five bits) and the flags NAMED, HANGING and LIT. The bits from BEHIND upwards
+# contain 1 + the category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range

@@ -12,8 +12,7 @@ from traces.analyses.modules import PREFIX
 from tui.formatting import kernel_text
 from tui.view.scene.character_rows import plain
 
-# CUTLASS launches all its kernels through a few function templates, so the name of the template does not tell which kernel
-# runs. The template's argument contains the kernel's name.
+# CUTLASS kernels share a few template names. The template's argument contains the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
 _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_kernel_impl|_kernel_cuda|Ops?(?=<)))")
 
