@@ -1,4 +1,4 @@
-"""The library to load, save, summarize and compare traces. Imports neither torch nor a terminal library.
+"""Loads, saves, summarizes and compares traces. Imports neither torch nor a terminal library.
 
     import traces
 
@@ -8,7 +8,7 @@
     traces.compare(trace, traces.load("replay.msgpack")).steps.error    # the facts of `trace diff`
     traces.to_pandas(trace, "phases").groupby("name").duration_ns.median()
 
-Names are imported when they are first used, so `import traces` is fast and does not load numpy.
+Imports are lazy, so `import traces` is fast.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     of.hidden_ns        # time in which it also computed
     of.exposed_per_step_ns      # mean over the steps with kernels, of communication launched in these steps
 
-A communication kernel starts when its rank is ready, and ends when the data of the slowest rank has arrived.
+A communication kernel ends when the data of the slowest rank has arrived.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
 
 def communication_kernels(trace: Trace) -> Column:
-    """Return a boolean mask of the kernels that exchange data with other ranks, except those that nn.DataParallel launches."""
+    """Return a boolean mask of the communication kernels, without those of nn.DataParallel."""
     matches = (trace.device.kind == DeviceKind.KERNEL) & trace.strings.matching(trace.device.name, is_communication)
     return np.asarray(matches & ~np.isin(trace.device.name, list(data_parallel_kernels(trace))))
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return the operation of each NCCL kernel that nn.DataParallel launches: "broadcast" or "reduce". PyTorch records no
-    collectives for nn.DataParallel."""
+    """Return "broadcast" or "reduce" for each NCCL kernel that nn.DataParallel launches. PyTorch records no collectives for
+    nn.DataParallel."""
     if len(trace.collectives):
         return {}
     table = trace.device
@@ -47,7 +47,7 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """Contains the totals of one collective operation in one training phase, over all ranks."""
+    """Contains the totals of one collective operation in one training phase."""
 
     name: str
     phase: str

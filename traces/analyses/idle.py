@@ -5,8 +5,7 @@
     idle_calls(trace)[0]                    # IdleCall("hipFree", count=816, idle_ns=2_830_000_000, share=0.98)
     idle_spans(trace, by_stream=True)       # for each stream, where work on other streams is also a reason
 
-The host causes the idle time before the launch of the next kernel. The GPU causes the idle time after the launch. The reasons
-are:
+The host causes the idle time before a kernel's launch. The GPU causes the idle time after the launch. The reasons are:
 
     data                before the launch: the host waited for a batch
     collective          before the launch: the host itself ran a collective (gloo);

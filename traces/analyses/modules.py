@@ -175,8 +175,7 @@ def forward_ops(trace: Trace) -> Column:
 
 
 def attributed_work(trace: Trace, steps: Column, caller: Column) -> tuple[Column, Column, Column]:
-    """Return each kernel's duration and caller, and whether the kernel belongs to the backward pass. The caller of a CPU event
-    is a module or a Python function."""
+    """Return each kernel's duration and caller, and whether the kernel belongs to the backward pass."""
     rows, launch = work_of_steps(trace, steps)
     forward = forward_ops(trace)[launch]
     counts_to = caller[np.where(forward != NONE, forward, launch)]

@@ -1,4 +1,4 @@
-"""Lists which ops and phases allocated the memory that is in use at a device's memory peak.
+"""Lists the ops and phases that allocated the memory in use at a device's memory peak.
 
     peak = held_at_peak(trace, device=0)
     peak.held[0]          # Held("convolution", "forward", count=53, bytes=1_207_959_552): most bytes first
@@ -79,8 +79,7 @@ def _not_freed(events: MemoryEvents, by_size: bool) -> Column:
 
 
 def _ops(trace: Trace, events: MemoryEvents, rank: int) -> list[str]:
-    """Return the name of the op that caused each memory event. Memory events of a replay do not name a thread, so the ops of
-    all threads are searched."""
+    """Memory events of a replay have no thread, so the ops of all threads are searched."""
     host = trace.host
     if not len(host) or not len(events):
         return [""] * len(events)

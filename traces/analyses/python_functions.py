@@ -4,9 +4,8 @@
     # "train.py(41): step", "resnet.py(98): forward", ...
     function_changes(a, b)[0]       # the function with the largest difference
 
-The trace must contain Python stacks (`trace record --stacks`, or `with_stack=True` of torch.profiler). GPU work of the backward
-pass is attributed to the functions that called the corresponding forward op. File paths are shortened, so that recordings from
-different machines can be compared.
+The trace must contain Python stacks (`trace record --stacks`, or `with_stack=True` of torch.profiler). File paths are
+shortened, so that recordings from different machines can be compared.
 """
 
 from __future__ import annotations

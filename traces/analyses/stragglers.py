@@ -3,8 +3,7 @@
     for rank in stragglers(trace): print(rank)
     # RankLateness(rank=3, collectives=84, last=71, waited_ns=1_200_000, late_ns=310_000_000)
 
-On each rank, the kernel of a collective starts when the rank arrives, and ends when the data of the last rank has arrived. The
-rank that arrives last at a collective has the shortest kernel. The calls of one collective are found by communicator id and
+The rank that arrives last at a collective has the shortest kernel. Calls of one collective have the same communicator id and
 sequence number.
 
 Note [Late ranks]
@@ -70,7 +69,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 def without_waits(trace: Trace) -> Trace:
-    """Return a copy of the trace without the time that communication kernels wait for slower ranks."""
+    """Return a copy of the trace in which no communication kernel waits for slower ranks."""
     table, spans, ranks = trace.collectives, trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
     kernel_at = dict(zip(zip(ranks[kernels].tolist(), spans.start_ns[kernels].tolist(), strict=True), kernels, strict=True))

@@ -3,7 +3,7 @@
     transfers(trace)[0]             # TransferSum("Memcpy HtoD (Pageable -> Device)", count=6, bytes=..., ...)
     transfers(trace)[0].over_time   # (0.0, 1.7, ...): GB/s in equal parts of the trace's time
 
-A rate is a number of bytes divided by the total duration of the copies.
+A rate is bytes divided by copy time.
 """
 
 from __future__ import annotations

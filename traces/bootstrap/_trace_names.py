@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class OurNames:
-    """Imports packages from given folders under private names.
+    """Imports packages under private names.
 
     Args:
         path: the folders that contain our packages

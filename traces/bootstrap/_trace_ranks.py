@@ -98,8 +98,8 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """Delete the global variables of the script's own modules at exit, so that open files are closed. Objects of other modules
-    are not freed, because freeing an object writes to memory that all ranks share."""
+    """At exit, delete the global variables of the script's modules, so that open files are closed. Freeing other objects would
+    write to memory that all ranks share."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):
@@ -112,8 +112,8 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of shared memory, which the
-    operating system then copies for each rank. `on_exit` exists in glibc only."""
+    """End the process without running C++ destructors. PyTorch's destructors would copy 60 MB of shared memory for each rank.
+    `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

@@ -1,4 +1,4 @@
-"""Creates counters for a Chrome trace: the allocated GPU memory, and the number of launched kernels that have not started.
+"""Creates counters for a Chrome trace: the allocated GPU memory and the number of queued kernel launches.
 
     for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
 

@@ -88,7 +88,7 @@ class RankEvents:
         self._device_ends = nested_ends(self._tracks(), self._device_starts, device.end_ns, keep_later=True)
 
     def notes(self) -> str:
-        """Return data for the file's header that Chrome events cannot express."""
+        """Return the notes for the file's header."""
         trace = self.trace
         of_host = np.array([*map(self._host_category, trace.host.kind.tolist(), trace.host.name.tolist())], object)
         of_device = np.array([_DEVICE_CATEGORY[kind] for kind in trace.device.kind.tolist()], object)
@@ -120,8 +120,8 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Correlation ids start above the largest op id, so no number is both a correlation id and an op id. Correlation ids
-        are larger than 2**16, so that Holistic Trace Analysis uses 32-bit integers for its row numbers."""
+        """Correlation ids are larger than all op ids. Ids above 2**16 make Holistic Trace Analysis use 32-bit integers for its
+        row numbers."""
         device = self.trace.device
         launch = device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)

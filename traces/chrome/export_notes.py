@@ -56,7 +56,6 @@ class ExportNotes:
 
     @classmethod
     def of(cls, part: Trace, whole: Trace, tracks: Sequence[int], events: dict[str, EventNotes]) -> Self:
-        """Collect the facts about one rank that the Chrome format cannot express."""
         tables: dict[str, Table] = {name: getattr(part, name) for name in TABLES if name not in IN_EVENTS}
         machine = whole.machine_of(part.ranks[0]) if whole.machines else None
         run = whole.run_of(part.ranks[0]) if whole.runs else None

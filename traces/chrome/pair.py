@@ -2,8 +2,8 @@
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted in time, so that the first matching steps of both traces start together. The command `trace import`
-rejects files that contain two traces.
+The second trace is shifted, so that the first matching steps start together. The command `trace import` rejects files that
+contain two traces.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ARROWS = 1 << 41
 
 
 def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names: tuple[str, str]) -> Path:
-    """Write two traces to one file, using only the first rank of each trace. Raises OSError."""
+    """Write the first ranks of two traces to one file. Raises OSError."""
     pairs = paired_steps(first, second)
     events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
     target = Path(path)

@@ -51,8 +51,8 @@ _BROUGHT = frozenset(
 
 
 def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None) -> Trace:
-    """Merge recordings of several processes into one trace with one rank per process. A recording with an unknown or repeated
-    rank number gets the first free rank number. Raises ValueError if `recordings` is empty."""
+    """Merge recordings of several processes, with one rank per process. A recording with an unknown or repeated rank number
+    gets the first free rank number. Raises ValueError if `recordings` is empty."""
     if not recordings:
         raise ValueError("no recordings to merge; give at least one")
     problems: Counter[str] = Counter()

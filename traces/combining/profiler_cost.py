@@ -69,7 +69,7 @@ Earlier = dict[str, str | None]  # by name of a phase: the name of the phase bef
 
 
 class HostEvents(NamedTuple):
-    """Stores the start and end times of CPU events on the main thread and on threads that launch kernels."""
+    """Stores the start and end times of CPU events."""
 
     time_ns: Column
     kind: Column  # NONE marks the end of an event
@@ -98,7 +98,6 @@ class HostEvents(NamedTuple):
         return cls(times[order], kinds[order])
 
     def counts(self, start_ns: Column, end_ns: Column) -> Column:
-        """Count the events that start in each time window, by kind of event."""
         started = np.cumsum(self.kind[:, None] == np.arange(len(EVENT_COSTS)), axis=0)
         started = np.concatenate((np.zeros((1, len(EVENT_COSTS)), dtype=np.int64), started))
         return np.asarray(started[self.time_ns.searchsorted(end_ns)] - started[self.time_ns.searchsorted(start_ns)])
@@ -109,7 +108,7 @@ class _WithoutCost:
     def __init__(
         self, times_ns: Column, cost_ns: Column, kinds: Column, of: Sequence[tuple[int, int]], start_ns: Column, end_ns: Column
     ) -> None:
-        """The array `cost_ns` contains the CPU time that the profiler used just before each event."""
+        """The profiler used `cost_ns` before each event."""
         self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
         times = times_ns - self.zero_ns
         windows, gaps_ns, owed_ns, alike = [], [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
@@ -191,7 +190,7 @@ def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
 
 
 class ProfiledSteps:
-    """Stores the phases of profiled steps, with event counts by kind."""
+    """Counts the events in each phase of profiled steps."""
 
     def __init__(self, trace: Trace, rank: int, events: HostEvents) -> None:
         phases = trace.phases
@@ -233,8 +232,7 @@ class _Phase:
 
 class CleanPace:
     """Estimates the CPU times that profiled steps would have without the profiler. First, the profiler's overhead is
-    subtracted. Then the remaining CPU time of each phase is multiplied by a factor. CPU durations in steps without the profiler
-    do not change."""
+    subtracted. Then the remaining CPU time of each phase is multiplied by a factor."""
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
         run = trace.run_of(rank)
@@ -273,8 +271,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of `run`, with an estimate of the profiler's overhead. If the profiler ran in all steps, its overhead
-    cannot be estimated, and `run` is returned unchanged."""
+    """Return a copy of the run with an estimate of the profiler's overhead. If the profiler ran in all steps, the overhead is
+    unknown, and `run` is returned unchanged."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -296,7 +294,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
 
 
 def _first_waits_ns(trace: Trace, rank: int, rows: Column, waits: Intervals) -> Column:
-    """For each phase, return the start of the first call that may wait for the GPU, or the end of the phase."""
+    """Return when each phase may first wait for the GPU, or its end."""
     start_ns, end_ns = trace.phases.start_ns[rows], trace.phases.end_ns[rows]
     calls_ns = np.sort(trace.host.start_ns[synchronous_calls(trace, rank)])
     first_ns = np.minimum(np.append(calls_ns, np.iinfo(np.int64).max)[np.searchsorted(calls_ns, start_ns)], end_ns)
@@ -389,7 +387,7 @@ def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, cle
 
 
 def _earlier_phases(trace: Trace, rows: Column, names: Sequence[str]) -> Earlier:
-    """Return the given phases in order, each with the phase that usually precedes it in a step."""
+    """For each phase, return the phase that usually precedes it in a step."""
     phases = trace.phases
     rows = rows[np.lexsort((phases.start_ns[rows], phases.step[rows]))]
     counts: dict[str, Counter[str | None]] = {}

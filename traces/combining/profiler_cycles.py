@@ -1,4 +1,4 @@
-"""Joins torch.profiler's files into one trace, if the profiler's schedule has several cycles.
+"""Joins the files of several profiler cycles into one trace.
 
     for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
         trace = joined_cycles([traces[place] for place in places])
@@ -47,8 +47,7 @@ def _process(recording: Trace, file: str, rank: int | None) -> Hashable:
 
 
 def joined_cycles(cycles: Sequence[Trace]) -> Trace:
-    """Join consecutive recordings of one process into one trace. Threads with equal ids become one thread, and GPUs with equal
-    numbers become one GPU."""
+    """Join consecutive recordings of one process into one trace."""
     stacked = merge_ranks(cycles, range(len(cycles)))
     threads: dict[tuple[int, str], Thread] = {}
     devices: dict[int, Device] = {}

@@ -1,4 +1,4 @@
-"""Merges the traces of several processes into one trace, using one process for each rank.
+"""Merges the traces of several processes into one trace with one process per rank.
 
     process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
     trace, notes = one_replay(timelines_in(folder), main=4700)
@@ -22,8 +22,8 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 
 def with_node_numbers(trace: Trace) -> Trace:
-    """Copy the sequence numbers of autograd nodes to later steps with the same ops. A replay records these numbers only in its
-    first training steps. The trace must be sorted and contain only one rank."""
+    """Copy the sequence numbers of autograd nodes to later steps with the same ops. A replay records sequence numbers only in
+    its first training steps. The trace must be sorted and contain only one rank."""
     host, steps = trace.host, trace.steps
     ops = np.flatnonzero(host.kind == HostKind.OP)
     if not len(steps) or not (host.forward_thread[ops] > 0).any():

@@ -185,7 +185,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Leave out missing ops that the replay calls only outside the compared steps."""
+    """Ignore ops that the replay calls only outside the compared steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -199,7 +199,7 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Give each kernel and its replacement in the other trace the same group number."""
+    """Give each kernel and its replacement the same group number."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
@@ -229,15 +229,14 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
 
 def ops_in_name(kernel: str) -> str:
     """Return the op names in the name of a fused Inductor kernel, or "" for any other kernel.
-    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long kernel names, so the name of the last op
-    may be cut off."""
+    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long names, so the last op may be cut off."""
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
 
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """Return a kernel's name without its parameters and without the number that Inductor appends."""
+    """Return a kernel's name without its parameters and Inductor's number."""
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
         return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]
@@ -296,7 +295,6 @@ def _phases(trace: Trace, rows: Column, by_phase: bool) -> tuple[Column, list[st
 
 
 def _in_graph(trace: Trace) -> Column:
-    """Return a boolean mask of the kernels that were launched as part of a CUDA graph."""
     launch, host = trace.device.launch, trace.host
     known: Column = launch != NONE
     if not known.any():

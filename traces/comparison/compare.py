@@ -5,10 +5,9 @@
     comparison.steps.error            # 0.004: the replay's median step is 0.4 % longer
     comparison.to_json()              # the keys that scripts rely on
 
-The step time is the time on the host or on the slowest GPU, whichever is longer. Medians are compared, or means if the steps
-vary a lot (see Note [Means of varying steps] in `traces.figures.spread`). GPU time does not include the time in which
-collectives wait for other ranks. Steps that a replay does not repeat are not compared. Steps that ran without the profiler are
-preferred.
+The step time is the time on the host or on the slowest GPU, whichever is longer. Medians are compared, or means if the
+steps vary a lot (see Note [Means of varying steps] in `traces.figures.spread`). GPU time excludes waits for other ranks in collectives. Steps
+that ran without the profiler are preferred.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class PhaseError(StageError):
 
 @dataclass(frozen=True, slots=True)
 class StreamShare:
-    """Compares how busy a CUDA stream is in two traces, as a fraction of the step time."""
+    """Compares the busy time of a CUDA stream in two traces, as a fraction of the step time."""
 
     device: str
     recorded_stream: int | None
@@ -133,8 +132,8 @@ class ValueReads:
 
 @dataclass(frozen=True, slots=True)
 class MemoryComparison:
-    """Compares the memory peaks of one device in two traces. The memory rise of a step is the peak memory of the step minus the
-    memory at its start."""
+    """Compares the memory peaks of one device in two traces. The memory rise of a step is its peak memory minus the memory at
+    its start."""
 
     recorded_peak_bytes: int | None
     replayed_peak_bytes: int | None
@@ -271,7 +270,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Replace `fits=True` by None, because a script that failed early might have needed more memory later."""
+        """If the script failed early, the result `fits=True` becomes unknown (None)."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -433,7 +432,6 @@ def _without_data(
     *,
     loads_otherwise: bool,
 ) -> Spread:
-    """Compare the step times without the time spent waiting for data."""
     if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
     return _spread(times, ours, theirs, steady, _series_without_data)
@@ -465,7 +463,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tuple[Column, Column]:
-    """Exclude steps of a replay if too many of their GPU times are estimates."""
+    """Exclude replayed steps that contain too many estimates."""
     if not np.array_equal(other.steps.recorded_step[repeating], repeated):
         return repeated, repeating
     rows, step_of = work_rows(other), launch_steps(other)
@@ -520,7 +518,6 @@ def _problems(trace: Trace, beside: Trace) -> list[str]:
 
 
 def _paced_by(trace: Trace) -> str:
-    """Return the source of a recording. For a replay, return the source of its recording."""
     run = trace.run_of(trace.ranks[0]) if trace.ranks else Run()
     return run.source if run.replay is None else run.replay.recording_source
 
@@ -598,7 +595,7 @@ def _streams(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> lis
 
 
 def have_same_stream_numbers(first: Trace, second: Trace) -> bool:
-    """Return True if the two traces number their CUDA streams in the same way. Profiles from AMD GPUs contained hardware queue
+    """Return True if both traces number their CUDA streams in the same way. Profiles from AMD GPUs contained hardware queue
     numbers instead of stream numbers until June 2026."""
     kinds = [{run.stream_numbers for run in trace.runs.values()} - {""} for trace in (first, second)]
     return not all(kinds) or kinds[0] == kinds[1]

@@ -15,8 +15,7 @@ from traces.names.equivalent_ops import canonical_op
 
 
 def calls_of(trace: Trace, ops: Column) -> Column:
-    """For each op, return the outermost enclosing op with the same name. If PyTorch releases use different names for one op,
-    the names count as equal."""
+    """For each op, return the outermost enclosing op with the same name."""
     host = trace.host
     if not len(host):
         return np.asarray(ops)

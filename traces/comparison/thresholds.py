@@ -1,4 +1,4 @@
-"""Declares all thresholds in traces/ and tui/. Each threshold has a unit and a meaning, and says where its value comes from.
+"""Declares all thresholds in traces/ and tui/. Each threshold has a unit, a meaning and a source.
 
     from traces.comparison.thresholds import DEFAULT_TOLERANCE      # 0.05, a plain number
     THRESHOLDS["DEFAULT_TOLERANCE"].origin                          # ConstantOrigin.CHOSEN

@@ -40,9 +40,8 @@ def graph_launch_of(trace: Trace) -> Column:
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. If graph ids were not recorded, launches with the same
-    kernels count as launches of one CUDA graph. CUPTI names the same memset "Memset (Unknown)" in the first launch and "Memset
-    (Device)" later (CUDA 13, H200)."""
+    """Return the CUDA graphs that one rank launches in the given steps. Without recorded graph ids, launches with the same
+    kernels count as one CUDA graph. CUPTI may change a memset's name between launches (CUDA 13, H200)."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

@@ -2,8 +2,8 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-A GPU waits for data, for the host, for other ranks, or for an unknown reason. The training speed is limited by whatever the GPU
-waits for longest. If the GPU computes longer than it waits for any single reason, the GPU itself limits the training speed.
+A GPU may wait for data, the host, other ranks, or an unknown reason. The bottleneck is the reason for which the GPU waits
+longest. The GPU itself is the bottleneck if it computes for longer than any of these waits.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls

@@ -60,8 +60,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran without the profiler and are not warm-up steps. If there are none, return the steps
-    of the first of these kinds that exists: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
+    """Return the training steps that ran without the profiler and are not warm-up steps. Without such steps, the first existing
+    kind is returned: steps after a profile, profiled, warm-up or evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -74,8 +74,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
-    FEWEST_CLEAN_STEPS evaluation steps precede the profiled steps, later unprofiled steps are added."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. Later evaluation
+    steps are added if there are fewer than FEWEST_CLEAN_STEPS."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()
@@ -107,7 +107,7 @@ def evaluation_steps(trace: Trace) -> Column:
 
 
 def passes_of_steps(trace: Trace) -> Column:
-    """Return one integer per step, which encodes the number of backward passes and the number of optimizer steps."""
+    """Encode each step's numbers of backward passes and optimizer steps as one integer."""
     phases, steps = trace.phases, len(trace.steps)
     found = np.zeros(steps, "i8")
     for name in ("backward", "optimizer"):
@@ -117,8 +117,8 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only steps with the same numbers of backward passes and optimizer steps. The most frequent numbers in the first list
-    are chosen, if they occur in all lists."""
+    """Keep only steps with the same numbers of backward passes and optimizer steps. The most frequent numbers of the first list
+    are preferred."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -287,7 +287,8 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """Return the innermost event of the mask `wanted` around each CPU event, or NONE. A wanted event encloses itself."""
+    """For each CPU event, return the innermost enclosing event in the mask `wanted`, or NONE. A wanted event encloses itself.
+    """
     parent = np.append(host.earlier_parent, NONE)
     rows = np.arange(len(parent))
     found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]

@@ -341,7 +341,7 @@ def _limit(runs_ahead: bool, busy_share: float | None) -> str:
 
 
 def pace_intervals(trace: Trace, times: StepTimes | None = None) -> Column:
-    """Return the time of each step in ns. The host or the slowest GPU is used, whichever limits the step time."""
+    """Return the time of each step in ns."""
     times = times or step_times(trace)
     decides = pace_series(times, steady_steps(trace))
     if decides is None or decides.device == NONE:

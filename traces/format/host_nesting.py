@@ -8,8 +8,8 @@ brackets, as in this example:
     1    0       105    9               1
     2    0       120    20              1
 
-A training step repeats the depths of the previous step, so depths compress very well. Gaps in nanoseconds, sorted by op name,
-compress 15 % better than the start times and durations of ops.
+A training step repeats the depths of the previous step, so depths compress very well. Gaps sorted by op name compress 15 %
+better than start times and durations.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
 
 
 def _depths(parent: Ints) -> Ints:
-    """Count the ancestors of each op. In each round, the distance from an op to its ancestor `above` doubles."""
+    """Count the ancestors of each op."""
     above, depth = parent.copy(), (parent >= 0).astype(np.int64)
     while len(rows := np.flatnonzero(above >= 0)):
         depth[rows] += depth[above[rows]]
@@ -98,8 +98,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort the starts and ends of ops by op name, and then by the op name of the preceding start or end. The sort keys have
-    only 16 bits, because numpy sorts 16-bit numbers ten times faster than longer numbers."""
+    """Sort starts and ends by op name and by the preceding op name. numpy sorts 16-bit keys ten times faster than longer keys.
+    """
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

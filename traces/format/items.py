@@ -353,8 +353,7 @@ def _finite(text: str) -> float | None:
 
 
 def _levels(value: Any) -> int:
-    """Return the number of nested levels of a JSON value. The function is not recursive, because there can be a thousand
-    levels."""
+    """Return the number of nested levels of a JSON value."""
     levels, inner = 0, [value]
     while outer := [one for one in inner if isinstance(one, dict | list)]:
         inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))

@@ -56,8 +56,8 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. If a very large
-    trace compresses to a very small file, `save` adds blanks to the file, because `load` would reject a small file."""
+    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. `save` pads a file
+    that compresses so well that `load` would reject it."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
@@ -104,8 +104,8 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool =
 
 
 class TraceStream:
-    """Appends tables to a trace file during a run. The class is not thread-safe. Before a table is added, its texts, devices
-    and threads must be added."""
+    """Appends tables to a trace file during a run. The class is not thread-safe. Add texts, devices and threads before the
+    tables that use them."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

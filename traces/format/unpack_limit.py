@@ -4,9 +4,8 @@
     limit.limit_bytes                           # 64 MiB + 128 times the file
     limit.check(8 << 30, "rows of 8590 MB")     # raises TooLarge; the one-line message says how to raise the limit
 
-In 30 real recordings, the data in memory is 6 to 68 times as large as the file. A file of compressed zeros unpacks to 1000
-times its size with DEFLATE, and to 7000 times with LZMA. The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit
-in megabytes.
+In 30 real recordings, the data in memory is 6 to 68 times as large as the file. Compressed zeros grow by a factor of 1000
+(DEFLATE) or 7000 (LZMA). The environment variable TRACE_UNPACK_LIMIT_MB sets the memory limit in megabytes.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class UnpackLimit:
-    """Limits how much memory the data of one compressed file may use."""
+    """Limits the memory for one compressed file."""
 
     file_bytes: int
     limit_bytes: int | None  # None for a trusted file

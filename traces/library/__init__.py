@@ -46,7 +46,7 @@ def entries() -> list[BundledRecording]:
 
 
 def load(name_or_path: str | os.PathLike[str], *, is_lazy: bool = False) -> Trace:
-    """Load a trace from a file. If no file has the given name, the trace with this name is loaded from the library.
+    """Load a trace from a file. If no such file exists, the trace is loaded from the library.
 
     Raises TraceLibraryError and TraceFormatError.
 

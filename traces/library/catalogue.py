@@ -108,8 +108,8 @@ def find_cell(name: str) -> LibraryCell:
 
 
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
-    """Find step times of a script's network, or of the most similar network, on one GPU. Batch sizes are not compared. Raises
-    TraceLibraryError."""
+    """Find the step times of a script's network, or of the most similar network, on one GPU. Batch sizes are not compared.
+    Raises TraceLibraryError."""
     return compared(cell(gpu_name, model), script) if model else nearest(files_of(gpu_name), script)
 
 

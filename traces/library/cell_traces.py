@@ -4,8 +4,8 @@
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-The published times include a synchronization with the GPU, so CPU and GPU times of a phase are equal. If only the sum of
-several phases was measured, the sum is stored as the phase `backward`.
+The published times include a synchronization, so CPU and GPU times of a phase are equal. If only a sum was measured, it is
+stored as the phase `backward`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
 def driven_trace(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
-    """Return the trace of a replay. Each training step has the duration of each phase in nanoseconds."""
+    """Return the trace of a replay. `steps` contains the phase durations of each step in nanoseconds."""
     trace = _trace(gpu, steps or [{}], CellSource(), {**blank.provenance, "cells": list(cells)}, workload)
     trace.machines = dict(blank.machines)
     return trace

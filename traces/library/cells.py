@@ -156,8 +156,8 @@ class LibraryCell:
         return self._times(batch, within=True)
 
     def estimated_at(self, batch: int) -> CellTimes:
-        """Return the step time at any batch size. Times outside the measured range are extrapolated linearly. If only one batch
-        size was measured, the step time is assumed to be proportional to the batch size."""
+        """Return the step time at any batch size. Times outside the measured range are extrapolated linearly. A single
+        measurement is scaled in proportion to the batch size."""
         return self._times(batch, within=False)
 
     def peak_at(self, batch: int) -> int | None:

@@ -61,8 +61,8 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) that contains a given time. Each time window has an owner, such as a rank. Time
-    windows of the same owner must not overlap."""
+    """Finds the time window [start, end) that contains a given time. Each window has an owner, such as a rank. Windows of the
+    same owner must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)
@@ -73,7 +73,7 @@ class TimeWindows:
         self._rows_of: dict[int, Column] = dict(zip(found.tolist(), parts, strict=True))
 
     def holding(self, time_ns: Any, owner: Any = None) -> Column:
-        """For each time, return the index of the time window that contains the time, or NONE."""
+        """Return the index of the window that contains each time, or NONE."""
         times = np.asarray(time_ns)
         owners = np.zeros(len(times), dtype=np.int64) if owner is None else np.asarray(owner)
         found = np.full(len(times), NONE, dtype=np.int64)

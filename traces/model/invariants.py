@@ -118,7 +118,7 @@ _MOST_THREADS = 1 << 16  # of one file; a damaged file may name any thread
 def clear_dangling_references(trace: Trace) -> None:
     """Repair a truncated trace: replace the indices of missing rows with NONE.
 
-    If the name of a thread was not written yet, the number of the thread becomes its name.
+    A thread without a name is named after its number.
     """
     seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
     for number in range(len(trace.threads), seen):
@@ -138,8 +138,7 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Return True if an event is its own ancestor. The loop finds the ancestors 2, 4, 8, ... levels above each event, so
-    log2(n) iterations suffice."""
+    """Return True if an event is its own ancestor. The loop finds the ancestors 2, 4, 8, ... levels above each event."""
     if (parent < np.arange(len(parent), dtype=parent.dtype)).all():
         return False
     above = np.append(parent, NONE)

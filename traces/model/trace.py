@@ -147,7 +147,7 @@ DEVICE_OR_NONE = Annotated[Column, "i4", NONE, "devices"]
 
 @dataclass
 class Table:
-    """Base class of the tables. Each column is a numpy array, and all columns have the same length."""
+    """Base class of the tables."""
 
     DTYPES: ClassVar[dict[str, str]] = {}
     DEFAULTS: ClassVar[dict[str, int]] = {}
@@ -276,8 +276,8 @@ class Phases(_Spans):
 @dataclass
 class Parts(_Spans):
     """Stores the stages of nn.DataParallel. Stages may run concurrently. In a forward pass, nn.DataParallel performs the stages
-    "scatter", "replicate", "parallel_apply" and "gather". In a backward pass, nn.DataParallel performs the stages
-    "gather_backward" and "broadcast_backward"."""
+    "scatter", "replicate", "parallel_apply" and "gather". In a backward pass, it performs the stages "gather_backward" and
+    "broadcast_backward"."""
 
     phase: PHASE_OR_NONE
     name: TEXT
@@ -310,8 +310,8 @@ class HostSpans(_Spans):
 
     @property
     def earlier_parent(self) -> Column:
-        """For each event, return the row of the event that encloses it, or NONE. Indices of later rows occur only in damaged
-        files, and count as NONE."""
+        """For each event, return the row of the event that encloses it, or NONE. Later rows count as NONE (damaged files only).
+        """
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:
@@ -562,7 +562,7 @@ class Trace:
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
     def is_replay_of(self, recorded: Trace) -> bool:
-        """Return whether this trace is a replay of the recording `recorded`, as far as this is known."""
+        """Return whether this trace is known to be a replay of `recorded`."""
         notes, run = self.run_of(self.ranks[0]).replay, recorded.run_of(recorded.ranks[0])
         if notes is None:
             return self.is_replay

@@ -3,8 +3,8 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-Unknown JSON keys are ignored. The library msgspec is not used, because msgspec cannot leave out the default values of a
-dataclass. The library cattrs is not used, because every recorded script would need it as a dependency.
+Unknown JSON keys are ignored. msgspec cannot leave out default values. cattrs would become a dependency of every recorded
+script.
 """
 
 from __future__ import annotations

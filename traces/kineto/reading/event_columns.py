@@ -131,8 +131,8 @@ class EventColumns:
 
 
 def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
-    """Convert events of the type "X" (complete) to columns. The converted events are removed from `rows`, to save memory.
-    Events without a valid start time are skipped and counted."""
+    """Convert events of the type "X" (complete) to columns. The converted events are removed from `rows`. Events without a
+    valid start time are skipped and counted."""
     fields = [rows.take(key) for key in FIELDS]
     args = {key: rows.take(key) for key in rows.defaults}
     try:

@@ -5,8 +5,8 @@
     document.events  # [{"ph": "X"}]
     problems         # Counter({"truncated-json": 1})
 
-orjson rejects truncated files, the number `inf`, and names with unescaped quotes. If orjson fails, the importer parses one
-event at a time and repairs damaged events.
+orjson rejects truncated files, the number `inf`, and unescaped quotes in names. If orjson fails, the importer parses one event
+at a time and repairs damaged events.
 """
 
 from __future__ import annotations

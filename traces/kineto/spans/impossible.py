@@ -54,8 +54,7 @@ def durations_ns(device: DeviceColumns, dependent_launch: bool) -> Column:
 
 def launches_on_idle_devices(spans: DeviceSpans, call_end_ns: Column) -> int:
     """Return the number of kernels and copies that were launched while their GPU was idle. Return 0 if the number is below
-    LEAST_IDLE_LAUNCHES. Return 0 if any kernel or copy starts within CLOCKS_APART_NS of its launch, which shows that the GPU's
-    clock is right."""
+    LEAST_IDLE_LAUNCHES. Return 0 if any kernel starts soon after its launch, because the GPU's clock is then right."""
     rows = np.flatnonzero(spans.is_work & (spans.launch != NONE))
     rows = rows[np.lexsort((spans.start_ns[rows], spans.device[rows]))]
     device, launched_ns = spans.device[rows], call_end_ns[spans.launch[rows]]

@@ -68,7 +68,6 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
 
 
 def without_short_calls(profile: Trace) -> Trace:
-    """Remove Python calls that are very short or belong to this tool."""
     # see Note [Folding]
     host = profile.host
     is_call = host.kind == HostKind.PYTHON
@@ -135,8 +134,8 @@ def _owner_of(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the range of lines of each function in a file. If a function was already running when the profile began, the
-    profiler may record any line of the function."""
+    """Return the range of lines of each function in a file. The profiler may record any line of a function that was already
+    running."""
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
     except OSError:

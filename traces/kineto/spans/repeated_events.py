@@ -17,7 +17,7 @@ from traces.names.profiler_json import ProfilerJson
 def each_event_once(
     host: HostColumns, device: DeviceColumns, comms: dict[int, ProfilerJson], problems: Counter[str]
 ) -> tuple[HostColumns, DeviceColumns, dict[int, ProfilerJson]]:
-    """Return the columns without repeated events. If no runtime call is repeated, nothing is removed, because one CUDA graph
+    """Return the columns without repeated events. Without a repeated runtime call, nothing is removed, because one CUDA graph
     may contain equal kernels."""
     spans = host.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & (host.correlation > 0))
@@ -44,7 +44,6 @@ def each_event_once(
 
 
 def _repeated(columns: list[Column]) -> Column:
-    """Return a boolean mask of the rows that are equal to an earlier row."""
     order = np.lexsort(columns[::-1])
     same = np.ones(max(len(order) - 1, 0), bool)
     for column in columns:

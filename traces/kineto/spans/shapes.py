@@ -78,8 +78,8 @@ class Shapes:
 
 
 def keys_of(args: Sequence[ProfilerJson]) -> list[bytes]:
-    """Return the fields `Input Dims` and `Input type` of each op as JSON text. Serializing all ops in one call is three times
-    as fast as one call per op."""
+    """Return the fields `Input Dims` and `Input type` of each op as JSON text. One serialization call for all ops is three
+    times as fast."""
     dims = list(map(dict.get, args, repeat("Input Dims")))
     if dims.count(None) == len(dims):
         dims = list(map(dict.get, args, repeat("Input dims")))
