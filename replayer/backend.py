@@ -65,7 +65,7 @@ def registered() -> bool:
 
 
 def register(*, compute: bool = False) -> None:
-    """Register the virtual device with PyTorch. With `compute`, the CPU computes real tensor values."""
+    """Register the virtual device with PyTorch. With `compute`, tensors have real values."""
     if registered():
         return
     # A process can rename PyTorch's private device type only once.

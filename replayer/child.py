@@ -1,6 +1,5 @@
 """Starts the virtual GPU in the script's process, and writes the timeline to a file when the script ends. The package
-traces/bootstrap calls `start(session)` after the import of torch, also in child processes. `session` is a `ReplaySession`
-(traces/script/configuration.py) in JSON form."""
+traces/bootstrap calls `start(session)` after the import of torch, also in child processes."""
 
 from __future__ import annotations
 
@@ -52,13 +51,13 @@ _IMPORTED_LATER = ("torch._dynamo", "torch.distributed.tensor", "torch.distribut
 
 
 def start(session: Mapping[str, Any]) -> None:
-    """Patch torch so that the script's CUDA calls go to the virtual GPU."""
+    """Patch torch, so that CUDA calls use the virtual GPU."""
     replay_session = from_json(ReplaySession, session)
     _start(replay_session, None, _patched_time(replay_session.config))
 
 
 def start_here(session: Mapping[str, Any]) -> None:
-    """Start the virtual GPU in a process that was not started by a `trace` command."""
+    """Start the virtual GPU in this process, without a `trace` command."""
     replay_session = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
@@ -71,7 +70,7 @@ def write_timeline() -> None:
 
 
 def watch_refusals(listener: Callable[[str], object]) -> None:
-    """Call `listener` with an error message whenever the script calls a torch function that is not emulated."""
+    """Call `listener` with an error message if the script calls a torch function that is not emulated."""
 
     def note_refusal(init: Callable[..., None], error: Exception, *args: object) -> None:
         init(error, *args)
@@ -87,7 +86,7 @@ def watch_waits(listener: Callable[[], None] | None) -> None:
 
 
 def now_ns() -> int | None:
-    """Return the script's virtual time in ns, or None if the script has not used the virtual GPU yet."""
+    """Return the virtual time in ns, or None before the first use of the GPU."""
     made = state.started()
     return None if made is None else made.streams.host_now_ns()
 
@@ -203,7 +202,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 
 def _leave(session: ReplaySession) -> NoReturn:
-    """Exit from this process without running the script's exit handlers."""
+    """End this process without running the script's exit handlers."""
     distributed = torch.distributed
     # Wait for all ranks, because rank 0 may host the store for communication.
     if distributed.is_available() and distributed.is_initialized():

@@ -1,4 +1,4 @@
-"""Defines the errors that the virtual GPU raises. Each error message is one line and tells the user what to do.
+"""Defines the errors that the virtual GPU raises.
 
     NotImplementedError
     +-- NotEmulated              a call or setting that the virtual GPU does not support; the message names it
@@ -50,14 +50,14 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if the library of published step times does not contain the script's model."""
+    """Ends the script if the library lacks the script's model."""
 
     def __init__(self) -> None:
         super().__init__(2)
 
 
 class DataDependentShape(NotImplementedError):
-    """Raised if the result shape of `op` depends on unknown tensor values."""
+    """Raised if an op's result shape depends on unknown values."""
 
     def __init__(self, op: str) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Describes an op call by op, shapes and dtypes, to find the same call in a recording."""
+"""Describes an op call by op, shapes and dtypes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """`shapes` and `dtypes` describe all tensor arguments in order, including the tensors in lists."""
+    """`shapes` and `dtypes` include the tensors in lists."""
 
     op: str  # a name with namespace but without overload ("aten::add_")
     shapes: tuple[Shape, ...]

@@ -115,7 +115,7 @@ def in_bad_fork() -> bool:
 
 
 def gpu() -> VirtualGpu:
-    """Return the virtual GPU of this process. Raises RuntimeError in a forked child process if the parent had used the GPU."""
+    """Return the virtual GPU of this process. Raises RuntimeError in a forked process if the parent had used the GPU."""
     made = STATE.gpu
     if made is not None:
         return made

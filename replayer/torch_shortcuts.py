@@ -1,7 +1,7 @@
 """Replaces slow functions of PyTorch by faster ones with the same results.
 
-Each replacement is called a shortcut. A shortcut is skipped if the installed PyTorch release lacks an internal function that
-the shortcut needs. A user can switch off a shortcut:
+Each replacement is called a shortcut. Shortcuts are skipped if the PyTorch release lacks the necessary functions. A user can
+switch off a shortcut:
 
     TRACE_WITHOUT_SHORTCUTS=dispatch_rules,override_lookup trace replay train.py
 
@@ -84,7 +84,7 @@ def install(tensor_class: TorchAny) -> None:
 
 
 def without_override_lookup(update: Callable[..., TorchAny], tensor_class: TorchAny) -> Callable[..., TorchAny]:
-    """Return a version of an optimizer's `step` or `zero_grad` that skips PyTorch's search for `__torch_function__`."""
+    """Return an optimizer method that skips PyTorch's search for `__torch_function__`."""
     if not enabled("override_lookup"):
         return update
     without_overrides: TorchAny = torch._C.DisableTorchFunctionSubclass

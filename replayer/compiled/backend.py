@@ -1,6 +1,5 @@
-"""Provides the compiler backend that a replay uses in place of Inductor. Instead of generating fused kernels like Inductor, a
-replay runs the ops of each graph one by one on virtual tensors. AOTAutograd splits each graph into forward and backward with
-Inductor's partitioner."""
+"""Provides the compiler backend that a replay uses in place of Inductor. A replay runs the ops of each graph one by one,
+without fused kernels. AOTAutograd splits each graph into forward and backward with Inductor's partitioner."""
 
 from __future__ import annotations
 
@@ -15,8 +14,7 @@ from traces.script.patching import temporarily_set
 
 
 def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> Callable[..., TorchAny]:
-    """Return a function that runs a graph traced by Dynamo. If AOTAutograd cannot trace a graph on virtual tensors, the graph
-    runs eagerly."""
+    """Return a function that runs a graph traced by Dynamo. If AOTAutograd cannot trace a graph, the graph runs eagerly."""
     # Importing AOTAutograd takes a second, so it is imported only when a script compiles a function.
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.exc import TorchDynamoException

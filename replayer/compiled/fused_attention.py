@@ -15,7 +15,7 @@ from traces.model.layouts import Shape
 
 
 def fuse(graph: TorchAny) -> None:
-    """Replace flex_attention and its backward pass in `graph` by operators that launch one kernel each."""
+    """Replace flex_attention in `graph` by operators that launch one kernel each."""
     operators = torch.ops.higher_order
     for operator, kernel in ((operators.flex_attention, forward), (operators.flex_attention_backward, backward)):
         for node in graph.find_nodes(op="call_function", target=operator):

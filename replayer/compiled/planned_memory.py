@@ -1,4 +1,4 @@
-"""Estimates which memory blocks a compiled graph allocates and frees, for recordings without memory events.
+"""Estimates which memory a compiled graph allocates and frees, for recordings without memory events.
 
     requests = planned_requests(graph, ops=12)     # BlockRequests in order, or None if the graph has symbolic shapes
 
@@ -27,7 +27,7 @@ _EXTERNAL = (
 
 
 class _Value:
-    """Represents a tensor in a compiled graph. Inputs of the graph have the kernel number -1."""
+    """Represents a tensor in a compiled graph. Inputs have the kernel number -1."""
 
     def __init__(self, tensor: torch.Tensor, kernel: int, *, is_constant: bool) -> None:
         self.bytes = -(-int(tensor.untyped_storage().nbytes()) // BLOCK_BYTES) * BLOCK_BYTES
@@ -40,8 +40,8 @@ class _Value:
 
 
 def planned_requests(graph: TorchAny, ops: int) -> tuple[BlockRequest, ...] | None:
-    """Distribute the memory requests of a compiled graph evenly over the graph's ops. Return None if a shape is symbolic. If a
-    request frees an input of the graph, `BlockRequest.block` is None."""
+    """Distribute the recorded memory requests evenly over the graph's ops. Return None if a shape is symbolic. For a freed
+    input, `BlockRequest.block` is None."""
     found = _values(graph)
     if found is None:
         return None
@@ -114,7 +114,6 @@ def _writes(target: TorchAny) -> bool:
 
 
 def _is_external(target: TorchAny) -> bool:
-    """Return True if Inductor calls an existing kernel for this op instead of generating a kernel."""
     if not isinstance(target, torch._ops.OpOverload):
         return True  # an operator with functions as arguments, such as flex_attention
     return target.namespace not in ("aten", "prims") or target._schema.name.partition("::")[2].startswith(_EXTERNAL)

@@ -135,7 +135,7 @@ def _shapes_of(inputs: list[TorchAny]) -> Shapes:
 
 
 def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shapes]]:
-    """Yield each op with the shapes of its inputs. The sizes are the integers among the graph's inputs."""
+    """Yield each op with its input shapes. The integers among the graph's inputs are sizes."""
     inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
     known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}
@@ -150,7 +150,7 @@ def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shap
 
 
 def _size(size: TorchAny, known: dict[TorchAny, int]) -> int:
-    """Return the traced size if the size depends on an unknown symbol."""
+    """Return the traced size if the symbol is unknown."""
     if isinstance(size, int):
         return size
     exact = size.node.expr.xreplace(known)  # a number, or an expression with unknown symbols

@@ -4,8 +4,7 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-The recorded duration of a communication kernel includes waiting for the slowest rank, so the shortest duration of all ranks is
-used.
+The shortest recorded duration of all ranks is used, because longer durations include waiting for the slowest rank.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at
@@ -57,7 +56,7 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Stores a collective operation's call time, ready time and end time in ns."""
+    """Stores when a collective operation was called, was ready and ended, in ns."""
 
     call: int
     ready: int
@@ -76,12 +75,12 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Return the duration of a gloo operation in ns. The size is that of one rank's input."""
+    """Return the duration of a gloo operation in ns."""
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 
 def ring_steps(name: str, ranks: int) -> int:
-    """Return how many steps NCCL needs for a collective operation on a ring (src/graph/tuning.cc)."""
+    """Return how many ring steps NCCL needs for a collective operation (src/graph/tuning.cc)."""
     if ranks <= 1:
         return 0
     if name in ("all_reduce", "barrier"):
@@ -163,7 +162,7 @@ class CollectiveCosts:
                     break
 
     def position(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> PositionInStep:
-        """Return the position of the next collective operation within its training step."""
+        """Return the position of the next collective in its training step."""
         # see Note [Operations of a step]
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))

@@ -114,7 +114,7 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return what a recorded copy may be. Not all profilers distinguish pinned from pageable memory."""
+    """Return what a recorded copy may be."""
     direction = copy_direction(name)
     if not direction:
         return []

@@ -1,4 +1,4 @@
-"""Determines a GPU's memory bandwidth and shortest kernel duration from a recording or a data sheet.
+"""Determines a GPU's memory bandwidth and shortest kernel duration.
 
     speed = data_sheet_speed("Tesla T4")         # DeviceSpeed(bytes_per_ns=192.0, floor_ns=1500)
     fitted_speed([(4_000_000, 40_000)] * 5, speed)      # bytes and ns of recorded ops: bytes_per_ns=100.0
@@ -30,13 +30,13 @@ def data_sheet_speed(device_name: str) -> DeviceSpeed:
 
 def fitted_speed(samples: Iterable[tuple[int, int]], fallback: DeviceSpeed) -> DeviceSpeed:
     """Return the 90th percentile of the memory bandwidths of recorded ops longer than 20 us. Fewer than five ops give the
-    fallback. Each sample contains an op's memory traffic in bytes and its duration in nanoseconds."""
+    fallback."""
     reached = sorted(size_bytes / ns for size_bytes, ns in samples if ns > 20_000 and size_bytes)
     return replace(fallback, bytes_per_ns=reached[len(reached) * 9 // 10]) if len(reached) >= 5 else fallback
 
 
 def shortest_kernel_ns(durations_ns: Column) -> int:
-    """Return the first percentile of the recorded kernel durations in ns. For fewer than a hundred kernels, the result is
-    `KERNEL_FLOOR_NS`."""
+    """Return the first percentile of the recorded kernel durations in ns. Fewer than a hundred kernels give `KERNEL_FLOOR_NS`.
+    """
     shortest_ns = int(np.percentile(durations_ns, 1)) if len(durations_ns) >= 100 else KERNEL_FLOOR_NS
     return shortest_ns if 0 < shortest_ns <= LONGEST_FLOOR_NS else KERNEL_FLOOR_NS

@@ -3,8 +3,8 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The predictions come from neural networks. The script benchmarks/cost_tables.py trains the neural networks on NeuSight's
-measurements of five GPUs.
+The predictions come from neural networks. benchmarks/cost_tables.py trains the neural networks on NeuSight's measurements of
+five GPUs.
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
@@ -51,7 +51,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the input values of the neural network `net`. The returned array has one row for each operator.
+    """Return the inputs of the neural network `net`, one row per operator.
 
     Args:
         net: "matmul", "conv3" or "rows".
@@ -88,7 +88,7 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Kernels run slower if a size is not a multiple of 4, because each load instruction then reads fewer elements."""
+    """Loads are slower if a size is not a multiple of 4."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
@@ -163,7 +163,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return how many times longer the op takes than in the roofline model, and the source of the prediction."""
+        """Return the op's slowdown relative to the roofline model, and the source of the prediction."""
         net = NETS[kind]
         gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)

@@ -134,7 +134,7 @@ class OpCosts:
         return ratio * exp((self._mean_log_error(op, after) or 0.0) - (self._mean_log_error(op, before) or 0.0))
 
     def _mean_log_error(self, op: str, works: list[OpWork]) -> float | None:
-        """Return the weighted mean of log(recorded duration / estimated duration) over similar recorded ops."""
+        """Return the weighted mean of log(recorded / estimated duration) over similar ops."""
         # see Note [The nearest recorded ops]
         coordinates = _coordinates(works)
         total = weights = 0.0

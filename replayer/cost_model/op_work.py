@@ -63,7 +63,7 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the computations that an op consists of. The known output shapes do not include views of inputs."""
+    """Return the computations that an op consists of."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -137,8 +137,8 @@ def is_part(op: str, shapes: Shapes) -> bool:
 
 
 def gradient_image_weight(wide: list[Shape]) -> tuple[Shape, Shape, Shape]:
-    """Return the shapes of gradient, image and weight in a convolution's backward pass. The gradient is the op's first input,
-    but the second input of cuDNN ops before PyTorch 1.11."""
+    """Return the shapes of gradient, image and weight in a convolution's backward pass. In cuDNN ops before PyTorch 1.11, the
+    gradient is the second input."""
     first, second, weight = wide[0], wide[1], wide[-1]
     outputs = weight[0]
     if first[1] == second[1]:

@@ -88,7 +88,7 @@ def scattered(combine: Combine, rank: int, size: int) -> Combine:
 
 
 def exchanged(rank: int) -> Combine:
-    """Return a function that selects the elements that this rank receives in an all-to-all."""
+    """Return a function that selects this rank's elements in an all-to-all."""
 
     def combine(ranks: list[RankValues]) -> torch.Tensor | None:
         values = known_of_all(ranks)

@@ -5,7 +5,7 @@
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
-A collective starts when its data is ready on every rank and the group's previous collective has ended. The module
+A collective starts when its data is ready on all ranks and the previous collective of the group has ended. The module
 cost_model/collective_costs.py estimates the duration of each collective.
 
 Note [The map of used parameters]
@@ -64,7 +64,7 @@ def _lies_on_host(value: TorchAny) -> bool:
 
 
 class NcclConfig:
-    """Replaces ProcessGroupNCCL.NCCLConfig, whose options have no effect in a replay."""
+    """Replaces ProcessGroupNCCL.NCCLConfig. The options have no effect."""
 
     UNDEFINED = -(2**31)
 
@@ -175,7 +175,7 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Ignore the creation of process groups that do not contain the current rank."""
+        """Do nothing for process groups without this rank."""
 
     eager_connect_single_device = perform_nocolor_split
 
@@ -211,7 +211,7 @@ class VirtualNccl(_NcclGroup):
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")
 
     def register_mem_pool(self, pool: TorchAny, **options: TorchAny) -> None:
-        """Do nothing. Registering memory has no effect in a replay."""
+        """Do nothing."""
 
     deregister_mem_pool = register_mem_pool
 

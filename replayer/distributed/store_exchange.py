@@ -67,8 +67,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
-        """Return the messages in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank has ended,
-        exceeded the timeout or called another operation."""
+        """Return the messages in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank ended, was
+        too late or called another operation."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -80,7 +80,7 @@ class DeadlockDetector:
         detector.find_deadlock("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
 
-    A deadlock is reported only after `_CIRCLE_LASTS_S` seconds, because another thread may still call the missing operation.
+    A deadlock is reported after `_CIRCLE_LASTS_S` seconds, because another thread may still make the missing call.
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
@@ -101,8 +101,7 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Empty this rank's entry in the store. The entry is not deleted, because reading a missing entry would block other
-        ranks."""
+        """Empty this rank's entry in the store. The entry remains, because reading a missing entry would block."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -189,7 +188,7 @@ class StoreExchange:
         return for_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. The first rank may host the store, so it waits until all other ranks have left."""
+        """Announce that this rank ends. The first rank waits for the others, because it may host the store."""
         if self._left:
             return
         self._left = True
@@ -280,7 +279,7 @@ class StoreExchange:
         return True
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
-        """Raise an error if an awaited rank has ended or exceeded the timeout."""
+        """Raise an error if an awaited rank has ended or is too late."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
@@ -331,8 +330,8 @@ class StoreExchange:
 
 
 def _store_of_attempt(store: TorchAny) -> TorchAny:
-    """Return a key-value store that puts torchrun's restart count before each key. After a failure, torchrun restarts the
-    workers with the old store."""
+    """Return a key-value store with torchrun's restart count in its keys. torchrun reuses the store when it restarts workers.
+    """
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-calls
-"""Ends a process if a collective takes longer than the process group's timeout, like NCCL's watchdog.
+"""Ends the process if a collective exceeds the process group's timeout, like NCCL's watchdog.
 
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time
 
-With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead of ending the process.
+With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """Represents a collective in progress. `end_ns` is None until the messages from the other ranks have arrived."""
+    """Represents a collective in progress. `end_ns` is None until all messages have arrived."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Finish the collective. Call `finish` only after all earlier collectives on the same CUDA stream are finished."""
+        """Finish the collective. Earlier collectives on the stream must be finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:
@@ -122,7 +122,7 @@ class VirtualWork(_Awaited):
 
 
 class GatheredWork(VirtualWork):
-    """The future of an all-gather has one tensor with the data of all ranks."""
+    """The future of an all-gather contains one tensor with all ranks' data."""
 
     def get_future(self) -> WorkFuture:
         return super().get_future().then(lambda gathered: [torch.stack(gathered.value())])
@@ -216,8 +216,8 @@ class WorkGroup(_Awaited):
 
 
 class CommStream:
-    """Represents a communicator's stream on one device. NCCL uses one stream for collectives, and another stream for each pair
-    of ranks that send and receive."""
+    """Represents a communicator's stream on one device. NCCL uses one stream for collectives, and one for each pair of ranks
+    that send and receive."""
 
     def __init__(self, device: int) -> None:
         self.device = device
@@ -225,7 +225,7 @@ class CommStream:
         self.in_flight: list[VirtualWork] = []
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
-        """Finish collectives in order, and stop after `last`."""
+        """Finish collectives in order up to `last`."""
         while self.in_flight:
             work = self.in_flight[0]
             if not wait and not work.all_arrived():

@@ -40,8 +40,7 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that finds a node's stream by the node's number. Return None if all nodes use the current stream.
-
+        """Return a function that maps an autograd node's number to its stream. Return None if all nodes use the current stream.
         """
         ranges = list(self._ranges)
         self._ranges.clear()
@@ -88,7 +87,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, which the thread `maker` has started."""
+        """Register the calling thread, a child of the thread `maker`."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -46,7 +46,7 @@ Launch = Callable[[Caller, OpSignature], None]
 
 
 class NodeWatch(NamedTuple):
-    """Stores a callback for a thread's next autograd node."""
+    """Stores a callback for the next autograd node."""
 
     thread: int
     next_node: Callable[[], int]  # returns the number of the calling thread's next node
@@ -55,7 +55,7 @@ class NodeWatch(NamedTuple):
 
 
 class LaunchPath:
-    """Stores the function `launch_by`, which the dispatcher calls for each launch."""
+    """Stores the function that the dispatcher calls for each launch."""
 
     def __init__(self, launch: Launch) -> None:
         self.lock = threading.RLock()
@@ -64,7 +64,7 @@ class LaunchPath:
         self._watch: NodeWatch | None = None
 
     def watch_nodes(self, next_node: Callable[[], int], found: Callable[[], None]) -> None:
-        """Call `found` once, at this thread's first launch after `next_node` has changed."""
+        """Call `found` at this thread's first launch after `next_node` has changed."""
         self._watch = NodeWatch(threading.get_ident(), next_node, next_node(), found)
         self.set_launch(self._launch_with_kernels)
 
@@ -113,7 +113,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Looking:
-    """Locks the virtual GPU, and computes the times of all launched ops."""
+    """Locks the virtual GPU after computing the times of all launched ops."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -174,7 +174,7 @@ class ScriptLaunches(LaunchPath):
             self.flush()
 
     def number_nodes(self, node_number: Callable[[], tuple[int, int]]) -> None:
-        """Store each op's autograd sequence number until `stop_numbering` is called (Note [Numbered steps] in steps.py)."""
+        """Store each op's autograd sequence number (Note [Numbered steps] in steps.py)."""
         numbers, note = self._numbers, self._note
 
         def launch_numbered(caller: Caller, signature: OpSignature) -> None:
@@ -227,8 +227,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Simulate the launches of the `with` block at its end, as if the given threads took turns. See Note [Replicas take
-        turns] in surfaces/torch_nn_parallel.py."""
+        """At the end of the `with` block, simulate its launches as if the threads took turns. See Note [Replicas take turns] in
+        surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -284,8 +284,8 @@ class ScriptLaunches(LaunchPath):
         pinned: bool = False,
         moves_tensor: bool = False,
     ) -> None:
-        """Launch a copy of the kind "h2d" (host to device), "d2h" (device to host) or "d2d" (within a device). The host waits
-        for the end of a blocking copy. `Tensor.to`, `Tensor.cuda` and `Tensor.copy_` move tensors."""
+        """Launch a copy of the kind "h2d", "d2h" or "d2d". The host waits for the end of a blocking copy. `Tensor.to`,
+        `Tensor.cuda` and `Tensor.copy_` move tensors."""
         library = self.simulator.recording.library_pace if kind == "h2d" and not pinned else None
         library_ns = None if library is None else library.copy_ns(size_bytes)
         tracker, scheduler = self.simulator.tracker, self.simulator.scheduler
@@ -309,7 +309,7 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def peer_copies_left_out(self) -> Iterator[None]:
-        """Skip copies between devices in the `with` block."""
+        """Skip copies between devices."""
         self._peerless.add(threading.get_ident())
         try:
             yield
@@ -317,7 +317,7 @@ class ScriptLaunches(LaunchPath):
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another GPU. As in PyTorch's Copy.cu, the current streams of both GPUs wait for each other."""
+        """Launch a copy to another GPU. The current streams of both GPUs wait for each other (Copy.cu)."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -375,14 +375,13 @@ class ScriptLaunches(LaunchPath):
         return self.capture is not None and stream in self.capture
 
     def forbid_in_capture(self) -> None:
-        """Raise CUDA's error if a CUDA graph capture forbids waiting for the GPU."""
+        """Raise CUDA's error if a CUDA graph capture forbids waiting."""
         self.raise_fault()
         if self.capture is not None:
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Return True if a copy is being captured in a CUDA graph. Raise CUDA's error if the host would wait for a captured
-        copy."""
+        """Return True if a copy is being captured in a CUDA graph. Raise CUDA's error for a blocking copy."""
         if blocking:
             self.raise_fault()
         if self.capture is None or (stream not in self.capture and not blocking):
@@ -395,8 +394,7 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the indices of ops, ordered so that their threads take turns: `turn_order([1, 1, 0, 0, 0])` is `[2, 0, 3, 1,
-    4]`."""
+    """Order ops so that their threads take turns: `turn_order([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -39,13 +39,12 @@ class RankOperations:
             group.leave(failed=True)
 
     def finish(self, *, wait: bool) -> None:
-        """Compute the end times of collectives. If `wait` is false, collectives that some ranks have not called yet are left
-        out."""
+        """Compute the end times of collectives. With `wait=False`, skip collectives that some ranks have not called yet."""
         for group in self._groups:
             group.finish(wait)
 
     def launch(self, device: int, call_ns: int) -> tuple[int, int]:
-        """Launch a collective. Return the trace row of the launch call, and the earliest start time of the collective."""
+        """Launch a collective. Return the launch call's trace row and the earliest start time."""
         launches = self._launches
         simulator = launches.simulator
         with launches.looking as thread:

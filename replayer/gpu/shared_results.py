@@ -21,8 +21,8 @@ _DIGEST_BYTES = 16
 
 
 class SharedResults:
-    """Stores keys and values in memory that all ranks share. While one rank writes, `add` does nothing in other ranks.
-    Incompletely written values are detected with a checksum and ignored."""
+    """Stores keys and values in memory that all ranks share. While one rank writes, `add` does nothing in other ranks. A
+    checksum detects incomplete values."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         """Raises OSError if the machine does not provide shared memory or semaphores."""

@@ -45,7 +45,7 @@ StepEnded = Callable[[int, int], None]
 
 
 class ScriptSteps:
-    """Calls `step_ended` after each step, with the number of training steps and the number of all steps."""
+    """Calls `step_ended` after each step, with the numbers of training steps and of all steps."""
 
     def __init__(
         self, devices: list[VirtualDevice], launches: ScriptLaunches, ranks: RankOperations, step_ended: StepEnded | None = None
@@ -154,7 +154,7 @@ class ScriptSteps:
         self._tracker.script.module_returned()
 
     def module_marks(self, module: object) -> ModuleMarks | None:
-        """Return the object that marks module calls in the timeline, or None for replicas of nn.DataParallel."""
+        """Return the object that marks module calls, or None for replicas of nn.DataParallel."""
         if getattr(module, "_is_replica", False):
             return None
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
@@ -190,7 +190,7 @@ class ScriptSteps:
     # --- steps
 
     def _look_at_steps(self) -> None:
-        """After the first step, `gc.freeze` excludes about 100,000 long-lived objects from garbage collection."""
+        """`gc.freeze` excludes about 100,000 long-lived objects from garbage collection."""
         tracker = self._tracker
         if tracker.trained != self._trained:
             self._trained = tracker.trained

@@ -42,7 +42,7 @@ class Streams:
                 self._stats.events_never_recorded -= 1
 
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
-        """Make later work on `stream` wait for the event. As in CUDA, an event that was never recorded is ignored."""
+        """Make later work on `stream` wait for the event. Events that were never recorded are ignored."""
         with self._launches.looking:
             capture = self._launches.capture
             if capture is not None and capture.has_event(event):
@@ -118,7 +118,7 @@ class Streams:
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """Return the later of two times: the thread's virtual time and the replay clock's time."""
+        """Return the thread's virtual time or the clock's time, whichever is later."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
@@ -127,7 +127,7 @@ class Streams:
         return self._launches.current.thread().host_ns
 
     def wait_for_clock(self) -> None:
-        """Wait until the replay's clock has reached the thread's virtual time."""
+        """Wait until the clock has reached the thread's virtual time."""
         thread = self._launches.current.known_thread()
         if thread is not None:
             self._launches.flush()

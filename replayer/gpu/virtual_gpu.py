@@ -93,7 +93,7 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """Stores the objects that a virtual GPU needs, such as its clock and its recording."""
+    """Stores the objects that a virtual GPU needs, such as its clock."""
 
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace

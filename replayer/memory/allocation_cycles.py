@@ -33,7 +33,7 @@ NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """Convert memory events to rows of the trace's memory table (int64, six columns)."""
+    """Convert memory events to rows of the memory table (int64, six columns)."""
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
     if events:
@@ -43,7 +43,7 @@ def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
 
 
 class AllocationCycle:
-    """Represents a sequence of memory requests and frees that returns the allocator to its initial state.
+    """Represents a repeating sequence of memory requests and frees.
 
     Args:
         steps: the events of each training step in the sequence.
@@ -83,8 +83,7 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def events_so_far(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Count the memory events of the current training step. Return None if the step frees other memory than earlier
-        steps."""
+        """Count the memory events of the current training step. Return None if the step differs from earlier steps."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
@@ -101,7 +100,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Begin the next training step. Return False if the current step has fewer memory events than the repeated step."""
+        """Begin the next training step. Return False if the current step has fewer events."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1
@@ -136,8 +135,7 @@ class CycleDetector:
         self._steps.clear()
 
     def end_step(self, memory: DeviceMemory, events: list[Event] | None) -> AllocationCycle | None:
-        """Return the repeated sequence of memory requests, or None if the steps do not repeat. The list of events is None if
-        some allocations or frees were not recorded."""
+        """Return the repeated sequence of memory requests, or None if the steps do not repeat."""
         if memory.usage.driver_calls != self._driver_calls or events is None:
             self._steps.clear()
         self._driver_calls = memory.usage.driver_calls

@@ -17,11 +17,11 @@ class HandleOwner(Protocol):
 
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that queues an allocation to be freed later. The returned function takes no lock, so finalizers may
-        call it."""
+        """Return a function that queues an allocation to be freed. Finalizers may call the function, because it takes no lock.
+        """
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
-        """Reuse the memory only after all work that is now queued on `stream` has ended."""
+        """Reuse the memory only after the queued work on `stream` has ended."""
 
 
 class AllocationHandle:

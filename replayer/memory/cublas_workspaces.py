@@ -141,7 +141,7 @@ def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStrea
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:
-    """Parse CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" means two pieces of 4096 KiB and eight pieces of 16 KiB."""
+    """Parse CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" means two pieces of 4096 KiB and eight of 16 KiB."""
     if text is None:
         return default_bytes
     pieces = re.findall(r":([0-9]+):([0-9]+)", text)

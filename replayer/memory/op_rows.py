@@ -32,7 +32,7 @@ class OpRows:
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Assign timeline rows, beginning with `row`, to the next `count` ops."""
+        """Assign timeline rows to the next `count` ops."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 

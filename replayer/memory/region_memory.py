@@ -1,7 +1,7 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs the original ops of a compiled function instead of fused kernels. The replay ignores the memory requests of the
-original ops, and makes the recorded memory requests of the fused kernels.
+A replay runs the original ops instead of fused kernels. It makes the memory requests of the fused kernels and not those of the
+original ops.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -49,7 +49,7 @@ class _RegionHandle(AllocationHandle):
 
 
 class RegionMemory:
-    """Emulates the memory of one call of a compiled function on one stream. The backward pass may free the kept blocks."""
+    """Emulates the memory of one call of a compiled function on one stream."""
 
     _next: ClassVar[int] = _FIRST_ADDRESS
 
@@ -63,7 +63,7 @@ class RegionMemory:
 
     @contextmanager
     def uncounted(self, *, workspaces: bool) -> Iterator[None]:
-        """Do not count the memory of tensors that are created in the `with` block."""
+        """Do not count the memory of new tensors."""
         kept = {"malloc_kept": self.malloc} if workspaces else {}
         own = {"malloc": self.malloc, "malloc_several": self.malloc_several, "free": self._free_later}
         with temporarily_set(self._allocator, **own, **kept):
@@ -118,8 +118,8 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Return the recorded memory blocks that no tensor of the replay uses. A tensor without a recorded block gets the block
-        of a freed tensor of equal size. The fused kernel probably wrote the new tensor over the freed tensor."""
+        """Return the recorded blocks that no tensor uses. A new tensor may take over the block of a freed tensor of equal size.
+        """
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
             if reused is not None:

@@ -44,8 +44,7 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on an emulated GPU until all requests are done or memory runs out. Memory that cuDNN does not
-    need is optional."""
+    """Execute memory requests on an emulated GPU until memory runs out. cuDNN's workspaces are optional."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK
@@ -84,7 +83,7 @@ class ScaledRequests:
     # see Note [Requests are linear in the batch]
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """Each additional sample in the batch increases each memory request."""
+        """Each request grows linearly with the batch size."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]
@@ -93,8 +92,8 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine the memory requests of two runs of a script with different batch sizes. Returns None if the two runs made
-        different sequences of memory requests."""
+        """Combine the memory requests of two runs with different batch sizes. Returns None if the runs made different sequences
+        of requests."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
             return None
@@ -112,8 +111,8 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits in memory, or 0 if one sample does not fit. Returns MAX_BATCH if the memory use
-    does not grow with the batch size."""
+    """Return the largest batch size that fits in memory, or 0 if one sample does not fit. Returns MAX_BATCH if memory use is
+    constant."""
     if fits(start):
         low, step = start, max(1, start // 2)
         while low < MAX_BATCH and fits(min(low + step, MAX_BATCH)):

@@ -31,8 +31,8 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
 
 
 def winograd_workspaces(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes of each workspace that a convolution allocates (positive) or frees (negative). The first tuple is for
-    workspaces before the op's first output, and the second tuple for workspaces after the first output."""
+    """Return the bytes that a convolution allocates (positive) or frees (negative). The two tuples are for workspaces before
+    and after the op's first output."""
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:
         return ()
@@ -59,8 +59,7 @@ def _winograd_bytes(image: Shape, weight: Shape, result: Shape) -> int:
 
 
 class ScratchScope:
-    """Allocates the workspaces of one call of an op. An op may allocate several workspaces before each output. A negative size
-    frees a workspace."""
+    """Allocates the workspaces of one call of an op. A negative size frees a workspace."""
 
     __slots__ = ("_allocator", "_at", "_handles", "_op", "_sequence", "_stream")
 
@@ -73,8 +72,7 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that the op needs before its next output. Raises OutOfMemory, except for
-        convolutions."""
+        """Allocate and free the workspaces before the next output. Raises OutOfMemory, except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -104,8 +102,7 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Allocate and free an op's temporary memory, to include this memory in the peak. Raises OutOfMemory, except for
-    convolutions."""
+    """Include an op's temporary memory in the peak. Raises OutOfMemory, except for convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

@@ -4,7 +4,7 @@
     with torch.autocast("cuda", dtype=torch.bfloat16):
         (a @ b).dtype    # torch.bfloat16
 
-The ops that PyTorch casts (ATen/autocast_mode.h) are registered with the dispatch key AutocastPrivateUse1.
+PyTorch's autocast ops (ATen/autocast_mode.h) are registered with the dispatch key AutocastPrivateUse1.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BANNED = (
 
 
 class _Casts(threading.local):
-    """Caches low-precision copies of parameters until a thread leaves its outermost autocast context."""
+    """Caches low-precision copies of parameters until autocast ends."""
 
     def __init__(self) -> None:
         self.made: dict[tuple[int, bool], tuple[TorchAny, TorchAny]] = {}
@@ -103,7 +103,7 @@ class Autocast:
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
-        """Cast the last argument first, because gcc evaluates C++ arguments from right to left."""
+        """Cast the last argument first, as gcc does."""
         cast = [
             self._cast_one(value, dtype)
             if _is_on_device(value)
@@ -173,7 +173,7 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Run ops with an autocast kernel from other packages, such as torchvision's nms, in float32."""
+    """Run other packages' autocast ops, such as torchvision's nms, in float32."""
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

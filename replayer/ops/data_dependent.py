@@ -5,7 +5,7 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-Each output size is computed on the host, taken from the recording, or assumed. As on CUDA, the host waits for the device.
+Output sizes are computed on the host, taken from the recording, or assumed. As on CUDA, the host waits for the device.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class DataDependentOps:
         return self._with_values(self._results("aten::index", tensors, [result]), known)[0]
 
     def nonzero(self, source: TorchAny) -> TorchAny:
-        """Run `nonzero`, whose result has column-major strides on CUDA."""
+        """Run `nonzero`. The result has column-major strides, as on CUDA."""
         meta: TensorMeta = source.tensor_meta
         count = self._count_set("aten::nonzero", source, meta.shape)
         shape, stride = (count, len(meta.shape)), (1, max(count, 1))
@@ -136,7 +136,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `repeat_interleave`. Without the argument `output_size`, the host waits for the device."""
+        """Run `repeat_interleave`. Without `output_size`, the host waits for the device."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel

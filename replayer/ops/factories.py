@@ -4,7 +4,7 @@
     register(plans, copies, dispatch)
     torch.empty(2, 3, device="cuda")    # VirtualTensor
 
-In PyTorch builds with CUDA, the function `register` replaces PyTorch's kernels, which need a CUDA driver.
+With CUDA builds of PyTorch, `register` replaces kernels that need a CUDA driver.
 """
 
 from __future__ import annotations

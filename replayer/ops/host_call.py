@@ -1,4 +1,4 @@
-"""Runs an op of the virtual GPU on the CPU, with host tensors as arguments.
+"""Runs an op of the virtual GPU on the CPU.
 
     call = HostCall(plans)
     made = call.back(func(*[call.of(value) for value in args]), index)

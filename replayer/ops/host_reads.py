@@ -142,7 +142,7 @@ _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._i
 
 
 def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
-    """Return True if PyTorch copies an argument's value to the host before the op runs. See `masked_fill__cuda` and
+    """Return True if PyTorch reads an argument's value on the host before the op runs. See `masked_fill__cuda` and
     `canDispatchToMaskedFill` in ATen/native."""
     at = _FILL_VALUES.get(func)
     if at is not None:

@@ -126,7 +126,7 @@ class KnownContents:
 def index_put_new(
     target: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
 ) -> TorchAny:
-    """Run `aten::index_put` on a copy of `target`. In the backward pass of indexing, overwrite `target`, as on CUDA."""
+    """Run `aten::index_put` on a copy of `target`. In backward passes, `target` itself is overwritten."""
     node = None if torch.is_grad_enabled() else torch._C._current_autograd_node()  # type: ignore[attr-defined, unused-ignore]
     if node is not None and node.name().startswith("IndexBackward"):
         return aten._index_put_impl_.default(target, indices, values, accumulate, True)

@@ -1,10 +1,10 @@
 # mypy: allow-untyped-calls
-"""Implements sparse tensors (COO, CSR and others) as wrappers of sparse tensors in host memory.
+"""Implements sparse tensors (COO, CSR and others) in host memory.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
 
-The CPU runs each sparse op, because the shapes of sparse results depend on values. Unknown values are replaced by zeros.
+The CPU runs sparse ops, because result shapes depend on values. Unknown values are replaced by zeros.
 
 Note [Parts of a sparse tensor]
     The indices and the values of a sparse tensor each have an allocation on the device. Each allocation is identified by a

@@ -3,8 +3,8 @@
     shapes = BatchShapes(trace, batch=32)
     shapes.for_batch(128, "addmm", ((1000,), (32, 2048), (2048, 1000)), "forward")     # ((1000,), (128, 2048), (2048, 1000))
 
-A recording does not show which dimension of a tensor is the batch dimension. By default, the first dimension that equals the
-batch size is the batch dimension. The shapes of parameters and of optimizer states do not change with the batch size.
+A recording does not show which dimension is the batch dimension. The first dimension that equals the batch size is assumed to
+be the batch dimension.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Parallel:
 
 
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
-    """Predict nn.DataParallel. The step time of one GPU is for its part of the batch."""
+    """Predict nn.DataParallel."""
     _require_parameters(parameters)
     device = trace.devices[0].name
     transfers = CopyCosts.of(trace, data_sheet_speed(device), conditions.link_gbps)
@@ -70,8 +70,7 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Return the communication time after the backward pass. A bucket has the size in bytes and the duration of one gradient
-    reduction."""
+    """Return the communication time after the backward pass. Each bucket has a size in bytes and a duration."""
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0
     for size, took_ns in buckets:

@@ -277,8 +277,7 @@ def _device(device: Device, gpu: str) -> Device:
 
 
 def step_ns(trace: Trace) -> float:
-    """Return the median step time, or the average if the steps vary a lot. Return the trace's duration if there are no
-    steps."""
+    """Return the median step time, or the average if the steps vary a lot. Without steps, return the trace's duration."""
     found = pace(trace)
     if found is None:
         first_ns, last_ns = window_ns(trace)
@@ -287,9 +286,9 @@ def step_ns(trace: Trace) -> float:
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
-    """Return the median step time of a prediction, or the average if the recorded steps vary a lot.
+    """Return the predicted step time: the median, or the average if the recorded steps vary a lot.
 
-    If the CPU is the bottleneck, the step time changes only when the GPU time exceeds the CPU time.
+    The CPU limits the step time until the GPU takes longer.
     """
     found, after, rows = pace(recorded), pace(predicted), steady_steps(recorded)
     if found is None or after is None:

@@ -2,7 +2,7 @@
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 
-Each kernel starts after the same event as in the recording (Note [Start times of kernels] in recording/indexer.py).
+The order of events is that of the recording (Note [Start times of kernels] in recording/indexer.py).
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return the trace with new kernel durations and a faster or slower CPU. The arrays have one value for each row of the
-        recording's device table."""
+        """Return the trace with new kernel durations and another CPU speed. The arrays have one value per GPU event."""
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)

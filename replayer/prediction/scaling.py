@@ -3,7 +3,7 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-Each recorded duration is multiplied by a ratio of estimated durations (new conditions / recorded conditions).
+Each duration is multiplied by a ratio of estimates (new / recorded conditions).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return for each kernel the index of the op that launched the kernel, or NONE."""
+    """Return the index of the op that launched each kernel, or NONE."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes != NONE)
     parent, shaped = host.parent.tolist(), has_shapes.tolist()

@@ -55,7 +55,6 @@ class Product:
 
     @classmethod
     def of(cls, op: str, shapes: Shapes) -> Product | None:
-        """Return None if the op does not multiply activations by a weight."""
         left, right = (*shapes[_first_factor(op) :], (), ())[:2]
         if op not in _PRODUCTS or len(left) < 2 or len(right) != 2:
             return None
@@ -273,8 +272,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of one rank's part of an op. In matrix products, the dimension with `size` elements is divided by
-    `ranks`."""
+    """Return the input shapes of one rank's part of an op. The dimension with `size` elements is divided by `ranks`."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)

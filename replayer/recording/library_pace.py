@@ -56,7 +56,7 @@ COUNTED_ELSEWHERE_NS = 1  # time of a phase whose real time is included in that 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """Stores how long the training phases of one model call take."""
+    """Stores the phase durations of one model call."""
 
     of: LibraryCall
     origin: Origin
@@ -173,7 +173,7 @@ class LibraryPace:
         return None if duration_ns is None else (max(duration_ns, COUNTED_ELSEWHERE_NS), pending.origin)
 
     def copy_ns(self, size_bytes: int) -> int | None:
-        """Return the duration of a copy from pageable memory, or None if no copy was measured."""
+        """Return the duration of a copy from pageable memory, or None if unmeasured."""
         if size_bytes < BANDWIDTH_FROM_BYTES or (found := self._copies()) is None:
             return None
         of_bytes, of_ns = found
@@ -182,8 +182,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return the index of its LibrarySteps object. Raises NotInLibrary after several training
-        steps with a batch that was too large for the real GPU."""
+        """End the training step, and return the index of its LibrarySteps object. Raises NotInLibrary after several steps with
+        a batch that is too large for the real GPU."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -34,7 +34,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of the recorded rank. If more GPUs are needed, the recorded GPUs are repeated."""
+        """Return the GPUs of the recorded rank. GPUs are repeated if there are too few."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -49,9 +49,8 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. The calls come from the last step with the most calls. The
-    recorder does not store the inputs of compiled code without a backward pass. Calls without recorded inputs are grouped by
-    their ops."""
+    """Stores the calls of one compiled function by input shapes. The step with the most calls provides the calls. Without a
+    backward pass, the recorder does not store inputs. Calls without recorded inputs are grouped by op."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)
@@ -90,10 +89,10 @@ class RecordedRegions:
     def call(
         self, name: str, inputs: Shapes, graph_ops: Callable[[], GraphOps], number: int, *, is_backward: bool
     ) -> RecordedCall | None:
-        """Return a recorded call of a compiled function, or None if no recorded call matches.
+        """Return a recorded call of a compiled function, or None.
 
-        A compiled function is found by torch.compile's number, such as "0/1", and by its input shapes. The default is the
-        recorded function with the most similar ops.
+        Functions are found by torch.compile's number, such as "0/1", and input shapes. The default is the function with the
+        most similar ops.
 
         Args:
             number: counts the function's calls in a training step
@@ -150,7 +149,7 @@ class RecordedRegions:
 
 
 def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
-    """Map recorded sizes to new sizes. The result is empty if the mapping is ambiguous."""
+    """Map recorded sizes to new sizes. The result is empty for ambiguous sizes."""
     if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
         return {}
     pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}
@@ -161,7 +160,6 @@ def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
 
 
 def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
-    """Return the similarity of op names as a number from 0 to 1."""
     known, found = set(graph_ops), set[str]()
     words = explained = 0
     for one in recorded:
@@ -174,7 +172,6 @@ def _likeness(recorded: Ops, graph_ops: GraphOps) -> float:
 
 
 def _similarity(recorded: Ops, graph_ops: GraphOps) -> float:
-    """Return the share of recorded ops whose shapes occur in the graph."""
     known = [graph_ops.get(_kind(one.op), set()) for one in recorded if one.shapes]
     shapes = [canonical_shapes(one.shapes) for one in recorded if one.shapes]
     compared = [shape in own for own, shape in zip(known, shapes, strict=True) if own]

@@ -72,7 +72,7 @@ class RecordedRun:
 
     @classmethod
     def of(cls, trace: Trace, rank: int = 0, slowdown: float = 1.0) -> RecordedRun:
-        """Index the steps of one rank. The slowdown multiplies the durations of all kernels and copies except communication."""
+        """Index the steps of one rank. `slowdown` multiplies the durations of all GPU work except communication."""
         recording = cls(trace, rank, slowdown)
         recording.costs.slowdown = slowdown
         indexer = RecordingIndexer(trace, rank, recording.match_keys, slowdown)
@@ -142,7 +142,7 @@ class RecordedRun:
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Find recorded steps of the same kind as `step` that contain an op call."""
+        """Find recorded steps of the same kind that contain an op call."""
         if self._steps_by_call is None:
             self._steps_by_call = {}
             for i in sorted({*self.cycle, *self.evaluations}):
@@ -153,7 +153,7 @@ class RecordedRun:
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
-        """Return a recorded step by number. The recorded steps repeat in a longer replay."""
+        """Return a recorded step by number. A longer replay repeats the recorded steps."""
         return self.evaluation(number) if evaluation else self.steps[self._at(self._trained, number)]
 
     def number_of(self, step: RecordedStep) -> int:

@@ -74,7 +74,7 @@ class RecordedSegment:
     predicted: bool = False  # True for a predicted segment (replicas.py); unmatched work may not exist in the script
 
     def add(self, keys: MatchKeys, instance: Instance) -> None:
-        """Add a recorded op call. Calls must be added in the order of their start times."""
+        """Add a recorded op call. Add calls in the order of their start times."""
         self.exact.setdefault(keys.exact, []).append(instance)
         self.equivalent.setdefault(keys.equivalent, []).append(instance)
         self.named.setdefault(keys.named, []).append(instance)
@@ -117,8 +117,7 @@ class KernelColumns(NamedTuple):
 
 @dataclass(slots=True)
 class RecordedStep:
-    """Stores one recorded step. The keys of `segments` are pairs (phase name, index), because a phase may occur several
-    times."""
+    """Stores one recorded step. The keys of `segments` are pairs (phase name, index)."""
 
     row: int  # row of the trace's `steps`; NONE if the whole recording is one step
     segments: dict[tuple[str, int], RecordedSegment]
@@ -140,7 +139,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a slower copy, with at least the host times of the step `slow`."""
+        """Return a copy with at least the host times of the step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

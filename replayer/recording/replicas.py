@@ -45,7 +45,7 @@ def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
 
 
 def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
-    """Raise TraceError if a recording cannot be replayed with `gpus` GPUs."""
+    """Raise TraceError if the recording cannot be replayed with `gpus` GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"
         raise TraceError(f"--gpus {gpus} needs a recording with the kernels of one GPU, but this recording has {has}")

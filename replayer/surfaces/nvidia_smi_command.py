@@ -5,8 +5,8 @@
     nvidia-smi                                          # a table of the devices
     nvidia-smi -q -d MEMORY
 
-The command prints "[N/A]" for temperature, power, clocks and utilization, because recordings do not contain them. This file
-imports only the standard library, because it runs as a script outside of the package.
+It prints "[N/A]" for temperature, power, clocks and utilization. The file runs as a script outside of the package, so it
+imports only the standard library.
 """
 
 import argparse
@@ -34,7 +34,7 @@ class SmiDevice(TypedDict):
 
 
 class SmiFacts(TypedDict):
-    """Describes the JSON file that the emulated `nvidia-smi` command reads. `driver` and `cuda` are version numbers."""
+    """Describes the JSON input of the command. `driver` and `cuda` are version numbers."""
 
     driver: str
     cuda: str

@@ -4,7 +4,7 @@
     import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
-Reading temperature, power or clocks raises NVML's error "Not Supported", because recordings do not contain them.
+Temperature, power and clocks raise NVML's error "Not Supported".
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call
     ignore(torch.cuda.nvtx, {"mark": (None, "nobody listens")})          # returns a constant, with a reason
 
-Where possible, a replay patches only C functions (`torch._C._cuda_*`) and keeps PyTorch's Python code.
+Where possible, a replay patches only C functions (`torch._C._cuda_*`).
 """
 
 from __future__ import annotations
@@ -64,8 +64,7 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
-    """Create the class `torch.<name>`. Its constructor calls the function `make`, and `isinstance` checks for the class `base`.
-    """
+    """Create the class `torch.<name>`. The constructor calls `make`, and `isinstance` checks for `base`."""
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return make(*args, **kwargs)

@@ -55,7 +55,7 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message, or the last line for errors of DataLoader workers."""
+    """Return the first line of an error message. For DataLoader workers, return the last line."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__

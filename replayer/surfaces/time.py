@@ -3,11 +3,11 @@
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
-The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
-background thread, `sleep` waits until other threads have advanced the virtual time.
+The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In
+background threads, `sleep` waits for other threads to advance the time.
 
-In a polling loop, `sleep` takes real time, so that other processes can make progress. A polling loop sleeps repeatedly for at
-most `_LONGEST_POLL_S` without using the GPU.
+In polling loops, `sleep` takes real time, so that other processes can make progress. A polling loop sleeps at most
+`_LONGEST_POLL_S` at a time without using the GPU.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
 processes use real time.

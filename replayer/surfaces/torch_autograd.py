@@ -1,5 +1,5 @@
-"""Patches torch.autograd so that the replay detects the backward pass and inference mode. The autograd engine runs the backward
-pass on virtual tensors in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp)."""
+"""Patches torch.autograd so that the replay detects the backward pass and inference mode. The autograd engine runs backward
+passes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.cpp)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _run_backward(
 
 @contextmanager
 def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
-    """Run the backward function of each op on the stream of the op's forward pass, as PyTorch's engine does."""
+    """Run each backward function on the stream of its forward op, as PyTorch's engine does."""
     here = started()
     if here is None:
         yield
@@ -95,7 +95,7 @@ def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
 
 
 def _graph(roots: list[TorchAny]) -> tuple[list[TorchAny], dict[TorchAny, list[TorchAny]]]:
-    """Return the nodes of the graph. For each node, also return the nodes that pass gradients to it."""
+    """Return the nodes of the graph. Each node has a list of the nodes that pass gradients to it."""
     nodes, consumers, remaining = dict.fromkeys(roots), defaultdict(list), list(roots)
     while remaining:
         node = remaining.pop()

@@ -3,7 +3,7 @@
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
 
-Backend flags, such as `allow_tf32`, do not change the times of a replay.
+Backend flags, such as `allow_tf32`, have no effect on times.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 
-Before PyTorch 1.11, in-place ReLU6 and Hardtanh saved their result, and convolutions saved a contiguous copy of their input.
-See PyTorch 1.10: `hardtanh_` in tools/autograd/derivatives.yaml, and `_convolution` in aten/src/ATen/native/Convolution.cpp.
+In-place ReLU6 and Hardtanh saved their result, and convolutions saved a contiguous copy of their input. See PyTorch 1.10:
+`hardtanh_` in tools/autograd/derivatives.yaml, and `_convolution` in aten/src/ATen/native/Convolution.cpp.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Patches torch.compile, so that replayer/compiled/backend.py replaces the backends "inductor" and "cudagraphs".
+"""Patches torch.compile, so that replays replace the backends "inductor" and "cudagraphs".
 
     compiled = torch.compile(model, mode="reduce-overhead")
     compiled(x)                         # traced by Dynamo and AOTAutograd, and run op by op on virtual tensors
 
-PyTorch's Dynamo is unchanged, so guards, graph breaks and recompilations work as usual.
+Dynamo's guards, graph breaks and recompilations work as usual.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from traces.script.patching import patch
 
 
 class RuntimeResult(IntEnum):
-    """Replaces `torch.cuda.cudart().cudaError`. In PyTorch, every error code is valid, and only 0 has a name."""
+    """Replaces `torch.cuda.cudart().cudaError`. All error codes are valid, and only 0 has a name."""
 
     success = 0
 
@@ -110,7 +110,7 @@ class TorchDeviceProperties(DeviceProperties):
 
     @classmethod
     def create(cls, name: str, capacity_bytes: int, known: DeviceProperties, index: int = 0) -> Self:
-        """Return the properties of device `index`. Identifiers that are unique to a card, such as the UUID, are invented."""
+        """Return the properties of device `index`. Unique identifiers, such as the UUID, are invented."""
         unknown = dict.fromkeys(vars(known), 0) | {"gcnArchName": ""}
         card: dict[str, TorchAny] = {"uuid": uuid.uuid5(uuid.NAMESPACE_OID, f"{name}/{index}"), "pci_bus_id": index + 1}
         return cls(name=name, total_memory=capacity_bytes, **card, **unknown | known.known())
@@ -311,13 +311,13 @@ def _warn_of_prototype() -> None:
 
 
 def _compiled_version() -> int:
-    """Return the CUDA version as an integer, as in cuda.h: 12040 for CUDA 12.4."""
+    """Return the CUDA version as an integer: 12040 for CUDA 12.4."""
     major, minor = (torch.version.cuda or "0.0").split(".")[:2]
     return 1000 * int(major) + 10 * int(minor)
 
 
 def _nccl_version() -> int:
-    """Return the recorded NCCL version, packed into an integer as in torch/csrc/cuda/python_nccl.cpp."""
+    """Return the recorded NCCL version as an integer (torch/csrc/cuda/python_nccl.cpp)."""
     recorded = None if in_bad_fork() else describe_gpu().machine.nccl
     exact = re.match(r"(\d+)\.(\d+)\.(\d+)", recorded or _ASSUMED_NCCL)
     major, minor, patch = map(int, exact.groups()) if exact is not None else (0, 0, 0)

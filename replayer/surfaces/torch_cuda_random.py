@@ -3,7 +3,7 @@
     state = torch.cuda.get_rng_state()      # 16 bytes: Philox seed and offset, as in CUDA
     torch.cuda.set_rng_state(state)
 
-The patched random functions check the generator's device.
+Random functions check the generator's device.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:
-    """Replace DDP's built-in fp16 hook by PyTorch's hook in Python, because C++ code cannot read virtual tensors."""
+    """Replace DDP's fp16 hook in C++, which cannot read virtual tensors, by PyTorch's Python hook."""
     if kind == torch._C._distributed_c10d.BuiltinCommHookType.FP16_COMPRESS and isinstance(self.process_group, VirtualNccl):
         hooks = importlib.import_module("torch.distributed.algorithms.ddp_comm_hooks.default_hooks")
         self.register_comm_hook(self.process_group, hooks.fp16_compress_hook)
@@ -92,7 +92,7 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current CUDA stream wait for collectives, and return their results."""
+    """Make the current CUDA stream wait for collectives."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()
@@ -100,18 +100,18 @@ def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> To
 
 
 def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
-    """Skip DistributedDataParallel's time statistics, to avoid a warning about the device type."""
+    """Skip DDP's time statistics, to avoid a warning about the device type."""
     if started() is None:
         collect(self)
 
 
 def _no_split_source(source: Callable[..., TorchAny], group: TorchAny, *args: TorchAny) -> TorchAny:
-    """Return None for a virtual NCCL group, because C++ code cannot split the group."""
+    """C++ code cannot split a virtual NCCL group."""
     return None if isinstance(group, VirtualNccl) else source(group, *args)
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Skip virtual NCCL groups, because C++ code finds no backend in them."""
+    """C++ code finds no backend in virtual NCCL groups."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 
@@ -127,7 +127,7 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
 
 
 def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Keep gloo, which PyTorch would replace by the emulated NCCL."""
+    """Prevent PyTorch from replacing gloo by NCCL."""
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
 

@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""Patches torch.distributed.checkpoint.async_save. The copies of virtual tensors in host memory become ordinary tensors.
-PyTorch's StateDictStager copies all attributes of a tensor, including the attributes of virtual tensors."""
+"""Patches torch.distributed.checkpoint.async_save. In host memory, copies of virtual tensors are ordinary tensors. PyTorch's
+StateDictStager would copy the virtual tensor's attributes."""
 
 from __future__ import annotations
 

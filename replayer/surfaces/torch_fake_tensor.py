@@ -3,8 +3,8 @@
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
-Autograd sees the device type "lazy" for fake CUDA tensors (tensor/tensor.py, Note [Lazy]). The device type "cuda" crashes
-PyTorch builds without CUDA.
+Autograd sees the device type "lazy" for fake CUDA tensors (tensor/tensor.py, Note [Lazy]). "cuda" crashes PyTorch builds
+without CUDA.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def install(torch_module: ModuleType) -> None:
         return torch_module.device("cuda", given.index or 0) if is_ours else given
 
     def new_on_cuda(cls: type, *args: TorchAny, **named: TorchAny) -> TorchAny:
-        """Create a fake tensor on the device "cuda" if C++ code asks for the device "lazy"."""
+        """Create a fake tensor on "cuda" if C++ code asks for "lazy"."""
         return new(cls, *map(on_cuda, args), **{name: on_cuda(value) for name, value in named.items()})
 
     patch(fake, __torch_dispatch__=classmethod(torch_dispatch), __new__=staticmethod(new_on_cuda))

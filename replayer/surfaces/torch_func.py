@@ -3,7 +3,7 @@
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
 
-The patched properties are slow, so they are installed at the first use of torch.func.
+They are installed at the first use of torch.func, because they are slow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _run_eagerly(torch_module: ModuleType) -> None:
-    """Run each op of a higher-order operator, such as flex_attention or cond."""
+    """Run the ops of a higher-order operator, such as flex_attention or cond, one by one."""
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
     operator: TorchAny = torch_module._ops.HigherOrderOperator
@@ -62,7 +62,7 @@ def _run_eagerly(torch_module: ModuleType) -> None:
     func: TorchAny = torch_module.func
 
     def linearize_eagerly(_linearize: TorchAny, function: TorchAny, *primals: TorchAny) -> TorchAny:
-        """Compute each derivative with `jvp`, because `linearize` cannot trace ops on virtual tensors."""
+        """Use `jvp`, because `linearize` cannot trace ops on virtual tensors."""
         return function(*primals), lambda *tangents: func.jvp(function, primals, tangents)[1]
 
     patch_everywhere(func.linearize, around(func.linearize, linearize_eagerly))

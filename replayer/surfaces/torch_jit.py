@@ -2,7 +2,7 @@
 
     torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
 
-As in PyTorch, traced graphs contain `aten::_convolution` instead of `aten::convolution`.
+Traced graphs contain `aten::_convolution`, as in PyTorch.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors. With `pin_memory=True`, the wrapper calls `pin` for the new tensor."""
+    """Wrap a function that creates tensors. With `pin_memory=True`, the new tensor is pinned."""
 
     @wraps(make)
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

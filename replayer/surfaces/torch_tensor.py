@@ -1,4 +1,4 @@
-"""Patches the methods of torch.Tensor that move a tensor to the GPU (`to`, `cuda`) or return its type.
+"""Patches the methods of torch.Tensor that move a tensor to the GPU or return its type.
 
     torch.ones(3).to("cuda", non_blocking=True)
 """
@@ -169,7 +169,7 @@ def _install_subclasses(torch_module: TorchAny) -> None:
 
 
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors. The wrapper avoids calls of the CUDA library."""
+    """Wrap a function that creates tensors."""
 
     @wraps(make)
     def with_backend_device(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

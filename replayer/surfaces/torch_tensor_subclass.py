@@ -1,4 +1,4 @@
-"""Makes tensors that wrap virtual tensors, such as DTensors, report the device "cuda".
+"""Makes wrappers of virtual tensors, such as DTensors, report the device "cuda".
 
     class Wrapper(torch.Tensor):
         def __new__(cls, inner):
@@ -6,7 +6,7 @@
 
     Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
 
-The C++ device type of a wrapper tensor is "lazy" (Note [Lazy] in replayer/tensor/tensor.py).
+In C++, their device type is "lazy" (Note [Lazy] in replayer/tensor/tensor.py).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def _length(loader: TorchAny, without: int) -> int:
 
 
 def _own_containers(batch: TorchAny) -> TorchAny:
-    """Copy the lists and dicts of a batch, because a script may remove their items. Tensors are not copied."""
+    """Copy a batch's lists and dicts, because a script may remove their items. Tensors are not copied."""
     if type(batch) is dict:
         return {name: _own_containers(value) for name, value in batch.items()}
     if type(batch) is list:

@@ -1,11 +1,11 @@
-"""Patches TorchDispatchMode, so that ops get the device "cuda" as an argument.
+"""Patches TorchDispatchMode to pass the device "cuda" to ops.
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             print(func, kwargs)     # aten._to_copy.default {'device': device(type='cuda', index=0)}
             return func(*args, **(kwargs or {}))
 
-Virtual tensors have the device "lazy" in C++ (Note [Lazy] in replayer/tensor/tensor.py).
+In C++, the device is "lazy" (Note [Lazy] in replayer/tensor/tensor.py).
 """
 
 from __future__ import annotations

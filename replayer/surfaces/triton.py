@@ -3,8 +3,8 @@
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, Triton kernels run in Triton's interpreter. Recorded Triton kernels add no GPU time, because the
-recorded GPU time includes them.
+Under `--values compute`, Triton kernels run in Triton's interpreter. They add no GPU time if the recorded GPU time includes
+them.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _tensors(values: TorchAny) -> Iterator[TorchAny]:
 
 
 def kernel_signature(library: str, name: str, tensors: list[TorchAny]) -> OpSignature:
-    """Return the op signature of a kernel that a script compiles. Recorded kernels add no launch to the timeline."""
+    """Return the op signature of a Triton kernel."""
     metas = tuple(tensor.tensor_meta for tensor in tensors)
 
     def made() -> OpSignature:

@@ -60,7 +60,7 @@ class Uniform(NamedTuple):
 
 
 class Content:
-    """Represents unknown values. Tensors with the same `Content` object have equal values."""
+    """Represents unknown values. Tensors with the same `Content` have equal values."""
 
 
 class Truth(Enum):
@@ -78,7 +78,7 @@ class Matches(NamedTuple):
 
 
 class Allocation:
-    """Represents the memory that all tensors with the same storage share."""
+    """Represents the memory of a storage."""
 
     __slots__ = ("__weakref__", "block", "known")
 
@@ -106,7 +106,7 @@ class Allocation:
 
 
 def allocation_of(block: AllocationHandle | None) -> Allocation:
-    """Create an `Allocation` without the overhead of a constructor argument."""
+    """Create an `Allocation` without a constructor call."""
     made = Allocation()
     made.block = block
     made.known = None

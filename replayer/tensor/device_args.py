@@ -21,8 +21,8 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Convert the device "cuda" to "lazy", the virtual GPU's device type in C++ code. Return all other arguments unchanged.
-    Raise CUDA's error "invalid device ordinal" if the recording has no GPU with this index."""
+    """Convert the device "cuda" to "lazy", the C++ device type. Return all other arguments unchanged. Raise CUDA's error
+    "invalid device ordinal" for a missing GPU."""
     if type(device) is str:
         if not device.startswith("cuda"):
             return device
@@ -36,7 +36,7 @@ def backend_device(device: TorchAny) -> TorchAny:
 
 
 def device_of_cuda(device: TorchAny) -> torch.device:
-    """Convert the argument of `Tensor.cuda`. Raise PyTorch's error if the argument is no CUDA device."""
+    """Convert the argument of `Tensor.cuda`. Raise PyTorch's error for other devices."""
     made = backend_device("cuda" if device is None else device)
     if isinstance(made, str):
         made = torch.device(made)

@@ -3,7 +3,7 @@
     dispatch, run = dispatcher(plans)
     VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
 
-The function `dispatch` is long, because calls of other functions would slow down each op.
+`dispatch` is long, because function calls would slow down each op.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Dispatch = Callable[..., TorchAny]
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:
-    """Return two `__torch_dispatch__` functions. The second one ignores the special handlers of ops (`plans.specials`)."""
+    """Return two `__torch_dispatch__` functions. The second one ignores `plans.specials`."""
     routes = plans.routes
     wrap = wrapper
     detach = torch.ops.aten.detach.default

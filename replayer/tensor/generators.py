@@ -55,7 +55,7 @@ class PhiloxState:
         return seed
 
     def register_graph(self, device: int) -> None:
-        """While CUDA graphs use the state, its seed and offset are also in device memory (CUDAGeneratorImpl.cpp)."""
+        """CUDA graphs read the seed and offset from device memory (CUDAGeneratorImpl.cpp)."""
         self._graphs += 1
         if self._graphs == 1:
             self._buffers = allocate(gpu(), device, _NUMBER_BYTES), allocate(gpu(), device, _NUMBER_BYTES)
@@ -66,7 +66,7 @@ class PhiloxState:
             self._buffers = ()
 
     def kept_in(self, capture: GraphCapture) -> None:
-        """Restore the Philox offset when the capture of a CUDA graph ends."""
+        """Restore the Philox offset after the capture of a CUDA graph."""
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
@@ -121,7 +121,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the generator's state from a tensor of 16 bytes, or 8 bytes in old PyTorch releases."""
+        """Set the state from 16 bytes (8 bytes in old PyTorch releases)."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())

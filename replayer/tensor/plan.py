@@ -29,7 +29,7 @@ class New(NamedTuple):
 
 
 class View(NamedTuple):
-    """The op returns a view of an argument."""
+    """Means that an op returns a view of an argument."""
 
     tensor_meta: TensorMeta
     of: Where
@@ -55,8 +55,8 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """The op changes the shape, the strides or the memory of an argument. In `a.set_(b)`, the field `rebound` is the argument
-    position of `b`."""
+    """Means that an op changes the shape, strides or memory of an argument. In `a.set_(b)`, `rebound` is the position of `b`.
+    """
 
     of: Where
     tensor_meta: TensorMeta
@@ -118,8 +118,7 @@ class _NotPortable(Exception):
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Serialize a plan for other ranks. Return None if other ranks cannot use the plan. The bytes omit the fields that
-    `results.complete` sets."""
+    """Serialize a plan for other ranks. Return None if other ranks cannot use the plan."""
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
     try:

@@ -258,7 +258,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return self
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        """For `x[0] = 1`, PyTorch copies the number to the GPU and waits for the copy (`THPVariable_setitem`)."""
+        """PyTorch copies the number in `x[0] = 1` to the GPU and waits for the copy (`THPVariable_setitem`)."""
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
         super().__setitem__(index, value)
@@ -367,8 +367,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data`, where one tensor is on the host and one on the virtual GPU. The Python object `tensor`
-    stays the same, so optimizers can keep their references to it."""
+    """Execute `tensor.data = data` for a host tensor and a virtual tensor. The Python object `tensor` remains, because
+    optimizers refer to it."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

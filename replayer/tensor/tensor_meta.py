@@ -5,7 +5,7 @@
     meta is metas.of((2, 3), (3, 1), 0, torch.float32, 0)  # True
     meta.extent_bytes  # 24
 
-Tensors with equal metadata share one `TensorMeta` object, so metadata can be compared by identity (`is`).
+Equal metadata is stored once and compared by identity.
 """
 
 from __future__ import annotations

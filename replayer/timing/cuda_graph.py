@@ -1,4 +1,4 @@
-"""Stores the ops of a captured CUDA graph, and executes the ops each time the graph is replayed.
+"""Stores the ops of a captured CUDA graph, and executes them at each replay.
 
     capture = GraphCapture(stream, thread, everywhere=True, refuse=error)
     capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it
@@ -41,8 +41,7 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on `stream`. In capture mode "global" (`everywhere` is True), forbidden CUDA calls fail
-    in all threads during the capture."""
+    """Captures a CUDA graph that begins on `stream`. In mode "global" (`everywhere`), forbidden calls fail in all threads."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]
@@ -76,12 +75,12 @@ class GraphCapture:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """Save a state, such as the values of a tensor, and restore it at the end of the capture."""
+        """Save a state, and restore it at the end of the capture."""
         if key not in self._as_before:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Record the event in the graph, or return False if the stream is not being captured."""
+        """Record the event in the graph, or return False if the stream is not captured."""
         if stream in self:
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device
@@ -93,7 +92,7 @@ class GraphCapture:
         return event in self._events
 
     def join(self, stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-        """Add a stream to the capture when the stream waits for captured work."""
+        """Add a stream that waits for captured work."""
         # see Note [Joined streams]
         if stream not in self:
             self._add(stream)
@@ -107,7 +106,7 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return True if the capture's first stream waits for the captured work of all other streams."""
+        """Return True if the first stream waits for all other captured streams."""
         # see Note [Joined streams]
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 

@@ -1,4 +1,4 @@
-"""Keeps the virtual time of each CPU thread of the script, and assigns threads to rows of the timeline.
+"""Keeps the virtual time of each CPU thread, and assigns threads to timeline rows.
 
     threads = HostThreads()
     thread = threads.begin(now_ns)      # called in the new thread
@@ -49,8 +49,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in the recorded phase `segment`, in nanoseconds since the phase began. If the thread was
-        in another phase before, its position becomes `first_ns`."""
+        """Return the thread's position in the recorded phase, in ns. In a new phase, the position is `first_ns`."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns
@@ -69,8 +68,7 @@ class Caller:
 
 
 class _Tenancy:
-    """Reserves a timeline row for a thread. The row becomes free when the thread ends, because Python then deletes the thread's
-    local data."""
+    """Reserves a timeline row for a thread. The row is free after the thread has ended."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle

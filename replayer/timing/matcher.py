@@ -1,4 +1,4 @@
-"""Finds a recorded call for each op of the script. The replayed op gets the host time and the kernels of the recorded call.
+"""Finds a recorded call for each op of the script.
 
 An EXACT match is a recorded call of the same op with the same shapes and dtype. An EQUIVALENT match is a recorded op with
 another name that does the same computation on the same shapes. A SCALED match is a recorded call of the same op with other
@@ -85,7 +85,7 @@ class StepMatcher:
         self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin the next phase with this name. The model or batch of the script may differ from the recording."""
+        """Begin the next phase with this name."""
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -94,7 +94,7 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def take_over(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Replace the matcher `other` in the middle of a training step. Return the current phase."""
+        """Replace another matcher in the middle of a training step. Return the current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None
@@ -104,8 +104,7 @@ class StepMatcher:
         return segment
 
     def find_in_another_phase(self, here: RecordedSegment | None, exact: str, name: str | None = None) -> Instance | None:
-        """Find a recorded call of the op in another phase, or in another phase called `name`. `exact` is the key of the op, its
-        shapes and its dtype."""
+        """Find a recorded call of the op in another phase. `exact` is the key of the op, its shapes and its dtype."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and name in (None, segment.name) and (found := segment.exact.get(exact)):
@@ -156,13 +155,12 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if the script's ops so far account for less than half of the predicted GPU time."""
+        """Return True if matched ops make up less than half of the GPU time."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return whether most of the recent ops occur again among the unused recorded calls. Return None if too few of them
-        were recorded."""
+        """Return whether most recent ops occur again in the unused recorded calls. Return None if too few ops were recorded."""
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(_is_same_shape(call.match) for call in made)
         if self.recorded is None or not made or alike < SAME_SHARE * len(made):
@@ -174,12 +172,12 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Return True if nearly all ops of the script so far were recorded with the same shapes."""
+        """Return True if nearly all ops so far were recorded with the same shapes."""
         made = self._calls_so_far
         return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher for ops on device number `ordinal`. Return `self` if no calls were recorded on the device."""
+        """Return the matcher for ops on device number `ordinal`. Return `self` if nothing was recorded on the device."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -256,7 +254,7 @@ class SegmentMatcher:
         return all(key.exact in recorded.exact or key.equivalent in recorded.equivalent for key in keys)
 
     def take_over(self, other: SegmentMatcher) -> None:
-        """Find recorded calls for all ops that the matcher `other` has handled."""
+        """Repeat the search for the ops of another matcher."""
         for remembered in other._calls_so_far:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
@@ -349,7 +347,7 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Return all unused kernels that were launched until `launched_ns`, and mark them as used."""
+        """Return all unused kernels launched until `launched_ns`, and mark them as used."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:

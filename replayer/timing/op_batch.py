@@ -58,8 +58,8 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
-        """Compute the times of op calls in advance. All kernels of the calls must come from one recorded CUDA stream. In a
-        different program than the recorded one, each op takes its median host time."""
+        """Compute the times of op calls in advance. All kernels must come from one CUDA stream. In a different program, each op
+        takes its median host time."""
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()
@@ -141,7 +141,7 @@ class OpBatchSchedule:
         )
 
     def executable_until(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the index after the last call that can be executed together with call `begin`."""
+        """Return the end of the calls that can be executed together with call `begin`."""
         if begin >= len(self.signatures):
             return begin
         end = min(self.stops[begin], begin + len(signatures))
@@ -163,7 +163,7 @@ class OpBatchSchedule:
         called_ns: Column,
         scheduler: StreamScheduler,
     ) -> Column:
-        """Execute the calls from index `begin` to `end`, and return the time at which each call returns."""
+        """Execute the calls from `begin` to `end`, and return when each call returns."""
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         if position_ns != self.position_ns[begin]:
             advance_ns = advance_ns.copy()
@@ -214,7 +214,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Executes many ops at once if only the total GPU time of the phase was recorded. The single ops take no GPU time."""
+    """Executes many ops at once in recordings without kernel times. The single ops take no GPU time."""
 
     count: int
     signatures: list[OpSignature]

@@ -80,9 +80,9 @@ class StreamScheduler:
         origin: Origin,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule the recorded kernels of an op, and return the end time of the last kernel.
+        """Schedule an op's recorded kernels, and return the end time of the last one.
 
-        Kernels that were recorded on the main stream are scheduled on `stream`.
+        Kernels of the recorded main stream run on `stream`.
 
         Args:
             chosen: the kernels' indices in the recorded step
@@ -117,8 +117,8 @@ class StreamScheduler:
         copy: Copy,
         least_launch_ns: int = 0,
     ) -> int:
-        """Schedule a copy on `stream`, and return its end time. The duration is estimated if the kind or size of the copy
-        differs from the recorded copy."""
+        """Schedule a copy on `stream`, and return its end time. The duration is estimated if the copy's kind or size differs
+        from the recording."""
         kernels, strings, floor_ns = matches.step.kernels, self.timeline.strings, self.recording.speed.floor_ns
         end_ns = stream.ready_ns
         for k in chosen:
@@ -151,7 +151,7 @@ class StreamScheduler:
     def estimate(
         self, stream: VirtualStream, signature: OpSignature, launched_ns: int, row: int, copy: Copy | None = None
     ) -> int:
-        """Schedule an unrecorded op as one kernel of estimated duration, and return the kernel's end time."""
+        """Schedule an unrecorded op as one kernel, and return its end time."""
         if copy is None:
             duration_ns, origin = self.costs[signature]
             kind, name, size_bytes = DeviceKind.KERNEL, self.timeline.strings_of[signature][0], NONE
@@ -185,7 +185,7 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the median recorded host time of an op. An unrecorded op gets the median host time of all ops."""
+        """Return the median recorded host time of an op. The default is the median of all ops."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:
@@ -204,7 +204,7 @@ class StreamScheduler:
         return self.recording.costs.ratio(canonical_op(signature.op), dtype, recorded, own)
 
     def work_end_ns(self, host_ns: int, device: int = NONE) -> int:
-        """Return the time at which all launched work on a device ends. NONE means the script's first device."""
+        """Return when all launched work on a device ends. NONE means the script's first device."""
         device = self.home if device == NONE else device
         return max([host_ns, *(stream.ready_ns for stream in self.streams.values() if stream.device == device)])
 
@@ -229,7 +229,7 @@ class StreamScheduler:
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Let the calling thread wait for the GPU until the virtual time `until_ns`."""
+        """Let the calling thread wait until the virtual time `until_ns`."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.call(thread.row, "cudaStreamSynchronize", since_ns, until_ns)

@@ -1,6 +1,6 @@
 """Computes when the kernels of each op start and end on the virtual GPU. The simulator finds the recorded call of an op
-(matcher.py) and adds the recorded kernels to a virtual CUDA stream (scheduler.py). The replay waits where CUDA waits, and
-whenever virtual time is too far ahead of real time."""
+(matcher.py) and adds the recorded kernels to a virtual CUDA stream (scheduler.py). The replay waits where CUDA waits, and if
+virtual time is too far ahead of real time."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Simulator:
     def play_node(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, launch_ns: int, row: int, copy: Copy | None
     ) -> None:
-        """Simulate one op of a launched CUDA graph. The op takes no host time, because one call launches the whole graph."""
+        """Simulate one op of a launched CUDA graph. Only the launch of the graph takes host time."""
         tracker, stats = self.tracker, self.stats
         segment = tracker.segment
         if segment is None or tracker.begins_segment[signature.phase_class]:

@@ -58,7 +58,7 @@ class VirtualStream:
         self.pending.extend(ends_ns)
 
     def room_at_ns(self) -> int:
-        """Return when the launch queue has room again, or 0 if the queue is not full."""
+        """Return when the launch queue has room again, or 0 if it is not full."""
         return self.pending[0] if len(self.pending) == self.depth else 0
 
     def wait(self, time_ns: int) -> None:
@@ -70,8 +70,7 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Stores the time at which a CUDA event completes. Recording an event again does not affect streams that already wait for
-    the event."""
+    """Stores the time at which a CUDA event completes. Recording it again does not affect streams that already wait."""
 
     __slots__ = ("awaited", "device", "time_ns")
 

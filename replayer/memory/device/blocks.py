@@ -59,14 +59,14 @@ class Ages:
 
 
 class UsedStream(Protocol):
-    """Defines what the memory allocator needs to know about a CUDA stream."""
+    """Defines the interface of a CUDA stream."""
 
     @property
     def number(self) -> int: ...
 
     @property
     def ready_ns(self) -> int:
-        """Return the virtual time at which all queued work on the stream ends."""
+        """Return the virtual time at which the stream's work ends."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -97,7 +97,7 @@ class Unmapped(Block):
 
 
 class Pool:
-    """Stores the free memory blocks of one stream. A pool stores either small blocks (up to 1 MiB) or large blocks."""
+    """Stores the free memory blocks of one stream. Small blocks (up to 1 MiB) and large blocks have separate pools."""
 
     __slots__ = ("blocks", "expandable", "keys", "min_split_bytes", "small", "stats", "stream")
 
@@ -111,7 +111,7 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the smallest block with at least `size_bytes`, or `len(blocks)` if no block is large enough."""
+        """Return the index of the smallest block with `size_bytes`, or `len(blocks)`."""
         return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
 
     def add(self, block: Block) -> None:

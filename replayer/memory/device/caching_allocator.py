@@ -92,7 +92,7 @@ class DeviceMemory:
     # --- allocating and freeing
 
     def malloc(self, size_bytes: int, stream: int) -> Block | None:
-        """Allocate the smallest free block that is large enough, or return None for 0 bytes. Raises OutOfMemory."""
+        """Allocate the smallest free block that is large enough. Return None for 0 bytes. Raises OutOfMemory."""
         if size_bytes <= 0:
             return None
         if not self._lock.acquire(True, _LOCK_TIMEOUT_S):
@@ -124,7 +124,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block. The memory is reused only after all streams have finished using the block."""
+        """Free a block. The memory is reused when all streams have finished with it."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")
@@ -308,7 +308,7 @@ class DeviceMemory:
                 self._expandable.release(pool.expandable)
 
     def _release_pieces(self) -> None:
-        """Free the unused parts of segments, although a real CUDA driver can free only whole segments."""
+        """Free the unused parts of segments. CUDA can free only whole segments."""
         # see Note [Batches that are known to fit]
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
@@ -416,8 +416,7 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block. Returns None if future allocations depend on more than the
-        blocks."""
+        """Return the address, size, state and age of each block. Return None if future allocations depend on other state."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

@@ -21,8 +21,8 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the free block that fits `size` bytes best, or None if no free block is large enough. A block at the end of a
-    segment can grow. Blocks are compared by their possible size (get_free_block in PyTorch's CUDACachingAllocator.cpp)."""
+    """Return the best free block for `size` bytes, or None. A block at a segment's end can grow. Blocks are compared by
+    possible size (get_free_block in PyTorch's CUDACachingAllocator.cpp)."""
     candidates = _by_size(plain, size)
     found = next(candidates, None)
     if found is None:
@@ -71,8 +71,8 @@ class ExpandableSegments:
         return [reservation.tail for pool in self._pools for reservation in pool.reservations]
 
     def allocate(self, plain: Pool, size: int, page_bytes: int) -> Block | None:
-        """Return a free block of at least `size` bytes, or None if the GPU has too little memory. If memory runs out halfway,
-        the pages mapped so far remain mapped (try_allocate_expandable_block in PyTorch's CUDACachingAllocator.cpp)."""
+        """Return a free block of at least `size` bytes, or None if the GPU has too little memory. If memory runs out, mapped
+        pages remain mapped (try_allocate_expandable_block in PyTorch's CUDACachingAllocator.cpp)."""
         pool = plain.expandable
         if pool is None:
             pool = plain.expandable = ExpandablePool(plain)

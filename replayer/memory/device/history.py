@@ -1,6 +1,6 @@
 """Records the allocator's actions for scripts that call `torch.cuda.memory._record_memory_history`.
 
-Entries have the format of torch/csrc/cuda/Module.cpp, so PyTorch's memory viewers can read the history.
+Entries have the format of torch/csrc/cuda/Module.cpp for PyTorch's memory viewers.
 
     memory.history = history = History("all")
     memory.malloc(3 << 20, stream=0)

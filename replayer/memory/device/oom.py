@@ -35,7 +35,7 @@ _ADVICE_SINCE_2_11 = (
 
 
 def oom_text_of(torch_version: str) -> str:
-    """Return the out-of-memory message of a PyTorch release, with 0 in place of each number."""
+    """Return the out-of-memory message of a PyTorch release, with zeros for all numbers."""
     release = tuple(int(number) for number in re.findall(r"\d+", torch_version)[:2])
     return DEFAULT_OOM_TEXT.replace(_ADVICE_OF_2_10, _ADVICE_SINCE_2_11) if release >= (2, 11) else DEFAULT_OOM_TEXT
 
@@ -54,8 +54,7 @@ class Figures(NamedTuple):
 
 
 class OutOfMemory(MemoryError):
-    """Reports a failed memory allocation. The method `to_torch` returns the PyTorch exception that is raised in the training
-    script."""
+    """Reports a failed memory allocation. `to_torch` returns the PyTorch exception for the script."""
 
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
         self.figures = figures
@@ -101,8 +100,7 @@ _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
 def fill(template: str, figures: Figures) -> str:
-    """Replace the numbers in an out-of-memory message by new numbers. If `template` does not report a failed allocation,
-    DEFAULT_OOM_TEXT is used."""
+    """Replace the numbers in an out-of-memory message. The default template is DEFAULT_OOM_TEXT."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT
     text = template

@@ -54,12 +54,12 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """Mark the last memory request as optional, because the op can run without the requested workspace."""
+        """Mark the last request as optional, because the op can run without the workspace."""
         number = self._uses.setdefault(use, len(self._uses))
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
     def free(self, block: Block) -> None:
-        """Log that a block was freed, unless the block was allocated before the log began."""
+        """Log that a block was freed. Ignore blocks from before the log."""
         number = self._live.pop(block.address, None)
         if number is not None:
             self.entries.append(LogEntry(RequestKind.FREE, number))

@@ -131,7 +131,7 @@ class DriverAddresses:
 
 
 class Segments:
-    """Stores the memory segments of one GPU. Some memory of the process was not allocated by PyTorch's allocator."""
+    """Stores the memory segments of one GPU."""
 
     def __init__(
         self, device: int, capacity_bytes: int, outside_bytes: int, ages: Ages, addresses: AddressSource | None = None
@@ -166,8 +166,7 @@ class Segments:
         return block
 
     def give_back(self, block: Block) -> None:
-        """Return a free block to the device. If the block is only part of a segment, the rest of the segment becomes one or two
-        new segments."""
+        """Return a free block to the device. A part of a segment splits the segment."""
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)
         if block.next is None:

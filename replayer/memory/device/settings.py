@@ -60,7 +60,7 @@ class SettingsError(ValueError):
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
     """Stores the settings of PyTorch's caching allocator. `power2_divisions[i]` applies to sizes from 2^i MiB to 2^(i+1) MiB.
-    In `power2_divisions`, the values 0 and 1 have no effect."""
+    The values 0 and 1 have no effect."""
 
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB
@@ -73,11 +73,10 @@ class AllocatorSettings:
 
     @property
     def has_stateless_fit(self) -> bool:
-        """Return True if `max_split_bytes` and `garbage_collection_threshold` have their default values."""
         return self.max_split_bytes == UNLIMITED and self.garbage_collection_threshold == 0
 
     def round_up(self, size_bytes: int) -> int:
-        """Round a requested size up to a block size, by default to a multiple of 512 bytes."""
+        """Round a size up to a block size, by default to a multiple of 512 bytes."""
         if self.power2_divisions is NO_DIVISIONS:
             return (size_bytes + BLOCK_BYTES - 1) // BLOCK_BYTES * BLOCK_BYTES
         interval = min(max(size_bytes.bit_length() - MIB.bit_length(), 0), POWER2_INTERVALS - 1)
@@ -93,8 +92,8 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
-    """Parse the value of PYTORCH_CUDA_ALLOC_CONF, and return `before` with the parsed settings. Raises SettingsError if PyTorch
-    would reject the text, and NotEmulated if the text selects another allocator backend."""
+    """Parse PYTORCH_CUDA_ALLOC_CONF. Other settings are copied from `before`. Raises SettingsError for text that PyTorch
+    rejects, and NotEmulated for another allocator backend."""
     settings, remaining = replace(before or AllocatorSettings(), **_RESET), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)

@@ -4,7 +4,7 @@
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-The keys "current", "peak", "allocated" and "freed" come from PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h).
+The keys come from PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h).
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class PoolStats:
     waiting_bytes: Count
 
     def of_expandable(self) -> PoolStats:
-        """Return statistics for expandable segments. PyTorch does not count free memory in expandable segments as inactive. See
-        free_block in PyTorch's c10/cuda/CUDACachingAllocator.cpp."""
+        """Return statistics for expandable segments. Free memory in expandable segments is not inactive. See free_block in
+        PyTorch's c10/cuda/CUDACachingAllocator.cpp."""
         return replace(self, split_free=Quantity().small, split_free_bytes=Quantity().small)
 
 

@@ -72,7 +72,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """The caller must not hold the mutex, because pinning memory pages takes long."""
+        """Pinning is slow, so do not hold the mutex."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)
@@ -118,7 +118,7 @@ class HostMemory:
     # --- memory of the script (cudaHostRegister)
 
     def register(self, address: int, size_bytes: int) -> bool:
-        """Pin memory that the script has allocated, or return False if the memory is already pinned."""
+        """Pin memory of the script, or return False if it is already pinned."""
         with self._lock:
             i = bisect_right(self._addresses, address + size_bytes - 1)
             if i and self._addresses[i - 1] + self._ranges[self._addresses[i - 1]][0] > address:
@@ -142,7 +142,7 @@ class HostMemory:
         return self._find(address) is not None
 
     def use(self, address: int, stream: UsedStream) -> None:
-        """Reuse the memory only after an asynchronous copy on `stream` has ended."""
+        """Reuse the memory only after a copy on `stream` has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)

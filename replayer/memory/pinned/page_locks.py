@@ -20,7 +20,7 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 
 
 class PageLocks:
-    """Locks and unlocks pages of host memory. Only one process of a run prints the warning about failed locks."""
+    """Locks and unlocks pages of host memory. One process of a run prints the warning about failed locks."""
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False
@@ -30,7 +30,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Lock the pages of an address range, or print a warning and return False if locking fails."""
+        """Lock the pages of an address range. If locking fails, print a warning and return False."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more would leave less than a sixteenth of this machine's memory free")
@@ -72,7 +72,7 @@ def _reason(size_bytes: int, errno: int) -> str:
 
 
 def _spare_bytes() -> int | None:
-    """Return how many more bytes of host memory can be page-locked, or None if the number is unknown."""
+    """Return how many more bytes can be page-locked, or None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         kilobytes = {name: int(value.split()[0]) for name, value in (line.split(":") for line in lines)}

@@ -5,7 +5,7 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-The reported peak may exceed the true peak, because PyTorch adds up the peaks of different block sizes.
+The peak may be too high, because PyTorch adds up the peaks of different block sizes.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code does not choose CUDA's kernels for virtual tensors, because their device type in C++ is not CUDA. Composite
-loss functions, such as `F.l1_loss`, begin the loss phase.
+PyTorch's C++ code chooses CUDA's kernels only for the C++ device type CUDA. Composite loss functions, such as `F.l1_loss`,
+begin the loss phase.
 """
 
 from __future__ import annotations
@@ -225,8 +225,7 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. For CUDA tensors, PyTorch does not check that all labels are below `num_classes`
-    (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`. For CUDA tensors, `num_classes` is not checked (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
     classes = int(labels.max()) + 1 if num_classes == -1 else num_classes
@@ -245,7 +244,7 @@ def ctc_loss(
     reduction: int = 1,
     zero_infinity: bool = False,
 ) -> TorchAny:
-    """Run `torch.ctc_loss` with the lengths in host memory, as on CUDA."""
+    """Run `torch.ctc_loss` with the lengths in host memory."""
     return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
 
 

@@ -62,7 +62,7 @@ def _weight_buffer(weights: list[TorchAny]) -> TorchAny:
 
 
 def _require_one_dtype(data: torch.Tensor, hidden: list[torch.Tensor], weights: list[torch.Tensor]) -> None:
-    """See `check_attributes` in ATen/native/RNN.h. Autocast converts float32 tensors to half precision before this check."""
+    """See `check_attributes` in ATen/native/RNN.h. Autocast converts float32 tensors before this check."""
     casts = {torch.float32: torch.float16} if torch.is_autocast_enabled("cuda") else {}
     expected = casts.get(data.dtype, data.dtype)
     for name, tensors in (("hidden", hidden), ("parameter", weights)):
@@ -133,7 +133,6 @@ def _under_autocast(
     cx: TorchAny,
     *rest: TorchAny,
 ) -> TorchAny:
-    """Run recurrent layers in half precision, even if autocast uses another dtype."""
     half = torch.float16
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):  # type: ignore[attr-defined]
         if weights[0].dtype is torch.float32:

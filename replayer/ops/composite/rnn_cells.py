@@ -68,7 +68,7 @@ class LayerOptions(NamedTuple):
 def layers(
     data: torch.Tensor, sizes: list[int], hidden: Sequence[torch.Tensor], weights: list[torch.Tensor], how: LayerOptions
 ) -> tuple[TorchAny, ...]:
-    """Return the output of the last layer and the final hidden states.
+    """Return the last layer's output and the final hidden states.
 
     Args:
         data: of shape (steps, batch, features); for packed sequences, of shape (rows, features)

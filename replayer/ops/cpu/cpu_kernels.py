@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Attention:
-    """Computes attention with the same random seed in the forward and backward passes."""
+    """Uses the same random seed in the forward and backward passes."""
 
     dropout_p: float
     causal: bool
@@ -325,7 +325,7 @@ def _nansum(data: torch.Tensor, *reduction: TorchAny, **dtype: TorchAny) -> Torc
 
 
 def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -> TorchAny:
-    """Replace the divisor 0 by 1 in integer divisions, because CUDA raises no error."""
+    """Replace the integer divisor 0 by 1. CUDA raises no error."""
     if torch.result_type(one, other) in _INTEGERS:
         other = other.where(other != 0, 1) if isinstance(other, torch.Tensor) else other or 1
     return op(one, other, **options)

@@ -3,7 +3,7 @@
 
     in_wider_dtypes(torch.ops.aten.flip.default, torch.ops.aten.flip.default, [x, [0]], {})     # x: uint16, computed in int32
 
-PyTorch's meta kernels determine the dtypes of the results.
+The result dtypes come from PyTorch's meta kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _WIDER = {
 
 
 def may_be_wider(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny], refused: Exception) -> bool:
-    """Return True if CUDA supports a dtype that the CPU kernel does not support."""
+    """Return True if only CUDA supports the dtype."""
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
         return False  # The call mixes dtypes. Equal wider dtypes would hide the error.

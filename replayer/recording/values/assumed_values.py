@@ -1,4 +1,4 @@
-"""Makes up plausible values for tensors whose values were neither recorded nor computed.
+"""Makes up plausible values for unknown tensors.
 
     assumed = AssumedValues(lambda: 0)
     assumed.loss()      # 1.0; after 100 training steps 0.5: losses and accuracies improve slowly

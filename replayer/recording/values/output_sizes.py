@@ -26,7 +26,7 @@ class RecordedOutputSizes:
     """Looks up the recorded output sizes of ops such as `nonzero`."""
 
     def __init__(self, shown: dict[tuple[int, Key], list[int]], noted: dict[tuple[int, Key], list[int]]) -> None:
-        """Some sizes were stored by the recorder, and others are derived from a profile."""
+        """Sizes come from the recorder or from a profile."""
         self._shown, self._noted = shown, noted
         self._known = {key for _, key in noted}
         self._step = (NONE, NONE, NONE)

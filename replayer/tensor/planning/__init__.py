@@ -1,2 +1,2 @@
-"""Infers the shapes of virtual tensors, and caches the inferred shapes. The module `results` creates the result tensors of an
-op from the cached shapes."""
+"""Infers the shapes of virtual tensors, and caches the inferred shapes. `results` creates an op's results from the cached
+shapes."""

@@ -30,7 +30,7 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
 
 
 class _SizeContext:
-    """Replaces PyTorch's class FakeImplCtx, and returns integers as the sizes of custom ops."""
+    """Replaces PyTorch's FakeImplCtx, and returns integer sizes for custom ops."""
 
     def __init__(self, op: str, rows: int) -> None:
         self._op = op

@@ -23,8 +23,7 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the arguments of an op. Subclasses define two methods: `virtual` converts virtual tensors, and `plain` converts
-    other tensors."""
+    """Converts the arguments of an op. Subclasses define `virtual` (for virtual tensors) and `plain` (for other tensors)."""
 
     device_type = "cpu"  # in place of the virtual GPU
 
@@ -48,8 +47,7 @@ class CallArguments:
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
     def named(self, func: torch._ops.OpOverload, kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
-        """Convert keyword arguments. Recordings do not contain the shapes of `out=` arguments.
-        """
+        """Convert keyword arguments. Shapes of `out=` arguments are not recorded."""
         results, converted = _results(func), {}
         for name, value in kwargs.items():
             inputs = len(self.seen)

@@ -2,8 +2,8 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op. The JSON object "measured" contains measurements on an NVIDIA
-H200 with PyTorch 2.11. The JSON object "simulated" contains results of PyTorch 2.14 on the simulated CUDA device in tests/cuda.
+The file cuda_dtypes.json lists the unsupported dtypes of each op. "measured" contains measurements on an NVIDIA H200 with
+PyTorch 2.11. "simulated" contains results of PyTorch 2.14 on the simulated CUDA device in tests/cuda.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
 
 
 def _key(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> str:
-    """Return the op's key in cuda_dtypes.json. The key may contain a string argument, as in "scatter_reduce.two amax"."""
+    """Return the op's key in cuda_dtypes.json. The key may contain a string, as in "scatter_reduce.two amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:
@@ -133,7 +133,7 @@ def _table() -> dict[str, TorchAny]:
 
 @cache
 def _kernels() -> dict[str, dict[str, str]]:
-    """Return the unsupported dtypes of each op, with the CUDA kernel that raises the error."""
+    """Return the unsupported dtypes of each op, and its CUDA kernel."""
     found: dict[str, dict[str, str]] = {}
     for part in ("measured", "simulated"):
         for op, kernels in _table()[part].items():

@@ -1,4 +1,4 @@
-"""Decides where op calls with tensors on different devices run.
+"""Decides where ops with tensors on several devices run.
 
     mixed_call(torch.ops.aten.mm.default, (gpu_matrix, cpu_matrix), {})
     # RuntimeError: Expected all tensors to be on the same device, but got mat2 is on cpu, different from other tensors on
@@ -35,7 +35,7 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """Lists how to run an op with tensors on different devices."""
+    """Lists how to run an op with tensors on several devices."""
 
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"
@@ -62,8 +62,8 @@ class _Entry:
 def runner(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
 ) -> Callable[..., TorchAny] | None:
-    """Return a function that runs an op call. Return None if the call runs on the virtual GPU. Raise PyTorch's error if the op
-    does not support tensors on different devices."""
+    """Return a function that runs an op call. Return None if the virtual GPU runs it. Raise PyTorch's error for unsupported
+    devices."""
     if is_random(func):
         target = next(iter(_tensors(args)), None)
         require_device(args, kwargs, "cuda" if target is None else target.device.type)
@@ -128,8 +128,7 @@ def _require_cuda_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) 
 
 
 def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
-    """Choose how to run an op call with tensors on different devices. Raise PyTorch's error if PyTorch does not accept the
-    call."""
+    """Choose how to run an op with tensors on several devices. Raise PyTorch's error if the call is invalid."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
     if name == "sparse_compressed_tensor":

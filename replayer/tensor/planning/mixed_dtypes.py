@@ -156,8 +156,7 @@ def _histc(data: torch.Tensor, *_: object) -> None:
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
-    """Reject dtypes that the kernels in ATen/native/cuda/ReduceLogicKernel.cu do not support. Tensors with fewer than two
-    elements need no kernel."""
+    """Reject dtypes without a kernel in ATen/native/cuda/ReduceLogicKernel.cu. Fewer than two elements need no kernel."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
         raise no_kernel(kernel, scalar_type(data.dtype))
 
@@ -254,7 +253,7 @@ def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None,
 
 
 def _group_norm(data: torch.Tensor, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
-    """Reject half-precision data with float32 parameters, which only the CPU accepts (native/cuda/group_norm_kernel.cu)."""
+    """Reject half-precision data with float32 parameters (native/cuda/group_norm_kernel.cu)."""
     first = next((tensor.dtype for tensor in (weight, bias) if tensor is not None), None)
     if data.dtype in (torch.float16, torch.bfloat16) and first in (data.dtype, torch.float32):
         _require_dtype_of(data, weight, bias)
@@ -413,7 +412,7 @@ Overlap = tuple[Where, Where]  # a written argument and an input
 def partial_overlaps(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
 ) -> tuple[Overlap, ...]:
-    """Return the pairs of arguments that would overlap partly as views of one tensor, as in `x[1:].add_(x[:-1])`."""
+    """Return the pairs of arguments that overlap partly, as in `x[1:].add_(x[:-1])`."""
     if torch.Tag.pointwise not in func.tags:
         return ()
     written: list[tuple[Where, TorchAny]] = []

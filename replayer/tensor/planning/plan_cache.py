@@ -69,7 +69,7 @@ class Route:
 
 
 class PlanCache:
-    """Caches the shapes and dtypes of results by op, input shapes and input dtypes."""
+    """Caches result shapes and dtypes by op, input shapes and input dtypes."""
 
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
@@ -92,8 +92,8 @@ class PlanCache:
         return made
 
     def composite(self, func: torch._ops.OpOverload) -> TorchAny:
-        """Return a function that decomposes a composite op. Return None for other ops. In inference mode, PyTorch passes
-        composite ops to `__torch_dispatch__` without decomposing them."""
+        """Return a function that decomposes a composite op. Return None for other ops. In inference mode, `__torch_dispatch__`
+        receives composite ops."""
         if func in self.with_kernel:
             return None
         made = self.composites.get(func)
@@ -118,8 +118,8 @@ class PlanCache:
         self._count = 0
 
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
-        """Find the output shapes of an op call, and cache the shapes for later calls. Raise DataDependentShape if a result's
-        shape depends on tensor values. Raise NotEmulated if the op is unknown."""
+        """Infer and cache the output shapes of an op call. Raise DataDependentShape if a shape depends on tensor values. Raise
+        NotEmulated if the op is unknown."""
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
         run = mixed_devices.runner(route.func, args, kwargs)
         if run is not None:

@@ -1,6 +1,6 @@
-"""Computes the cache keys of op calls. Calls with equal keys have results of the same shapes and dtypes.
+"""Computes the cache keys of op calls. Calls with equal keys have equal result shapes and dtypes.
 
-The module generates a Python function for each op, which computes the keys. For example:
+A generated Python function computes the keys of each op. For example:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):
@@ -33,8 +33,8 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 def keyer(
     func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
 ) -> Keyer:
-    """Return a function that computes cache keys for calls with `count` positional arguments. If `get` is given, the function
-    returns `get(key)` instead of the key."""
+    """Return a function that computes cache keys for calls with `count` positional arguments. With `get`, the function returns
+    `get(key)`."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)

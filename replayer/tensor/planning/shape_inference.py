@@ -213,7 +213,7 @@ _TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op without a meta kernel on the CPU, with tensors of ones. Return the results as meta tensors."""
+    """Run an op on the CPU with tensors of ones. Return the results as meta tensors."""
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
 
@@ -242,7 +242,7 @@ _SMALL_SIZE = 8
 
 
 def _few_ones_on_host(arguments: TorchAny) -> TorchAny:
-    """Reduce each size above 8 to 8. Equal sizes stay equal, so PyTorch raises the same errors about dtypes."""
+    """Reduce each size above 8 to 8. Equal sizes stay equal."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -268,8 +268,8 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op on the CPU with tensors of ones, and raise an error for unsupported dtypes. Calls with many elements run with
-    smaller tensors, and only if they mix floating dtypes."""
+    """Run an op on the CPU with tensors of ones to find unsupported dtypes. Large calls are checked only if they mix floating
+    dtypes."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):
@@ -317,7 +317,7 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_undeclared(func: torch._ops.OpOverload) -> bool:
-    """Return True if an op, such as `fsdp::all_gather_copy_in`, may change a tensor without declaring the change."""
+    """Return True if an op, such as `fsdp::all_gather_copy_in`, may change an argument that its schema does not mark."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 

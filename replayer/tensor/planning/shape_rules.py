@@ -109,7 +109,7 @@ def _cudnn_rnn(
     projected: int, layers: int,
     batch_first: bool, dropout: float, train: bool, bidirectional: bool, batch_sizes: TorchAny, state: TorchAny
 ) -> TorchAny:  # fmt: skip
-    """The size of the reserve space is a guess, because cuDNN does not document the size."""
+    """cuDNN does not document the size of the reserve space."""
     directions = 2 if bidirectional else 1
     batch = batch_sizes[0] if batch_sizes else data.size(0 if batch_first else 1)
     out = _steps_first(data, batch_first, (*data.shape[:-1], (projected or size) * directions))
@@ -126,7 +126,7 @@ def _cudnn_rnn(
 
 
 def _steps_first(data: torch.Tensor, batch_first: bool, shape: TorchAny) -> torch.Tensor:
-    """The first dimension of cuDNN's result in memory is time."""
+    """In memory, the first dimension is time."""
     if not batch_first:
         return data.new_empty(shape)
     return data.new_empty((shape[1], shape[0], *shape[2:])).transpose(0, 1)
@@ -157,7 +157,7 @@ def _cudnn_rnn_backward(
 
 
 def _ctc_loss(log_probs: torch.Tensor, targets: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> TorchAny:
-    """Assume that the longest target sequence fills the tensor `targets`."""
+    """Assume that the longest target sequence fills `targets`."""
     batch = log_probs.size(1) if log_probs.dim() == 3 else 1
     longest = targets.size(1) if targets.dim() == 2 else targets.size(0)
     return log_probs.new_empty((batch,)), log_probs.new_empty((batch, log_probs.size(0), 2 * longest + 1))
@@ -180,7 +180,7 @@ def _lstsq(a: torch.Tensor, b: torch.Tensor, rcond: TorchAny = None, *, driver: 
 
 
 def svd(data: torch.Tensor, full: bool = False, vectors: bool = True, *, driver: str | None = None) -> TorchAny:
-    """Ignore the argument `driver`, which only CUDA supports."""
+    """Only CUDA supports the argument `driver`."""
     return aten._linalg_svd.default(data, full, vectors)
 
 
@@ -215,8 +215,8 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchAny, ...]) -> TorchAny:
-    """Return a mean or sum of losses. The tensor owns the memory of all losses. The CUDA kernels compute one loss per element,
-    and write the mean into the same memory (aten/src/ATen/native/Loss.cpp)."""
+    """Return a mean or sum of losses. The CUDA kernels write the mean into the memory of all losses
+    (aten/src/ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())

@@ -1,4 +1,4 @@
-"""Finds arguments for which an assertion in a CUDA kernel would fail, such as an index out of range.
+"""Finds invalid arguments of CUDA kernels, such as an index out of range.
 
     failed_assert(torch.ops.aten.index_select.default, (x, 0, index), host_values)
     # "aten/src/ATen/native/cuda/Indexing.cu: indexSelectSmallIndex: ... Assertion `srcIndex < srcSelectDimSize` failed."
@@ -124,5 +124,5 @@ def can_fail(func: torch._ops.OpOverload) -> bool:
 
 
 def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """If an assertion fails, return the position of the invalid argument and the assertion's message."""
+    """Return the position and the error message of an argument for which a CUDA assertion fails."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)

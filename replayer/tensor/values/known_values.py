@@ -3,7 +3,7 @@
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
 
-Scripts branch on step counters, label counts and masks, which the host can compute without the model's weights.
+Scripts branch on step counters, label counts and masks.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host memory that holds the values of a virtual tensor. Only `--values compute` creates such memory. The memory
-    contains zeros until the script writes to it."""
+    """Return the host memory that holds the values of a virtual tensor. Only `--values compute` creates such memory. New memory
+    contains zeros."""
     # see Note [Payloads]
     known = allocation.known
     if not isinstance(known, torch.Tensor):
@@ -68,8 +68,8 @@ def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
-    """Return the known values of a tensor as a writable host tensor, or None if they are unknown. Old values that the caller
-    will overwrite need not be known."""
+    """Return the known values of a tensor as a writable host tensor, or None if they are unknown. Overwritten values may be
+    unknown."""
     meta: TensorMeta = tensor.tensor_meta
     allocation: Allocation = tensor.allocation
     known = allocation.known
@@ -113,7 +113,7 @@ def in_dtype(value: TorchAny, dtype: torch.dtype) -> TorchAny:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit the computation to one thread, because waiting for OpenMP threads can take milliseconds on a busy machine."""
+    """Use one thread, because OpenMP threads may wait for milliseconds on a busy machine."""
     threads = torch.get_num_threads()
     if threads == 1:
         yield

@@ -24,8 +24,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Choose True or False for an unknown condition, so that the script does not raise an error. If neither branch raises an
-    error, return None."""
+    """Choose True or False for an unknown condition, so that the script does not raise an error. Return None if neither raises
+    an error."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -1,4 +1,4 @@
-"""Decides for each op whether the host computes or assumes the values of the result.
+"""Decides whether an op's result values are computed or assumed.
 
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
@@ -114,7 +114,7 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
-    """After each replay of a CUDA graph, forget the known values of tensors that a captured op overwrites."""
+    """After each replay of a CUDA graph, forget the values of overwritten tensors."""
     capture = gpu().launches.capture
     for allocation in _written(plan, args, kwargs):
         if capture is not None and stream in capture:
@@ -199,8 +199,8 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return an upper limit for the number of true elements in a comparison. In `top5 == labels.expand_as(top5)`, at most one
-    element per label is true, so the limit is the number of labels."""
+    """Return the largest possible number of true elements in a comparison. In `top5 == labels.expand_as(top5)`, at most one
+    element per label is true."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

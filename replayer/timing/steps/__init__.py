@@ -1,1 +1,1 @@
-"""Finds the recorded step and phase that the script is currently in. `StepTracker` is the entry point."""
+"""Finds the script's current step and phase in the recording. `StepTracker` is the entry point."""

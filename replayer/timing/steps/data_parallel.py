@@ -5,8 +5,7 @@
     stages.end(thread, open_stage)                        # device 0 is busy until the recorded end of scatter
     stages.leave(index)                                  # the phase ends
 
-A replayed stage takes as long as the recorded stage with the same name, GPU and position in the phase. Between stages, every
-GPU is busy for the recorded time, because all replicas of the model do the same work.
+A stage takes as long as the recorded stage with the same name, GPU and position. Between stages, all GPUs are equally busy.
 """
 
 from __future__ import annotations
@@ -123,8 +122,7 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Keep the GPUs busy for the recorded time of all ops so far. Returns False if no nn.DataParallel stages were recorded
-        in the current phase."""
+        """Keep the GPUs busy for the recorded time of the ops so far. Returns False without recorded nn.DataParallel stages."""
         stages = self.recorded
         if not stages:
             return False

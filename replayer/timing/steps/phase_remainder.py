@@ -48,8 +48,8 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the SegmentMatcher and the CPU thread for the ops of a GPU. In the backward pass, each GPU has its own CPU
-        thread, as in PyTorch's autograd."""
+        """Return the SegmentMatcher and the CPU thread for the ops of a GPU. Each GPU's backward pass has its own CPU thread.
+        """
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
@@ -60,8 +60,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add GPU work for ops without recorded kernels at the end of a phase. If the script is the recorded program, add the
-        unused recorded kernels of the phase. If the script is another program, estimate the times of the ops."""
+        """Add GPU work for ops without recorded kernels. In the recorded program, add the phase's unused kernels. In another
+        program, estimate the ops' times."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -81,7 +81,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add GPU work for ops without recorded kernels before the host waits for the GPU."""
+        """Before the host waits for the GPU, add work for ops without kernels."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -109,8 +109,8 @@ COMPILATIONS: list[str] = []
 
 
 class StepTracker:
-    """Tracks the script's position in the recording. The object `step` finds recorded times for the current training step, and
-    `segment` for the current phase."""
+    """Tracks the script's position in the recording. `step` finds times for the current step, and `segment` for the current
+    phase."""
 
     def __init__(
         self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool
@@ -167,7 +167,7 @@ class StepTracker:
         self.begins_segment = self.script.begins_segment
 
     def forward_begins(self, thread: HostThread) -> None:
-        """A backward pass that built a graph may be followed by another forward phase."""
+        """After a backward pass that built a graph, another forward phase may follow."""
         self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
         self.begins_segment = self.script.begins_segment
 
@@ -241,7 +241,7 @@ class StepTracker:
             self._left_ns = thread.host_ns
 
     def set_up_ends(self, thread: HostThread, now_ns: int) -> None:
-        """Drop all work before the first batch, because this work is not part of a training step."""
+        """Drop the work before the first batch."""
         self._finish(thread, now_ns)
         if self._library is not None:
             self._library.set_up_ends()
@@ -429,8 +429,7 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def add_gpu_work_so_far(self, thread: HostThread) -> None:
-        """Keep the GPU busy for the time of all ops in the current phase so far. If only the total GPU time of the phase is
-        known, all ops take equally long."""
+        """Keep the GPU busy for the time of the phase's ops so far. Without op times, all ops take equally long."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)
@@ -468,7 +467,7 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        """End the script, drop an unfinished training step, and wait for the GPU."""
+        """End the script, drop an unfinished step, and wait for the GPU."""
         # `--strict` raises no errors at exit.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:
@@ -479,8 +478,8 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Switch to a recorded step that contains the op, and return the current phase. Return None if no recorded step contains
-    the op. See Note [Training steps of several shapes] in recorded_run.py."""
+    """Switch to a recorded step that contains the op, and return its phase. Return None if there is none. See Note [Training
+    steps of several shapes] in recorded_run.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or segment.recorded is None or segment.recorded.phase_grained:
         return None

@@ -4,7 +4,7 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-To save time, the script's threads only store integers. The writing thread later computes time ranges from the integers.
+The script's threads only store integers. The writing thread computes time ranges from them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HostRanges:
         self._reordered: list[tuple[int, list[int]]] = []
 
     def of_thread(self, row: int) -> list[int]:
-        """Return the list to which a thread appends a mark when a module call starts or ends."""
+        """Return the list to which a thread appends the starts and ends of module calls."""
         return self._threads.setdefault(row, _ThreadMarks()).flat
 
     def assign_rows(self, row: int, ops: int) -> None:
@@ -124,8 +124,7 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return rows of the host table for module calls, and the parent rows of all ops and module calls. The columns have one
-        value per op."""
+        """Return the rows of module calls, and the parents of all ops and module calls. The columns have one value per op."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
             called[first - row : first - row + len(order)] = first + np.array(order)

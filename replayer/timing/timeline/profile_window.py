@@ -44,7 +44,7 @@ _BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 
 
 def with_launches(trace: Trace) -> Trace:
-    """Add a CUDA runtime call for each kernel, inside the op that launched the kernel."""
+    """Add the CUDA runtime call that launched each kernel."""
     takes_ns = _tell_apart(trace)
     host, device = trace.host, trace.device
     linked = np.flatnonzero(np.append(host.kind == HostKind.OP, False)[device.launch])
@@ -225,7 +225,7 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. Kernels without an op are listed under the name ""."""
+    """Describes an op in a profile. Kernels without an op have the name ""."""
 
     thread: int
     name: str
@@ -252,7 +252,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return the allocated minus the freed bytes of each op. The key NONE stands for memory that no op allocated or freed."""
+    """Return the allocated minus the freed bytes of each op. The key NONE stands for memory without an op."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}
@@ -325,7 +325,7 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
 
 
 def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
-    """Sort events so that outer events come first, and find the enclosing event of each event."""
+    """Sort events so that outer events come first, and return each event's parent."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])
     order = nesting_order(thread, start_ns, took_ns, outer, entry)

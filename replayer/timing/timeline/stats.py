@@ -42,7 +42,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def end_step(self, busy_ns: int, *, keep: bool) -> None:
-        """End a step. If `keep` is True, store the step's GPU time and number of ops."""
+        """End a step. If `keep` is True, store the GPU time and number of ops."""
         if keep:
             self.step_lag_ns.append(self.lag_ns)
             self.step_busy_ns.append(busy_ns)
@@ -50,7 +50,7 @@ class ReplayStats:
         self.lag_ns = self.waited_ns = self.ops = 0
 
     def host_figures(self, speed: float) -> HostFigures:
-        """Return the host time per step and per op. If `speed` is 2, a replay takes half the recorded time."""
+        """Return the host time per step and per op. At speed 2, a replay takes half the recorded time."""
         if not self.step_ops:
             return HostFigures()
         per_op_ns = median(busy / max(ops, 1) for busy, ops in zip(self.step_busy_ns, self.step_ops, strict=True))

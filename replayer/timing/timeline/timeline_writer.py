@@ -239,8 +239,7 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return a read-only array with one row of the host table per op. The columns of threads and times are not filled
-        yet."""
+        """Return a read-only array with one host row per op. Threads and times are not filled yet."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
@@ -249,8 +248,8 @@ class TimelineWriter:
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events from a matrix with the columns of the memory table. Each memory event gets the start time of its
-        op. If the op has not begun, the event gets the time `now_ns`."""
+        """Add memory events from a matrix with the columns of the memory table. Events get the start time of their op, or
+        `now_ns`."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -308,7 +307,7 @@ class TimelineWriter:
         return most >= _FLUSH_ROWS or perf_counter_ns() >= self._due_ns
 
     def watch(self) -> None:
-        """Start to collect copies of all added rows. The method `watched` returns the copy."""
+        """Start to copy all added rows. The method `watched` returns the copy."""
         self._hand_over()
         self._watched, self.loader_waits = [], []
 
@@ -317,7 +316,7 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return a trace of all events since the call of `watch`, and the next op after each memory event."""
+        """Return the events since the call of `watch`, and the next op after each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}
@@ -342,7 +341,7 @@ class TimelineWriter:
         return header, places[next_ops]
 
     def relieve(self) -> None:
-        """Give the collected rows to the writing thread once a second, or earlier if many rows were collected."""
+        """Pass the rows to the writing thread once a second, or earlier if there are many."""
         if self.is_due:
             self._hand_over()
 
