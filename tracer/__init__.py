@@ -1,3 +1,3 @@
-"""Records GPU training in the script's process. `recorder.Recorder` gets calls from the patched PyTorch functions, and
-`schedule` decides which steps are profiled. `step_recorder` records a CUDA event at each phase boundary, and `recording_writer`
-writes the file."""
+"""Records GPU training in the script's process. The patched PyTorch functions call `recorder.Recorder`, and `schedule` decides
+which steps are profiled. `step_recorder` records a CUDA event at each phase boundary, and `recording_writer` writes the file.
+"""

@@ -53,7 +53,7 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the time of a collective that was called from Python, so that the collective is not recorded twice."""
+        """Store the time of a collective called from Python, so that it is not recorded twice."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
@@ -80,8 +80,8 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stop timing a collective when the script deletes its Work object without calling `wait`. Python's garbage collector
-        may call this method at any time, so the method must not wait for a lock."""
+        """Stop timing a collective when the script deletes its Work object without calling `wait`. The garbage collector may
+        call this method, so it must not wait for a lock."""
         self._writer.collectives.give_up(pending)
 
     def read_flight_recorder_if_due(self) -> bool:

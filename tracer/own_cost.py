@@ -1,5 +1,4 @@
-"""Measures how much time the recorder's methods take. A lock ensures that only one thread at a time runs the recorder's
-methods.
+"""Measures how much time the recorder's methods take. Only one thread at a time runs the recorder's methods.
 
     @costed
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
@@ -41,7 +40,7 @@ _COLD_CALLS, _CACHE_BYTES = 21, 1 << 21  # number of calls with cold caches, and
 
 
 class OwnCost:
-    """Adds up the time that the recorder's methods take, and stores the recorder's lock."""
+    """Adds up the time of the recorder's methods, and stores the recorder's lock."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
@@ -79,7 +78,7 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the recording overhead per training step in nanoseconds. Before the first training step ends, return the total
+        """Return the recording overhead per training step in nanoseconds. In the first training step, return the total
         overhead."""
         # see Note [What a step costs]
         groups = list(self._groups)
@@ -116,7 +115,7 @@ class OwnCost:
         return min(times) / _CALLS
 
     def _cold_ns(self, call: Callable[..., None]) -> float:
-        """Measure a call with cold caches, without the time that was already counted as overhead."""
+        """Measure a call with cold caches."""
         other, times = bytearray(_CACHE_BYTES), []
         for _ in range(_COLD_CALLS):
             other[:] = bytes(_CACHE_BYTES)
@@ -127,7 +126,7 @@ class OwnCost:
 
 
 def _nothing(_: object) -> None:
-    """Do nothing, so that `OwnCost.measure_wrappers` can measure the cost of a wrapper."""
+    """Do nothing, to measure the cost of a wrapper."""
 
 
 class _Costed(Protocol):
@@ -135,7 +134,7 @@ class _Costed(Protocol):
 
 
 def costed(method: T) -> T:
-    """Decorate a method to take the recorder's lock, and to add the method's time to the recording overhead."""
+    """Decorate a method to take the recorder's lock and to measure the method's time."""
 
     @wraps(method)
     def counted(self: _Costed, *args: Any, **kwargs: Any) -> Any:

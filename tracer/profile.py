@@ -182,8 +182,7 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Return the profiler options. With the option `trace_only` (since PyTorch 2.14), torch.profiler creates no Python
-        objects for events."""
+        """Return the profiler options. The option `trace_only` avoids Python objects for events (since PyTorch 2.14)."""
         # see Note [Memory or threads]
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}
@@ -224,7 +223,7 @@ class Profiler:
             self.active = self._tracing = False
 
     def _abandon(self) -> None:
-        """Discard the profile without calling `stop_trace`, which would wait for a hanging GPU."""
+        """Discard the profile without `stop_trace`, which would wait for a hanging GPU."""
         if self._tracing:
             self._windows.pop()
         if self._modules is not None:
@@ -234,7 +233,7 @@ class Profiler:
         self._why_not = self._why_not or f"the device did not finish: {self._access.device_lost or 'its work did not finish'}"
 
     def _attempt(self, action: Callable[..., None]) -> None:
-        """Run `action`. Turn profiling off if `action` raises an exception, for example because CUPTI has no permission."""
+        """Run `action`. Stop profiling if `action` raises an exception, for example because CUPTI has no permission."""
         self.paused = self.is_beginning = True
         try:
             with quiet_profiler(self._torch, self._warnings):

@@ -6,7 +6,7 @@
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), for replays
     facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, for people
 
-Paths in command-line arguments and environment variables are stored relative to the script's folder.
+Paths are stored relative to the script's folder.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _PATH = re.compile(r"(?<![\w.])~?/[^\s=,;:'\"]+")
 
 
 class ProcessFacts:
-    """Collects information about one recorded process. The properties of a GPU are read only after the script has used the GPU,
-    because an earlier read could initialize CUDA."""
+    """Collects information about one recorded process. GPU properties are read only after the script has used the GPU, because
+    reading them could initialize CUDA."""
 
     def __init__(self, torch: ModuleType, rank: int, config: RecordConfig) -> None:
         self.devices: list[Device] = []
@@ -81,7 +81,7 @@ class ProcessFacts:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Return the index of a device in the list `devices`. If the device is new, append it to the list."""
+        """Return the index of a device in `devices`. New devices are appended to the list."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -96,7 +96,7 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return the changeable values of the file's header. The recorder writes a new header when a value changes."""
+        """Return the header values that may change during the run."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
@@ -149,7 +149,7 @@ class ProcessFacts:
             self._oom_text = str(error)
 
     def at_end(self, access: DeviceAccess) -> None:
-        """Read memory sizes of the GPU at the end of the script, without freeing memory or waiting."""
+        """Read memory sizes at the end of the script, without freeing memory or waiting."""
         cuda = self._torch.cuda
         for row, device in enumerate(self.devices):
             memory_info = access.attempt(cuda.mem_get_info, device.index)
@@ -161,8 +161,8 @@ class ProcessFacts:
             self._cublas_bytes = access.attempt(self._kept_workspace_bytes)
 
     def _kept_workspace_bytes(self) -> int | None:
-        """Return the total size of the workspaces of all cuBLAS handles, or None if unknown. Every allocated block of GPU
-        memory with exactly the size of a cuBLAS workspace counts as a workspace."""
+        """Return the total size of the workspaces of all cuBLAS handles, or None if unknown. Blocks with exactly the size of a
+        cuBLAS workspace count as workspaces."""
         torch, machine = self._torch, self.machine()
         keeps = keeps_workspaces(machine.release, is_amd=machine.cuda is None)
         if not keeps or getattr(torch._C, "_cuda_isHistoryEnabled", bool)():
@@ -201,7 +201,7 @@ def _versions(torch: ModuleType) -> dict[str, Any]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Return True if TF32 is allowed, according to PyTorch's old setting or the new setting of PyTorch 2.9."""
+    """Return True if TF32 is allowed by PyTorch's old setting or by the setting of PyTorch 2.9."""
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:
@@ -216,8 +216,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver. If the version of the NVIDIA driver cannot be read, return the CUDA version that
-    the driver supports."""
+    """Return the version of the NVIDIA driver. The default is the CUDA version that the driver supports."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()
@@ -268,8 +267,7 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in a text. A path in the script's folder becomes a relative path, and any other path is cut to its
-    last component.
+    """Shorten absolute paths in a text. Paths in the script's folder become relative, and other paths lose their folders.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

@@ -117,7 +117,7 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Start to store the calls that the current thread makes during the capture of a CUDA graph."""
+        """Start to store the thread's calls during the capture of a CUDA graph."""
         # see Note [Replays of a CUDA graph]
         with self.cost.lock:
             self.steps.catch_up()
@@ -128,7 +128,7 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Report the first captured call, just before the CUDA graph is launched."""
+        """Report the first captured call when the CUDA graph is launched."""
         for kind, argument in self._reports_of(graph)[:1]:
             self.steps.reports[kind](argument)
 
@@ -152,7 +152,7 @@ class Recorder:
         self._output.add_all("batches", [(_BATCH, *row)])
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. The function `describe` is called only for the DataLoader's first batch."""
+        """Return the number of a DataLoader. `describe` is called only for the DataLoader's first batch."""
         return self._facts.loader(loader, describe)
 
     @costed
@@ -161,13 +161,13 @@ class Recorder:
 
     @costed
     def add_result_size(self, op: str, searched: Shape, size: int) -> None:
-        """Record a result size that depends on tensor values, such as the number of elements that `nonzero` finds."""
+        """Record a result size that depends on tensor values, as in `nonzero`."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))
 
     # --- writing
 
     def write_regularly(self) -> None:
-        """Start a thread that writes collected data to the file if no training step ends for half a second."""
+        """Start a thread that writes collected data if no step ends for half a second."""
 
         def write() -> None:
             pause_ns = FLUSH_NS
@@ -183,8 +183,8 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Write all data at the end of the script, except an unfinished training step. If a thread hangs while it holds the
-        recorder's lock, the file is written without the lock."""
+        """Write all data except an unfinished training step. Do not wait for a hanging thread that holds the recorder's lock.
+        """
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:
             if not has_lock:

@@ -158,7 +158,7 @@ class RecordingWriter:
 
     @property
     def due_ns(self) -> int:
-        """The host time at which collected rows should be written."""
+        """Return when the collected rows should be written."""
         return self._output.due_ns + self._from.cost.clock.offset_ns
 
     @property
@@ -168,7 +168,7 @@ class RecordingWriter:
         return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
 
     def read_last_events(self) -> None:
-        """Wait for the CUDA events of all ended steps, but give up if a GPU makes no progress."""
+        """Wait for the last CUDA events, but give up if a GPU makes no progress."""
         access = self._access
         self.end_run()
         for step in self.pending:

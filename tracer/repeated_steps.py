@@ -39,7 +39,7 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Divides a training step into the same phases as an earlier step that made the same calls. Segment k lasts from
+    """Divides a training step into the phases of an earlier step with the same calls. Segment k lasts from
     `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event")
@@ -70,7 +70,7 @@ class StepPlan:
 
 
 class RepeatedSteps:
-    """Compares the calls of the current training step with an earlier step, and stores the time of each call."""
+    """Compares the calls of the current step with an earlier step, and stores the time of each call."""
 
     # With slots, the attributes need fewer cache lines.
     __slots__ = (
@@ -111,8 +111,7 @@ class RepeatedSteps:
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop comparing the current step with the earlier step, because their calls differ. Return the calls of the current
-        step so far, with their times."""
+        """Stop the comparison, because the two steps differ. Return the calls of the current step so far, with their times."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))

@@ -1,12 +1,12 @@
-"""Decides which training steps are warm-up steps, clean steps (without torch.profiler) and profiled steps.
+"""Decides which training steps are warm-up steps, profiled steps, or steps without the profiler.
 
     schedule = Schedule(warmup=3, clean=10, profiled=5)
     schedule.kind(False)        # StepKind.WARMUP: kind of the current step
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-The schedule counts evaluation steps only until the first training step. Evaluation steps between training steps are profiled
-once, separately from the training steps.
+Evaluation steps are counted only until the first training step. Later evaluation steps are profiled once, separately from
+training steps.
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ class Schedule:
 
     @property
     def is_settled(self) -> bool:
-        """Return True if all later training steps run without torch.profiler. When `is_settled` is True, the caller may stop
-        calling `end_step`."""
+        """Return True if torch.profiler will not run again."""
         return self._has_trained and self._count >= self._first_clean and not self._end
 
     def kind(self, evaluation: bool) -> StepKind:

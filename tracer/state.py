@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class LivingObjects(dict[int, ref[Any]]):
-    """Stores weak references to objects, and compares the objects by identity. The class derives from dict, because testing
-    whether a dict is empty runs no Python code."""
+    """Stores weak references to objects, and compares the objects by identity. The base class is dict, because testing whether
+    a dict is empty runs no Python code."""
 
     def add(self, item: object) -> None:
         number = id(item)
@@ -63,7 +63,7 @@ def started() -> Recorder | None:
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Return the recorder's lock, or an empty context manager if there is no recorder."""
+    """Return the recorder's lock, or an empty context manager without a recorder."""
     return nullcontext() if _STATE.recorder is None else _STATE.recorder.cost.lock
 
 

@@ -65,7 +65,7 @@ class CapturedReports:
         self._thread = get_ident()
 
     def notes(self, kind: int, argument: Any) -> bool:
-        """Store a call, or return False if the current thread is not the capturing thread."""
+        """Store a call of the capturing thread, or return False in other threads."""
         if get_ident() != self._thread:
             return False
         self.reports.append((kind, argument))
@@ -257,7 +257,7 @@ class StepRecorder:
             access.is_calling = False
 
     def _follow(self) -> None:
-        """Expect the next steps to be like the last step, if possible."""
+        """Expect the next steps to be like the last step."""
         # see Note [Steps on one stream]
         repeated, access, start = self._repeated, self._events.access, self._start
         plan, stream = repeated.plan, self._stream_of(start)
@@ -328,7 +328,7 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Record a CUDA event at the end of a phase, except for the phase "loader"."""
+        """Record a CUDA event at the end of a phase, except "loader"."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._events.record(now_ns, self._stream_of(self._open))

@@ -7,7 +7,7 @@
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-All words after the script's name are passed to the script, except the option `--trace FILE`.
+Words after the script's name belong to the script, except `--trace FILE`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ScriptCommand(Command):
 
 
 def tool_environment_note() -> str:
-    """Return a warning if uv or pipx isolates `trace` from the user's packages."""
+    """Return a warning if uv or pipx hides the user's packages from `trace`."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

@@ -86,12 +86,12 @@ def paint(text: str, style: str, *, colour: bool) -> str:
 
 
 def printable(text: str, *, colour: bool) -> str:
-    """Replace terminal control sequences in untrusted text, such as kernel names."""
+    """Replace terminal control sequences in untrusted text."""
     return _OBEYED.sub(lambda found: found[0] if colour and found[0] in _OURS else "\ufffd", text)
 
 
 def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
-    """Format a number for each device. For more than four devices, format only the lowest and the highest number."""
+    """Format a number for each device. For more than four devices, only the lowest and the highest number are shown."""
     if len(values) <= _FEW_DEVICES:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
@@ -99,14 +99,14 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
 
 
 def fit(text: str, width: int) -> str:
-    """Shorten a text to at most `width` characters, and end a shortened text with "…"."""
+    """Shorten a text to `width` characters, ending with "…"."""
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Shorten texts to at most `width` characters, and keep different texts different."""
+    """Shorten texts to `width` characters, and keep different texts different."""
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
     if not alike or width < _LEAST_APART:
@@ -162,7 +162,7 @@ Value = str | int | float | None
 
 
 class Unit(Enum):
-    """Determines how the values of a table column are formatted.
+    """Says how a table column is formatted.
 
         Unit.TIME.text(1_200_000)       # "1.2 ms"
     """
@@ -205,7 +205,7 @@ class Head(NamedTuple):
 
 
 class FigureTable(NamedTuple):
-    """Stores a table of values that the terminal, the HTML report and the timeline app can show."""
+    """Stores a table for the terminal, the HTML report and the timeline app."""
 
     title: str
     heads: list[Head]

@@ -5,7 +5,7 @@ r"""Implements the `--help` pages of all commands, and the options -q, -v and --
     @app.command(rich_help_panel=LOOK, epilog="$ trace info v100.msgpack\n\nWhat goes under the options.")
     def info(trace: str, json: Annotated[bool, typer.Option("--json", rich_help_panel="Output")] = False) -> int: ...
 
-Typer's own help pages are not used, because they import the slow library rich.
+Typer's help pages would import the slow library rich.
 """
 
 from __future__ import annotations
@@ -95,8 +95,7 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Make a command from a function whose argument is a dataclass. Each field of the dataclass becomes an option of the
-    command."""
+    """Make a command from a function that takes a dataclass. Each field becomes an option of the command."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)
@@ -110,7 +109,7 @@ def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options
 
 
 def help_text(command: TyperCommand | TyperGroup, name: str, width: int) -> str:
-    """Return the help page of a command as plain text. The argument `name` is the full command, such as "trace info"."""
+    """Return the help page of a command as text. `name` is the full command, such as "trace info"."""
     context = Context(command, info_name=name, terminal_width=width, help_option_names=HELP_NAMES)
     formatter = context.make_formatter()
     _write_sized_page(command, context, formatter, width, colour=False)

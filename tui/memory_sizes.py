@@ -3,7 +3,7 @@
     sizes("7.79GiB")         # [8364448808]
     sizes("16G, 8000MB")     # [17179869184, 8000000000]
 
-The units GiB and G are powers of 1024, and the unit GB is a power of 1000.
+GiB and G are powers of 1024, and GB is a power of 1000.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     require_writable(Path("out/report.json"))  # before the long work; raises OSError
     write_json(Path("out/report.json"), facts)
 
-A file is written under a temporary name and then renamed, so an interrupted command leaves no incomplete output file.
+Files are written under a temporary name, so an interrupted command leaves no incomplete file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Replace each closed standard stream by the null device. For example, the shell command `trace info T >&-` closes
-    stdout."""
+    """Replace each closed standard stream by the null device. For example, the shell command `trace info T >&-` closes stdout.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

@@ -25,9 +25,8 @@ class Look(TypedDict):
 
 
 def look(stream: TextIO) -> Look:
-    """Return the maximum width of text on a stream, and whether the text may contain colours. Text for a pipe is up to 100
-    columns wide and has no colour. The option `--color` takes precedence over the environment variable NO_COLOR
-    (no-color.org)."""
+    """Return the maximum width of text on a stream, and whether colours are allowed. Text for a pipe has at most 100 columns
+    and no colour. `--color` takes precedence over NO_COLOR (no-color.org)."""
     terminal = stream.isatty()
     choice = _asked(COLOUR, "auto")
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"

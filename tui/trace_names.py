@@ -1,4 +1,4 @@
-"""Finds the trace file for a name on the command line: a path, or the name of a recording in the library.
+"""Finds the trace file for a path or a library name on the command line.
 
     load_trace("train.msgpack"), load_trace("p100-no-cudnn"), load_trace("worker0.pt.trace.json.gz")
 

@@ -126,7 +126,7 @@ class BoundaryEvents:
         return self.record(self._clock.now_ns(), self._stream(stream))
 
     def record(self, now_ns: int, of: EventStream | None = None) -> BoundaryEvent | None:
-        """Record a CUDA event, or return None if the recorder must not call CUDA now."""
+        """Record a CUDA event, or return None if CUDA must not be called."""
         access = self.access
         # checked here too, because calling a property takes as long as these checks together
         if access.device_lost or access.captures or access.profiles or not access.was_used:
@@ -160,7 +160,7 @@ class BoundaryEvents:
         return boundary
 
     def is_current(self, stream: EventStream) -> bool:
-        """Return True if `stream` is the calling thread's current CUDA stream, or if the current stream is unknown."""
+        """Return True if `stream` is the calling thread's current CUDA stream, or if that stream is unknown."""
         try:
             device = self.cuda.current_device()
             return self._streams.get((device, self.cuda.current_handle(device))) is stream
@@ -173,7 +173,7 @@ class BoundaryEvents:
             self.taken.clear()
 
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
-        """Return the CUDA events of the step that just ended, and the reason if some events are missing."""
+        """Return the CUDA events of the last step, and the reason for missing events."""
         out = self.taken, self.untimed
         self.taken, self.untimed = [], Untimed.NO
         return out
@@ -236,7 +236,6 @@ class BoundaryEvents:
         return ticks_ns, unfinished_ns
 
     def _done(self, steps: list[list[Any]]) -> tuple[int, int]:
-        """Return the number of finished steps, and the latest time at which the next step was unfinished."""
         low, high, unfinished_ns = 0, len(steps), NONE
         middle = high - 1  # usually all steps are done
         while low < high:
@@ -249,7 +248,7 @@ class BoundaryEvents:
         return low, unfinished_ns
 
     def read_finished_within(self, events: list[BoundaryEvent], patience_ns: int) -> bool:
-        """Wait until the CUDA events have completed, but give up if no event completes for `patience_ns` nanoseconds."""
+        """Wait for the CUDA events, but give up if none completes within `patience_ns`."""
         clock = self._clock
         left, since_ns = len(events) + 1, clock.now_ns()
         while not self.read_finished(events):
@@ -300,8 +299,7 @@ class BoundaryEvents:
         return known
 
     def _with_context(self, current: int) -> int:
-        """Return the current device, or another device if only that device has a CUDA context. Return NONE if the device is
-        ambiguous."""
+        """Return the device whose CUDA context the recorder may use. Return NONE if the device is ambiguous."""
         has_context = self.cuda.has_context
         if has_context(current):
             self._in_use.add(current)

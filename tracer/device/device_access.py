@@ -80,7 +80,7 @@ class DeviceAccess:
 
     @property
     def closed(self) -> Untimed | None:
-        """Return the reason why the recorder must not call CUDA now, or None if CUDA calls are allowed."""
+        """Return the reason why the recorder must not call CUDA, or None if CUDA calls are allowed."""
         closed = self.closed_to_all_streams
         return Untimed.CAPTURE if closed is None and self.is_current_stream_capturing else closed
 
@@ -114,7 +114,7 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function. Return None if the call fails, or if the recorder must not call CUDA."""
+        """Call a CUDA function. Return None if the call fails or is not allowed."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -143,7 +143,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Start the waiting thread early, because Python 3.12 cannot start threads after the script has ended."""
+        """Start the waiting thread early: Python 3.12 cannot start threads after the script has ended."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:

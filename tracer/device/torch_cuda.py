@@ -1,6 +1,6 @@
-"""Calls PyTorch's C functions for streams and events, because the Python functions of torch.cuda take 3 to 9 us each.
+"""Calls PyTorch's C functions for streams and events, because the Python functions take 3 to 9 us each.
 
-CPU builds of PyTorch do not contain the C functions for streams and events (`torch/_C/__init__.pyi`, PyTorch 2.13 and 2.14.1).
+CPU builds of PyTorch lack these functions (`torch/_C/__init__.pyi`, PyTorch 2.13 and 2.14.1).
 
 Note [Events are never destroyed]
     PyTorch destroys a CUDA event together with its Python object. After a sticky CUDA error, PyTorch prints a warning for each
@@ -45,7 +45,7 @@ class TorchCuda:
         return event
 
     def elapsed_ms(self, events: Sequence[Any]) -> Sequence[float]:
-        """Return the times between consecutive events, which must have completed. Raise RuntimeError if a call fails."""
+        """Return the times between consecutive completed events. Raise RuntimeError if a call fails."""
         # see Note [Times between events]
         count = len(events) - 1
         if not self._has_runtime:

@@ -40,8 +40,7 @@ _OLD_BLOCK = re.compile(rb"(?:\[rank\d+\]:)?\[W\S+ \S+ CPUAllocator\.cpp:\d+\] M
 
 @contextmanager
 def quiet_profiler(torch: ModuleType, messages: list[str]) -> Iterator[None]:
-    """Hide the messages that PyTorch prints about the recorder's use of torch.profiler. Append Kineto's warnings to the list
-    `messages`."""
+    """Hide PyTorch's messages about the recorder's profiles. Append Kineto's warnings to the list `messages`."""
     with _without_kinetos_lines(messages), _without_warnings(torch):
         yield
 
@@ -69,8 +68,7 @@ def _without_kinetos_lines(messages: list[str]) -> Iterator[None]:
 
 
 class _OfThread:
-    """Matches every warning of one thread. Python's list `warnings.filters` contains this object in place of a regular
-    expression."""
+    """Matches every warning of one thread. The object replaces a regular expression in Python's list `warnings.filters`."""
 
     def __init__(self) -> None:
         self.thread: int | None = threading.get_ident()

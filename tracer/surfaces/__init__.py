@@ -1,5 +1,5 @@
-"""Replaces PyTorch functions with wrappers that report each call to the recorder. Each file wraps one part of PyTorch. Each
-wrapper reports the call to the recorder, and then calls PyTorch's original function."""
+"""Each file wraps one part of PyTorch. Each wrapper reports the call to the recorder, and then calls PyTorch's original
+function."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Wraps torch.cuda.CUDAGraph. Calls made during the capture of a CUDA graph are stored, and reported at each launch of the
-graph.
+"""Wraps torch.cuda.CUDAGraph. Calls during the capture of a CUDA graph are reported at each launch of the graph.
 
     with torch.cuda.graph(g := torch.cuda.CUDAGraph()):     # captures.add(g); calls are noted
         y = model(static_x)
@@ -44,7 +43,7 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch the graph. The work of a CUDA graph belongs to the phase in which the graph is launched."""
+        """Launch the graph. The work belongs to the phase that launches the graph."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

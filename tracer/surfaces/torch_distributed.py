@@ -1,9 +1,9 @@
-"""Wraps torch.distributed, to record the collectives that the script calls, and the rank of the process.
+"""Wraps torch.distributed, to record the script's collectives and the rank of the process.
 
     dist.all_reduce(gradient)           # operation, bytes of this rank's input, dtype, group, backend, duration
     dist.all_gather_object(facts, x)    # consists of several collectives: one row with their total bytes
 
-Collectives that PyTorch starts in C++ are read from the profile or from PyTorch's flight recorder (flight_recorder.py).
+Collectives started in C++ come from the profile or from PyTorch's flight recorder (flight_recorder.py).
 
 Note [When a collective has ended]
     A blocking collective ends when the call returns, or with NCCL when a CUDA event after the call completes. An asynchronous
@@ -76,8 +76,7 @@ Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argum
 
 
 class _OutermostCollective(threading.local):
-    """Stores the outermost collective that a thread is running. If one collective calls another, only the outer collective is
-    recorded."""
+    """Stores the outermost collective of a thread. Collectives inside another collective are not recorded."""
 
     call: _RunningCollective | None = None
 
@@ -116,7 +115,7 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wrap a collective function, so that its successful calls are recorded."""
+        """Wrap a collective, so that its successful calls are recorded."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -159,8 +158,7 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Return a function that finds the process group in the arguments of a call. The function returns None for process
-        groups without this rank."""
+        """Return a function that finds the process group of a call. The function returns None for groups without this rank."""
         dist = self._dist
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -203,7 +201,7 @@ class _CollectiveWrappers:
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """Return a process group's backend for a device, for example gloo for CPU tensors and NCCL for GPU tensors."""
+        """Return a process group's backend for a device, such as gloo for CPU tensors."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
@@ -237,8 +235,7 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of a process group if its class is written in Python. PyTorch's C++ code calls the methods of
-        process groups instead of the functions of torch.distributed."""
+        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls them directly."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():
@@ -252,7 +249,7 @@ class _CollectiveWrappers:
 
 def install(torch: ModuleType) -> None:
     """Wrap the functions that communicate between ranks, in all PyTorch modules that import them. Deprecated functions are not
-    wrapped, so that their deprecation warnings show the calling line of the script."""
+    wrapped, so that their warnings show the line of the script."""
     dist = torch.distributed
     if not dist.is_available():
         return
@@ -271,7 +268,7 @@ def _argument_at(place: int) -> Argument:
 
 
 def _future(work: Any) -> Any:
-    """Return the future of a Work object, or None for sends and receives with gloo, which have no future."""
+    """Return the future of a Work object, or None for gloo's sends and receives."""
     try:
         return work.get_future()
     except (AttributeError, RuntimeError):

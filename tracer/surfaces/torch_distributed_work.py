@@ -1,10 +1,9 @@
-"""Records when the script waits for an asynchronous collective, by wrapping torch.distributed.Work and torch.futures.Future.
+"""Wraps torch.distributed.Work and torch.futures.Future, to record when the script waits for an asynchronous collective.
 
     works.watch([dist.all_reduce(gradient, async_op=True)], pending)
     work.wait()         # events on the waiting stream, before and after
 
-Only the first wait for a collective is recorded. A Work object keeps its tensors in memory, so the recorder stores only weak
-references to Work objects.
+Only the first wait for a collective is recorded. Weak references are stored, because a Work object keeps its tensors in memory.
 
 Note [Names of code]
     When a Python override of a Work method calls the base class, pybind11 must not call the override again. pybind11 recognizes
@@ -38,7 +37,7 @@ class _WaitHandle:
 
 
 class Works:
-    """Stores Work objects by identity, because their classes may define `__eq__`."""
+    """Stores Work objects by identity, because they may define `__eq__`."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -75,7 +74,7 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a method that waits for a collective, to record CUDA events before and after the wait."""
+        """Record CUDA events before and after a wait for a collective."""
 
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,8 +94,8 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Return the future of a C++ Work object. A wait for the future is recorded. The recorder ignores futures of Python
-        subclasses of Work, because waiting for them involves no CUDA stream."""
+        """Return the future of a C++ Work object. A wait for the future is recorded. Futures of Python subclasses of Work are
+        ignored, because they involve no CUDA stream."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

@@ -4,7 +4,7 @@
     model.cuda()                # set-up: its copies are not input batches
     ranges.begin()              # the profiler now records "nn.Module: ResNet_0", "nn.Module: Conv2d_0", ...
 
-The time in which a module is moved to a GPU is set-up time, not training time.
+Moving a module to a GPU is not training time.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 
 class ModuleRanges:
-    """Adds a range to the profile for each call of a module, such as "nn.Module: Conv2d_0". `Module.__call__` is replaced only
-    between `begin` and `end`, so that only profiled steps become slower. If the script has used torch.compile,
-    `Module.__call__` is not replaced, because a replacement makes torch.compile compile again."""
+    """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call. `Module.__call__` is replaced only in
+    profiled steps. It is not replaced if the script uses torch.compile, which would compile again."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module

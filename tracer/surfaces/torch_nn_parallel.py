@@ -1,11 +1,11 @@
 # mypy: allow-untyped-calls
-"""Wraps torch.nn.parallel, to time the stages of nn.DataParallel (scatter, replicas, gather) on the host and on a device.
+"""Wraps torch.nn.parallel, to time the stages of nn.DataParallel, such as scatter and gather.
 
     model = nn.DataParallel(net)                # or data_parallel(net, batch), or the four primitives directly
     loss = criterion(model(batch), target)      # scatter, replicate, parallel_apply per replica, gather
     loss.backward()                             # gather_backward, broadcast_backward
 
-While PyTorch's profiler runs, each stage of nn.DataParallel becomes a range in the profile, such as "DataParallel.gather".
+In a profile, each stage becomes a range such as "DataParallel.gather".
 
 Note [The first replicas]
     A new thread has no current CUDA context before its first CUDA call. If the first call is a call of cuBLAS, PyTorch prints a
@@ -31,7 +31,7 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 @contextmanager
 def _stage_on(name: str, device: int | None, thread: str, label: str = "", takes_event: bool = True) -> Iterator[None]:
-    """Record one stage of nn.DataParallel in a thread, for example in the thread of replica 1."""
+    """Record one stage of nn.DataParallel in one thread."""
     to = recorder()
     if to is None:
         yield

@@ -2,7 +2,7 @@
 
     model = DistributedDataParallel(net)    # provenance["ddp"]: bytes of each bucket, times of the reductions
 
-The recorder does not register a communication hook, because a hook would change how gradients are reduced.
+A communication hook would change how gradients are reduced, so none is registered.
 """
 
 from __future__ import annotations

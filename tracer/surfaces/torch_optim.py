@@ -4,8 +4,8 @@
     loss.backward()
     optimizer.step()            # phase "optimizer"; ends the training step
 
-PyTorch adds no profiler range for a compiled `step`, so the recorder adds the range "optimizer". During the call of a closure,
-the recorder adds the range "Optimizer.closure".
+A compiled `step` has no profiler range, so the recorder adds the range "optimizer". The range "Optimizer.closure" marks calls
+of a closure.
 """
 
 from __future__ import annotations

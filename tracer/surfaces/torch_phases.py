@@ -1,10 +1,10 @@
-"""Wraps functions of PyTorch at which phases begin: backward passes, loss functions, clipping and unscaling of gradients.
+"""Wraps the PyTorch functions at which phases begin, such as backward passes and loss functions.
 
     loss = F.cross_entropy(output, target)      # phase "loss", also inside nn.CrossEntropyLoss or a model
     loss.backward()                             # phase "backward"; reaches torch.autograd.backward
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
-The time of clipping and unscaling gradients belongs neither to the backward phase nor to the optimizer phase.
+Gradient clipping belongs neither to the backward phase nor to the optimizer phase.
 """
 
 from __future__ import annotations

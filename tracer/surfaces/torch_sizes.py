@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-The recorder reads the size of a result without waiting for the GPU, because PyTorch already knows the size.
+PyTorch already knows the size, so the recorder does not wait for the GPU.
 """
 
 from __future__ import annotations
@@ -77,9 +77,8 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 def _is_no_sequence(cls: type) -> None:
     """Make CPython's function PySequence_Check return false for tensors, although `__getitem__` is wrapped. CPython treats a
-    class with a Python method `__getitem__` as a sequence. If CPython treats a scalar tensor `x` as a sequence,
-    `torch.Tensor([[x]])` fails, because a scalar tensor has no length. The function relies on the memory layout of PyTypeObject
-    in CPython (Include/cpython/object.h)."""
+    class with a Python method `__getitem__` as a sequence. `torch.Tensor([[x]])` fails if a scalar tensor `x` counts as a
+    sequence. The memory layout is that of PyTypeObject (Include/cpython/object.h)."""
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return
@@ -147,7 +146,7 @@ def _getitem(result: Any, source: Any, index: Any) -> Iterator[Found]:
 
 
 def _length_found(result: Any, source: Any, index: Any) -> int:
-    """Return the number of elements that an index with boolean masks selects. Return NONE for an index with lists."""
+    """Return the number of elements that boolean masks select. Return NONE for an index with lists."""
     parts = index if isinstance(index, tuple) else (index,)
     tensors = [part for part in parts if hasattr(part, "dim")]
     if any(isinstance(part, (bool, list)) for part in parts) or any(t.dim() > 1 and not _is_mask(t) for t in tensors):

@@ -1,4 +1,4 @@
-"""Wraps torch.Tensor, to record values that the script reads from a GPU, and copies of batches to a GPU.
+"""Wraps torch.Tensor, to record values read from a GPU and copies of batches to a GPU.
 
     loss.item()                     # recorded, so a replay returns the same number
     batch = batch.cuda()            # phase "h2d"
@@ -31,7 +31,7 @@ _DEPTH = _Depth()  # one value per thread
 
 
 class Quiet:
-    """Stops the recording of values that the current thread reads from tensors."""
+    """Stops the recording of tensor values in the current thread."""
 
     def __enter__(self) -> Self:
         _DEPTH.quiet += 1
@@ -56,15 +56,14 @@ def quietly(call: Call) -> Call:
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
     @cache
     def without_gpu() -> bool:
-        """Return True if the machine has no GPU. `torch.cuda.device_count` also works in forked processes, because it asks
-        NVML."""
+        """Return True if the machine has no GPU. `torch.cuda.device_count` asks NVML, so it also works in forked processes."""
         return bool(torch.cuda.device_count() == 0)
 
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if values that the script reads from the tensor are recorded. On a machine without a GPU, values that an
-        optimizer reads are not recorded, because they are only step counts."""
+        """Return True if reads of the tensor are recorded. On a machine without a GPU, an optimizer reads only step counts,
+        which are not recorded."""
         if _DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()
@@ -159,7 +158,7 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Replace `Tensor.__repr__`, so that printing a tensor is recorded as one read of the whole tensor."""
+        """Record the printing of a tensor as one read of the whole tensor."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():

@@ -5,7 +5,7 @@
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-A collective's duration on a GPU begins when the rank's input is ready, and ends when the result is ready.
+The duration on a GPU begins when the rank's input is ready, and ends when the result is ready.
 
 Note [Whether a stream stalled]
     The CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream really
@@ -41,7 +41,7 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """Represents an asynchronous collective. The object keeps no reference to a Work object or a tensor."""
+    """Represents an asynchronous collective. It keeps no reference to a Work object or a tensor."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin
@@ -101,7 +101,7 @@ class CollectiveWriter:
             self._ended.append(pending)
 
     def give_up(self, pending: PendingCollective) -> None:
-        """Stop timing a collective. Any thread may call this method at any time, even during a garbage collection."""
+        """Stop timing a collective. Any thread may call this method, even during a garbage collection."""
         self._given_up.append(pending)
 
     def write_done(self) -> None:

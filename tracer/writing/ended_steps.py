@@ -1,6 +1,6 @@
 """Defines steps that have ended and wait to be written.
 
-A RepeatedRun stores consecutive steps with the same phases on the same CUDA stream.
+A RepeatedRun stores consecutive steps with the same phases.
 
     run = RepeatedRun(plan, stream, start, start_ns=0, number=16)
     run.steps.append(RepeatedStep([5, 9], [event, event], [], []))
@@ -76,7 +76,7 @@ class RepeatedRun:
             del self.steps[:count]
 
     def unpack(self) -> list[EndedStep]:
-        """Remove all steps, and return them with one BoundaryEvent per CUDA event."""
+        """Remove and return all steps, with one BoundaryEvent per CUDA event."""
         ended = []
         for times_ns, events, reads, found in self.steps:
             taken = [] if self.stream is None else self.boundaries(events, times_ns)

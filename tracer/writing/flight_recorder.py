@@ -1,11 +1,11 @@
-"""Reads PyTorch's flight recorder, to find collectives that PyTorch starts in C++ without a call from Python.
+"""Reads PyTorch's flight recorder, to find collectives that PyTorch starts in C++.
 
     flight = FlightRecorder(torch, clock)
     flight.called(begin_ns)             # this thread's collectives since then are already recorded
     for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
 
-PyTorch's flight recorder keeps the last collectives in a ring buffer (torch/csrc/distributed/c10d/FlightRecorder.hpp). The
-environment variable TORCH_FR_BUFFER_SIZE sets the size of PyTorch's ring buffer, 2000 collectives by default.
+The flight recorder keeps the last collectives in a ring buffer (torch/csrc/distributed/c10d/FlightRecorder.hpp).
+TORCH_FR_BUFFER_SIZE sets the buffer's size (default: 2000 collectives).
 
 Note [How often to read]
     A read dumps the whole ring buffer, at about 10 us per entry. The buffer is read when about half of its entries are new,
@@ -94,7 +94,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads the flight recorder of each backend. The caller must hold the recorder's lock for all methods except `called`."""
+    """Reads the flight recorder of each backend. All methods except `called` need the recorder's lock."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
@@ -112,7 +112,7 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Store the time of a collective that the thread called from Python. The time `begin_ns` is from `time.time_ns`."""
+        """Store when the thread called a collective from Python. The time `begin_ns` is from `time.time_ns`."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))
@@ -149,7 +149,7 @@ class FlightRecorder:
         return not self.reads or expected_ns * _SHARE <= self._clock.perf_ns() - self._began_ns
 
     def read(self, last: bool = False) -> list[FlightRecord]:
-        """Return the collectives that PyTorch has started in C++ since the last read, in order."""
+        """Return the collectives started in C++ since the last read."""
         self.joined_group()
         offset_ns = time.time_ns() - self._clock.now_ns()
         found, new = [], 0

@@ -28,8 +28,8 @@ FLUSH_NS = 500_000_000
 
 
 class RecordingFile:
-    """Collects the rows of all tables, and writes the rows to the file. A row is a tuple of numbers, because Python's garbage
-    collector ignores tuples of numbers. Each row is added with a single `append`, so a signal handler never sees half a row."""
+    """Collects the rows of all tables, and writes the rows to the file. Python's garbage collector ignores tuples of numbers. A
+    signal handler never sees half a row, because each row is added with one `append`."""
 
     def __init__(self, path: Path, clock: EpochClock) -> None:
         self.path = path
@@ -49,8 +49,8 @@ class RecordingFile:
         return number
 
     def add_all(self, table: str, rows: Iterable[_Row]) -> int:
-        """Append rows to a table, and return the index of the first new row. The first element of each row is the tuple of
-        column names, and the other elements are the values."""
+        """Append rows to a table, and return the index of the first new row. In each row, the tuple of column names comes
+        first."""
         number = self.count(table)
         self._rows[table].extend(rows)
         return number
@@ -72,7 +72,7 @@ class RecordingFile:
         return self.strings.add(text)
 
     def flush(self, header: Trace | None) -> None:
-        """Write the header and then the collected rows. An unchanged header may be None, except in the first call."""
+        """Write the header and then the collected rows. An unchanged header may be None."""
         self.due_ns = self._clock.perf_ns() + FLUSH_NS
         with deferred_signals():
             rows, self._rows = self._rows, {name: [] for name in TABLES}

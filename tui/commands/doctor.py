@@ -206,7 +206,6 @@ def _locked_memory() -> Iterator[Diagnosis]:
 
 
 def _may_lock_anything() -> bool:
-    """Return True if this process may lock any amount of memory (CAP_IPC_LOCK)."""
     status = Path("/proc/self/status")
     lines = status.read_text(encoding="utf-8").splitlines() if status.exists() else []  # absent on macOS
     effective = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)

@@ -3,8 +3,8 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The script runs with two batch sizes, to find out how its memory requests grow with the batch size. An emulation of PyTorch's
-memory allocator then repeats the script's memory requests for each GPU.
+The script runs with two batch sizes, to find out how memory requests grow. Emulated memory allocators then repeat the memory
+requests for each GPU.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ class _FitRun:
 
     @property
     def batch(self) -> int | None:
-        """Return the batch size: the first dimension of the model's first input."""
+        """Return the first dimension of the model's first input."""
         inputs = self.workload.inputs
         return inputs[0].shape[0] if inputs and inputs[0].shape else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """Shows how much GPU memory a script requests, and whether the script fits on each GPU."""
+    """Shows on which GPUs a script fits."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]

@@ -46,8 +46,7 @@ class StepTime:
 
 
 class KnownTimes:
-    """Finds the step time of a training script on each GPU. For scripts without training, the step time is the time of the
-    forward pass."""
+    """Finds the step time of a training script on each GPU. Without training, the step time is the time of the forward pass."""
 
     def __init__(self, workload: WorkloadSignature, batch: int | None, ran: Trace | None, *, trains: bool = True) -> None:
         self._workload = workload
@@ -108,7 +107,7 @@ class KnownTimes:
 
     @cached_property
     def _measured_over_estimated(self) -> list[tuple[str, float]]:
-        """Return the name and the ratio of measured to estimated step time for each model in the library."""
+        """Return the name and the ratio measured / estimated step time for each model in the library."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 

@@ -46,7 +46,7 @@ _SHOWN_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Filters:
-    """Selects GPUs and networks in the library by words or by patterns such as `wide*`. An empty filter selects everything."""
+    """Selects GPUs and networks by words or patterns such as `wide*`. An empty filter selects everything."""
 
     gpu: str = ""
     model: str = ""
@@ -60,7 +60,7 @@ class Filters:
 
 @dataclass(frozen=True, slots=True)
 class ListFacts:
-    """Lists the measured models and the recordings in the library that match the user's filters."""
+    """Lists the library's models and recordings."""
 
     entries: list[EntryFacts]
     faults: list[str]  # files of the library that cannot be read
@@ -90,7 +90,7 @@ class CellMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """Contains the measured step times of one network on one GPU. All lists of measurements are in the order of `batches`."""
+    """Contains the measured step times of one network on one GPU. All lists are in the order of `batches`."""
 
     name: str
     board: Board
@@ -114,7 +114,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddFacts:
-    """Lists the measurements that `trace library add` copied to the user's library."""
+    """Lists the measurements that were added to the user's library."""
 
     added: list[str]
     file: str

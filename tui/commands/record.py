@@ -1,4 +1,4 @@
-"""Runs `trace record`, which records a training script in a child process and writes a trace file.
+"""Runs `trace record`, which records a training script in a child process.
 
     $ trace record train.py --epochs 1
     trace: wrote train.msgpack (212.4 KiB): 40 steps (3 warm-up, 32 clean, 5 profiled) of train.py
@@ -6,8 +6,8 @@
     trace: recording overhead: 0.03 % of step time
     trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
 
-Each training process writes its own file, and `trace record` merges all files at the end. If `trace record` is killed, `trace
-info` can still read a file such as train.msgpack.<pid>.part.
+Each process writes a file, and `trace record` merges the files at the end. If `trace record` is killed, partial files such as
+train.msgpack.<pid>.part remain readable.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _ProcessFiles:
 
 
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
-    """Record the script, and return its exit code. The argument `stderr` is a file descriptor for the script's stderr."""
+    """Record the script, and return its exit code. `stderr` is a file descriptor for the script."""
     output = record.output or Path(default_name(record.script))
     require_writable(output)
     before = {part.path for part in _parts(output)}  # files of an earlier, killed run are kept

@@ -7,7 +7,7 @@
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
 
-The output file is updated after each run, so a killed command loses at most one run.
+The output file is updated after each run.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Record the script at each batch size, and return an exit code. If GPU memory runs out at a batch size, larger batch sizes
-    are skipped. The exit code is 0 if at least one batch size was recorded."""
+    """Record the script at each batch size, and return an exit code. Larger batch sizes are skipped if GPU memory runs out. The
+    exit code is 0 if at least one batch size was recorded."""
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:

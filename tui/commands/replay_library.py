@@ -40,7 +40,7 @@ _OF_THE_CELL = frozenset({"measured", "interpolated", "training's forward pass"}
 
 @dataclass(frozen=True)
 class ReplaySource:
-    """Provides the times for a replay, from a recording, from published measurements, or from estimates."""
+    """Provides replay times from a recording, published measurements or estimates."""
 
     name: str
     recorded: Trace
@@ -79,7 +79,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Return True if a word names a GPU. Return False for trace files and for library names such as "v100/resnet50"."""
+    """Return True if a word names a GPU. Trace files and names such as "v100/resnet50" are not GPU names."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False
@@ -121,7 +121,7 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str, gpus: int = 1) -> Trace:
-    """Return an empty trace that describes a GPU, for replays with estimated times."""
+    """Return an empty trace that describes a GPU."""
     # see Note [A card that the library lacks]
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
@@ -172,7 +172,7 @@ def library_messages(replayed: Trace) -> tuple[str, ...]:
 
 
 def sentences(replayed: Trace) -> list[str]:
-    """Describe where the replayed step times came from, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
+    """Describe the source of the step times, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
     counts_by_cell: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
         for cell, batch, how in {(call.cell, call.batch, call.how) for call in played.calls}:
@@ -200,7 +200,7 @@ def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:
 
 
 def require_phases_enough(strict: bool, gpus: int) -> None:
-    """Raise TraceLibraryError if an option needs a recording with kernels."""
+    """Raise TraceLibraryError if an option needs recorded kernels."""
     if strict:
         raise TraceLibraryError("--strict needs recorded ops, but the library's measurements have only phases; drop it")
     if gpus > 1:

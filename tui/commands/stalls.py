@@ -2,7 +2,7 @@
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs three times: with one batch in memory, with cached files, and with a simulated disk.
+It runs the script with one batch in memory, with cached files, and with a simulated disk.
 """
 
 from __future__ import annotations

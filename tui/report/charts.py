@@ -3,7 +3,7 @@
     line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
     stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
 
-A matplotlib chart cannot follow the colour scheme of the HTML page.
+matplotlib charts cannot follow the page's colour scheme.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN = {
 
 
 def escape(text: str) -> str:
-    """Escape special characters for XML, and replace characters that are not allowed in XML."""
+    """Escape special characters for XML, and replace invalid characters."""
     return html.escape(printable(text, colour=False))
 
 
@@ -55,7 +55,7 @@ def line_chart(
     limit: tuple[str, float] | None = None,
     has_whole_x: bool = False,
 ) -> str:
-    """Return a line chart. The argument `band` is a range of y values with a shaded background."""
+    """Return a line chart. `band` is a range of y values with a shaded background."""
     lines = [line for line in lines if len(line.x)]
     if not lines:
         return ""

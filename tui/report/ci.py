@@ -1,4 +1,4 @@
-"""Formats a comparison of two traces for CI: as Markdown for the summary page of a build, and as JUnit XML.
+"""Formats a comparison of two traces for CI, as Markdown and as JUnit XML.
 
     print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
 """

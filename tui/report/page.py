@@ -3,7 +3,7 @@
     page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
     Path("report.html").write_text(page)
 
-The HTML page is a single file, has no scripts and loads no other files.
+The page is a single file without scripts.
 """
 
 from __future__ import annotations
@@ -201,8 +201,7 @@ def _memory_chart(sides: Sequence[NamedTrace], labels: Sequence[str]) -> str:
 
 
 def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
-    """Return the index of the device that used the most memory, and the device's memory over time. Return None if the trace has
-    no memory events."""
+    """Return the device that used the most memory, and its memory over time. Return None without memory events."""
     return max(memory_curves(trace).items(), key=lambda pair: int(pair[1].allocated_bytes.max()), default=None)
 
 

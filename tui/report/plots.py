@@ -33,8 +33,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 
 def draw(what: str, sides: Sequence[NamedTrace], path: Path) -> None:
-    """Write a figure to a file. Raise TraceError if matplotlib is not installed, or if the trace lacks the data for the
-    figure."""
+    """Write a figure to a file. Raise TraceError if matplotlib or the necessary data is missing."""
     try:
         import matplotlib
     except ImportError:

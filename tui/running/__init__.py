@@ -1,1 +1,1 @@
-"""Prints messages on stderr while a command runs a script, and after the script has ended."""
+"""Prints messages on stderr during and after a script's run."""

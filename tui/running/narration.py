@@ -1,4 +1,4 @@
-"""Prints messages on stderr about how a script ended, or why there is nothing to save.
+"""Prints how a script ended, or why there is nothing to save.
 
     say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
     hint_misplaced_option(["train.py", "--strict"], refused=True)
@@ -31,8 +31,8 @@ def say(text: str, *, is_error: bool = False) -> None:
 
 
 def explain_empty_run(result: ChildResult, done: str, unused: str) -> None:
-    """Explain why a run produced no results. Print no message if the script failed, because Python has already printed the
-    error."""
+    """Explain why a run produced no results. Print nothing if the script failed, because Python has already printed the error.
+    """
     if result.returncode:
         return
     if result.pid not in result.booted:
@@ -52,7 +52,7 @@ def ending_text(returncode: int) -> str:
 
 
 def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
-    """Print a hint if the user probably typed an option of trace after the script's name."""
+    """Print a hint if an option of trace was probably typed after the script's name."""
     context = get_current_context(silent=True)
     if context is None or not isinstance(context.command, ScriptCommand):
         return

@@ -1,4 +1,4 @@
-"""Checks whether this machine has enough memory for a given number of ranks.
+"""Checks whether this machine has enough memory for all ranks.
 
     require_ranks(256, available_bytes())   # TraceError: 256 ranks need about 11.9 GiB, and 4.0 GiB are available
 """
@@ -16,7 +16,7 @@ from tui.running.narration import say
 
 
 def require_ranks(count: int, available: int | None) -> None:
-    """Raise TraceError if the given number of ranks needs more memory than is available."""
+    """Raise TraceError if the ranks need more memory than is available."""
     if not count:
         return
     machine = ranks_per_machine(count)

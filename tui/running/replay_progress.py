@@ -4,7 +4,7 @@
         run_child(..., meanwhile=meanwhile)
     # trace: step 40 of 500, 2.1 steps/s, 3 min 39 s left
 
-The expected number of steps comes from an option of the script, such as `--steps`, or from the recording.
+The expected number of steps comes from the script's options or from the recording.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 @contextmanager
 def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yield a function that takes the process ID of a script and prints the script's progress."""
+    """Yield a function that prints the progress of a script, given its process ID."""
     done = threading.Event()
     expected = expected_steps(words, recorded)
 

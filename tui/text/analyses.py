@@ -37,7 +37,7 @@ REASONS = {
 
 
 def analysis_sections(of: Analyses, width: int) -> Iterator[tuple[str, list[str]]]:
-    """Yield the title and the lines of each section of text. A section without data has no lines."""
+    """Yield the title and the lines of each section. A section without data has no lines."""
     for title, head, cells in analysis_rows(of):
         yield title, table(head, cells, width=width, indent=2)
 

@@ -60,7 +60,7 @@ def compilation_difference(comparison: Comparison) -> str:
 
 
 def compiling_sentences(comparison: Comparison) -> list[str]:
-    """Describe the compilation time, if it explains at least half of the difference in step time."""
+    """Describe the compilation time if it explains at least half of the time difference."""
     both, before_ns, after_ns = comparison.compiled, comparison.steps.recorded_ns, comparison.steps.replayed_ns
     if both is None or before_ns is None or after_ns is None:
         return []
@@ -194,6 +194,5 @@ def _fused_row(of: FusedOps) -> tuple[Value, ...]:
 
 
 def _fused_ops(kernel: str) -> str:
-    """Extract the op names from the name of a Triton kernel, such as "gelu_add" from "triton_poi_fused_gelu_add_0"."""
     ops = kernel.partition("_fused_")[2].rstrip("0123456789").strip("_") or kernel
     return ops if len(ops) <= _LONGEST_NAME else f"{ops[:_LONGEST_NAME]}..."

@@ -77,8 +77,7 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """Return the text of `trace diff`, wrapped to `width` columns. The argument `next_step` is a command to suggest in the last
-    line."""
+    """Return the text of `trace diff`, wrapped to `width` columns. `next_step` is the command to suggest in the last line."""
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.largest_reason(), ""]
     if not details:
@@ -108,7 +107,7 @@ def diff_text(
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return sentences about the result of the comparison, with text styles such as "green"."""
+    """Return sentences with text styles such as "green"."""
     verdict = comparison.verdict
     if verdict.same is None:
         text = "NOT JUDGED: the traces do not show whether this is the same program."
@@ -494,7 +493,7 @@ class _DiffPage:
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Wrap text into lines, and keep each number and its percent sign on the same line."""
+    """Wrap text, but keep numbers and percent signs together."""
     whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
     lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -20,7 +20,7 @@ from tui.formatting import ABSENT, count_text, counted, paint, size_text, table,
 
 @dataclass(frozen=True)
 class Need:
-    """Contains the memory in bytes that a script requests on a GPU with unlimited memory."""
+    """Contains a script's memory needs in bytes, without a memory limit."""
 
     script: str
     batch: int | None  # None if unknown
@@ -42,8 +42,7 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. A measured maximum batch size takes precedence over the simulation.
-    """
+    """Describes whether a script fits on one GPU. A measured batch size takes precedence over the simulation."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size
@@ -69,7 +68,6 @@ class CardFit:
 
     @property
     def fits_in_simulation(self) -> bool:
-        """Return True if all of the script's memory requests succeed in the simulation."""
         return self.fits and self.outcome.fits
 
     @property
@@ -130,7 +128,7 @@ class LimitFacts:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """Describes whether a script fits on one GPU. The answer comes from a measurement or from a simulated memory allocator."""
+    """Says whether a script fits on a GPU, according to a measurement or a simulated memory allocator."""
 
     gpu: str
     memory_bytes: int

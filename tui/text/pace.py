@@ -1,4 +1,4 @@
-"""Formats notes about a replay, for example about the replay's speed and clock.
+"""Formats notes about a replay's speed and clock.
 
     pace_sentences(comparison)[0]    # "Replayed at 2 times the recorded speed: all times are recorded time, ..."
 """
@@ -61,8 +61,7 @@ def values_sentences(comparison: Comparison) -> list[str]:
 
 
 def event_sentences(comparison: Comparison) -> list[str]:
-    """Return a note if the script waited for a CUDA event without recording the event first. CUDA ignores waits for unrecorded
-    events."""
+    """Return a note if the script waited for an unrecorded CUDA event. CUDA ignores waits for unrecorded events."""
     count = comparison.events_never_recorded
     if not count:
         return []

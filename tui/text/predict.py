@@ -1,4 +1,4 @@
-"""Formats the result of `trace predict`: recorded and predicted times of the step, its phases and its ops."""
+"""Formats the recorded and predicted times of a step, its phases and its ops."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ _PARALLELS = {"ddp": "DistributedDataParallel", "fsdp": "FullyShardedDataParalle
 def prediction_text(
     prediction: Prediction, name: str, cost: float | None, output: Path | None, *, width: int = 80, colour: bool = False
 ) -> str:
-    """Return the text for one prediction. The argument `cost` is the price of one training sample, in the currency of the
-    option `--price`."""
+    """Return the text for one prediction. `cost` is the price of one training sample, in the currency of `--price`."""
     lines = [
         paint(f"ESTIMATE, not a measurement: {name} {_asked(prediction)}", "bold", colour=colour),
         f"step {time_text(prediction.step.recorded_ns)} recorded, about {time_text(prediction.step.predicted_ns)} predicted"

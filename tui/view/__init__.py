@@ -7,5 +7,5 @@
     loading     threads that read traces and make scenes
     app         the widgets and keys of the app
 
-The app computes only sums over the visible time range; all other figures come from the package `traces`.
+All figures except sums over the visible time range come from the package `traces`.
 """

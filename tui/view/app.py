@@ -1,4 +1,4 @@
-"""Defines the timeline app with its widgets. A background thread loads the traces and passes new data to the app.
+"""Defines the timeline app with its widgets. A background thread loads the traces.
 
     ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
 """
@@ -79,7 +79,7 @@ class Keys(Footer):
 
 
 class ViewApp(App[int]):
-    """Implements the timeline app. If loading a trace fails, the exception is stored in the attribute `failure`."""
+    """Implements the timeline app. `failure` stores the exception if loading fails."""
 
     TITLE = "trace view"
     CSS = f"""

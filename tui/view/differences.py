@@ -4,7 +4,7 @@
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
 
-Differences between kernels with the same name, op and phase are combined into one.
+Differences between kernels with equal name, op and phase are combined.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first. Warm-up steps and waits for data are ignored, unless `everything` is
-    true."""
+    """Return up to TABLE_ROWS differences, largest first. Without `everything`, warm-up steps and waits for data are ignored.
+    """
     found = scene.counterparts
     if found is None:
         return ()
@@ -50,7 +50,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return indices into `scene.step_pairs`: the steps to compare. For traces without steps, return [0]."""
+    """Return the indices of the compared steps in `scene.step_pairs`. For traces without steps, return [0]."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

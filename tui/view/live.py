@@ -1,10 +1,10 @@
-"""Reads the timeline of a running replay, so the timeline app can show all steps that have already run.
+"""Reads the timeline of a running replay for the timeline app.
 
     live = Live(("v100", recorded), folder_of_timelines)
     for stage in live.stages(): ...          # one stage after each step, or after several short steps
     live.finish(0)                           # the script has ended with exit code 0, so the last stage is complete
 
-After each step, the replay appends the step's events to a file (traces/format/growing_file.py).
+The replay appends each step's events to a file (traces/format/growing_file.py).
 """
 
 from __future__ import annotations

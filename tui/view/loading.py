@@ -1,4 +1,4 @@
-"""Loads traces for the timeline app in stages, so that the app can show the first trace early.
+"""Loads traces in stages, so that the timeline app starts early.
 
     for stage in stages(["v100.msgpack", "replay.msgpack"]):
         stage.scene, stage.share, stage.doing      # a scene, 0.4, "reading replay.msgpack"
@@ -24,8 +24,7 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
-    """Start to load the traces, and return an iterator over the progress. If `is_lazy` is true, columns are decoded when they
-    are first read."""
+    """Start to load the traces, and return an iterator over the progress."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0], is_lazy=is_lazy)
     pool.shutdown(wait=False)

@@ -1,11 +1,11 @@
-"""Stores a script's output while the timeline app uses the terminal, and prints the output when the app is closed.
+"""Stores a script's output while the timeline app uses the terminal.
 
     with ScriptOutput.of_terminal() as output:
         Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: inherited
         app.run()                                                   # shows output.tail(20)
         output.release()                                            # prints everything kept, and new output at once
 
-The script's output goes to a pseudo-terminal, so the script still prints colours and progress bars.
+The pseudo-terminal lets the script print colours and progress bars.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Keeps the last lines of a terminal's output. As in a terminal, text after a carriage return replaces the current line."""
+    """Keeps the last lines of a terminal's output. Text after a carriage return replaces the current line."""
 
     def __init__(self) -> None:
         self._done: deque[str] = deque(maxlen=_TAIL_LINES)
@@ -52,7 +52,7 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the script's output. The attribute `stdout` or `stderr` is None if the user has redirected the stream."""
+    """Collects the script's output. `stdout` or `stderr` is None if the stream is redirected."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()
@@ -123,6 +123,6 @@ class ScriptOutput:
 
 
 def no_input() -> int | None:
-    """Open /dev/null as the script's stdin, because the timeline app reads the keyboard. Return None if stdin is not a
-    terminal. The caller must close the file descriptor."""
+    """Open /dev/null as the script's stdin, because the app reads the keyboard. Return None if stdin is not a terminal. The
+    caller must close the file descriptor."""
     return os.open(Path(os.devnull), os.O_RDONLY) if sys.stdin.isatty() else None

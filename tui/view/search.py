@@ -1,4 +1,4 @@
-"""Searches kernels, ops, phases, collectives and steps of both traces by name.
+"""Searches the events of both traces by name.
 
     hits = search(scene, "sgemm")     # [Hit("kernel", "volta_sgemm_128x64_nn", 96, ...), ...]
 """

@@ -1,4 +1,4 @@
-"""Defines the class `ViewContext`. Each action of the timeline app changes the view through a `ViewContext` object."""
+"""Defines the class `ViewContext`. Actions change the view through a `ViewContext` object."""
 
 from __future__ import annotations
 

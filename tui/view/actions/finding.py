@@ -1,4 +1,4 @@
-"""Implements the keys that search for a step or an event, move to a related event, or show the details of an event."""
+"""Implements the keys that search for events, move to related events, or show details."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements the keys that change the rows of the timeline, their order, and the alignment of two traces."""
+"""Implements the keys that change the rows of the timeline and the alignment of two traces."""
 
 from __future__ import annotations
 

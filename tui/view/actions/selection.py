@@ -1,4 +1,4 @@
-"""Holds the event that the user selected in the timeline, and highlights related events."""
+"""Holds the selected event, and highlights related events."""
 
 from __future__ import annotations
 

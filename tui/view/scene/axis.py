@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The time axis is divided into sections called *slots*, for example one slot for each training step. If a training step is
-shorter in one of two traces, a gap follows the shorter step.
+The time axis is divided into *slots*, for example one slot per training step. A gap follows a step that is shorter than in the
+other trace.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ class SlotTimes:
         self._columns: ScreenColumns | None = None  # cache for the last edges, because all rows of a frame use the same edges
 
     def times(self, at_ns: Any) -> Column:
-        """Convert positions on the time axis to times in the trace. Positions inside a gap become the time at which the gap
-        begins."""
+        """Convert positions on the time axis to times in the trace. Positions in a gap become the start of the gap."""
         return self._times(np.asarray(at_ns, dtype=np.int64))[0]
 
     def shown(self, at_ns: Any) -> Column:
@@ -143,8 +142,7 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis. Both traces start at the same position in each section of the axis. In some sections they end at
-        the same position instead."""
+        """Build a time axis. In each slot, both traces have the same start or the same end."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

@@ -138,7 +138,7 @@ def lane_characters(
 
 
 def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
-    """Return the height of the bar in each screen column, in eighths of a line of text."""
+    """Return the height of the bar in each screen column, in eighths of a line."""
     level = np.floor(busy_ns * (8 * lines) / np.maximum(width_ns, 1) + 0.5).astype(np.int64)
     return np.clip(level, busy_ns > 0, 8 * lines)
 
@@ -237,7 +237,7 @@ def anything(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """For each screen column, return "+" for an increase, "-" for a decrease, "=" for no change, or "~" for other work."""
+    """For each screen column, return "+" (more), "-" (less), "=" (equal) or "~" (other work)."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

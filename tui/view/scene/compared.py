@@ -1,4 +1,4 @@
-"""Computes for each screen column how much slower the kernels of the second trace are.
+"""Compares the kernel times of two traces in each screen column.
 
     sides = compared(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
@@ -30,7 +30,7 @@ def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, 
 
 
 class Sums:
-    """Stores prefix sums over the events of a timeline row, so sums over any time range are fast."""
+    """Stores prefix sums, so sums over any time range are fast."""
 
     def __init__(self, lane: Lane, of_rows: Column) -> None:
         self._start_ns, self._length_ns = lane.start_ns, np.maximum(lane.end_ns - lane.start_ns, 1)
@@ -54,8 +54,8 @@ class Sums:
 
 
 def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place: bool, edges_ns: Column) -> CharacterRow:
-    """For each screen column, return a character that shows how two traces differ, such as "+" for longer kernels. If
-    `by_place` is true, kernels at different positions on the time axis differ."""
+    """For each screen column, return a sign such as "+" for longer kernels. With `by_place`, kernels at different positions
+    differ."""
     most = np.maximum(np.maximum(busy[0].total_ns, busy[1].total_ns), 1)
     changed, other = sums[0] + sums[1]
     if by_place:

@@ -1,4 +1,4 @@
-"""Describes one difference between two traces: what changed, by how much, and where the change is largest."""
+"""Describes one difference between two traces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tui.view.scene.short_names import short_name
 
 @dataclass(frozen=True)
 class Difference:
-    """Describes a difference between two traces, such as a kernel that takes longer in the second trace."""
+    """Describes a difference, such as a kernel that takes longer in the second trace."""
 
     what: str
     table: str  # "device" or "phases"

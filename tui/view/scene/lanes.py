@@ -15,8 +15,7 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Stores the events in one row of the timeline. If events overlap, the later event's start is moved to the earlier event's
-    end."""
+    """Stores the events in one row of the timeline. Overlapping events are shortened."""
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
         start = np.asarray(start_ns, dtype=np.int64)
@@ -55,7 +54,7 @@ class Lane:
         return np.asarray(end - begin)
 
     def rows_at(self, time_ns: Any) -> Column:
-        """Return the index of the event that runs at each time. At times without an event, the index is NONE."""
+        """Return the index of the event that runs at each time. The index is NONE if no event runs."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)

@@ -72,7 +72,7 @@ class SceneRow:
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
-        """Return the collapsible groups that contain this row, smallest group first."""
+        """Return the groups that contain this row, smallest group first."""
         rank = Fold("rank", self.key.rank)
         ranks = () if self.similar is None or self.key.position == SIMILAR else (Fold("ranks", self.similar),)
         if self.kind is TrackKind.HOST and self.key.detail:

@@ -3,7 +3,7 @@
     totals = kernel_totals(trace, weights)["volta_sgemm_128x64_nn"]
     totals.calls, totals.total_ns, totals.mean_ns, totals.least_ns, totals.most_ns
 
-To get means per step over n steps, give each GPU event the weight 1/n.
+For means over n steps, give each GPU event the weight 1/n.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True)
 class Totals:
-    """Contains the call count and the total time of one op or kernel. When two traces are compared, counts and times are means
-    per step."""
+    """Contains the call count and the total time of one op or kernel. For two traces, counts and times are means per step."""
 
     name: str
     calls: float

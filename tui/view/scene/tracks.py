@@ -37,7 +37,7 @@ class TrackKind(IntEnum):
 
 
 class TrackKey(NamedTuple):
-    """Identifies a row of the timeline, so that the rows of two traces can be matched."""
+    """Identifies a row of the timeline in both traces."""
 
     kind: TrackKind
     rank: int
@@ -46,7 +46,7 @@ class TrackKey(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Identifies a group of timeline rows that can be folded into one row."""
+    """Identifies a group of rows that can be folded."""
 
     what: str
     rank: int
@@ -245,7 +245,7 @@ def host_tracks(trace: Trace) -> Tracks:
 
 
 def stack_depth(trace: Trace) -> Column:
-    """Return the call depth of each host event. ProfilerStep events, which mark whole steps, have the depth NONE."""
+    """Return the call depth of each host event. ProfilerStep events have the depth NONE."""
     host = trace.host
     is_mark = trace.strings.matching(host.name, lambda text: text.startswith("ProfilerStep"))
     depth = np.zeros(len(host), dtype=np.int16)

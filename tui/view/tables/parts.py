@@ -16,7 +16,7 @@ from tui.view.scene.difference import Difference
 
 
 class TableRow(NamedTuple):
-    """Stores the values of one table row, and the event to show when the user selects the row."""
+    """Stores the values of one table row and its event."""
 
     values: tuple[Value, ...]
     name: str = ""

@@ -1,4 +1,4 @@
-"""Makes the top lines of the timeline app: the result of the comparison, step times, GPU utilization and memory peak.
+"""Makes the top lines of the timeline app, such as step times and memory peak.
 
     headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
 """

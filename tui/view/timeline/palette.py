@@ -4,7 +4,7 @@
     styles[Category.MATRIX]           # a part of a column
     styles[Category.MATRIX | NAMED]   # a letter of a name, on the category's colour
 
-Red and blue are reserved for differences. No information is shown by colour alone, so the timeline is readable without colours.
+Red and blue are reserved for differences. The timeline is readable without colours.
 """
 
 from __future__ import annotations

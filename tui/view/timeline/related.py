@@ -19,8 +19,7 @@ from tui.view.timeline.window import Window
 
 
 def launcher(scene: Scene, span: Span) -> Span | None:
-    """Return the op or CUDA call that launched a piece of GPU work. For an op or another host event, return the enclosing host
-    event."""
+    """Return the op or CUDA call that launched a piece of GPU work. For a host event, return the enclosing host event."""
     trace = scene.traces[span.side]
     if span.table == "host":
         row = int(trace.host.parent[span.number])
@@ -49,8 +48,7 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Find the backward op of a forward op, or the forward op of a backward op. Autograd gives both ops the same sequence
-    number."""
+    """Find the backward op of a forward op, or the forward op of a backward op. Both have the same autograd sequence number."""
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":
@@ -74,8 +72,8 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Return the enclosing nn.Modules and the Python stack of a host event. The lists begin with the outermost module and the
-    innermost frame."""
+    """Return the enclosing nn.Modules and the Python stack of a host event. The outermost module and the innermost frame come
+    first."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in host.outward(number):

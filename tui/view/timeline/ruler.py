@@ -1,9 +1,9 @@
-"""Draws the ruler above the timeline: one line of step numbers, and one line of times.
+"""Draws the ruler with step numbers and times.
 
     steps_line(window, marks)   # "│step 5              │step 6        "
     times_line(window, marks)   # "╷0 ms     ╷50 ms     ╷0 ms     ╷50 ms"
 
-In every step, the times on the ruler start at 0.
+Times start at 0 in every step.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def step_positions(scene: Scene, by: Alignment) -> Marks:
 
 
 def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
-    """Return the label of a step, such as "5". Step 5 of the first trace and step 0 of the second trace give "5/0"."""
+    """Return the label of a step, such as "5". Two traces with different step numbers give labels such as "5/0"."""
     pair = scene.step_pairs[number]
     numbers = [str(trace.steps.number[row]) for trace, row in zip(scene.traces, pair, strict=False) if row != NONE]
     return numbers[0] if by is Alignment.WALL else "/".join(dict.fromkeys(numbers))

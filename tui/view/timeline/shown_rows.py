@@ -107,8 +107,8 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return how many lines of text the pinned rows need. If pinned rows would fill more than half of the screen, return
-        0."""
+        """Return how many lines of text the pinned rows need. Return 0 if pinned rows would fill more than half of the screen.
+        """
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -145,8 +145,8 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Exchange a row of the timeline with the row above (-1) or below (1). A pinned row is only exchanged with another
-        pinned row."""
+        """Exchange a row of the timeline with the row above (-1) or below (1). Pinned rows are exchanged only with pinned rows.
+        """
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):

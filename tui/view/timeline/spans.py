@@ -3,7 +3,7 @@
     span = span_at_cursor(window)                      # Span(side=0, row=1, position=812, table="device", number=812)
     counterpart(scene, span, by, at_ns)       # the same call in the other trace, or None
 
-Host events of two traces are matched by their name and their order within the step.
+Host events of two traces are matched by name and order within the step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """Identifies an event by its timeline row, and by its index in the row."""
+    """Identifies an event by its timeline row and index."""
 
     side: int
     row: int

@@ -1,4 +1,4 @@
-"""Makes the lines below the timeline, which describe the event under the cursor and explain the colours."""
+"""Makes the lines below the timeline, which describe the selected event and the colours."""
 
 from __future__ import annotations
 

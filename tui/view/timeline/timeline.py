@@ -39,7 +39,7 @@ class TimelineView(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """Tells the app that the user moved the cursor or the visible time range with the mouse."""
+        """Says that the mouse moved the cursor or the visible time range."""
 
         selected: bool
 
@@ -125,7 +125,7 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Adapt the timeline to the widget's size, because textual may send its event `Resize` late."""
+        """Adapt the timeline to the widget's size, because textual's event `Resize` may be late."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
             self._drawn = None

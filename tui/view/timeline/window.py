@@ -4,7 +4,7 @@
     window.zoom(0.5)                      # half as much time, around the cursor
     window.rows.lines[window.line].part   # what the cursor's line shows: LinePart.SECOND
 
-All positions are in nanoseconds on the time axis of the timeline.
+Positions are in nanoseconds on the time axis.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Window:
 
     @property
     def edges_ns(self) -> Column:
-        """Return the n + 1 edges of the n screen columns, as positions on the time axis."""
+        """Return the n + 1 edges of the n screen columns."""
         of = self.start_ns, self.ns_per_column, self.columns
         if self._edges is None or self._edges[0] != of:  # every line of a frame uses the same edges
             edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
@@ -74,8 +74,7 @@ class Window:
 
     @property
     def cursor_side(self) -> int:
-        """Return the index of the trace whose line contains the cursor. Lines that show differences belong to the last
-        trace."""
+        """Return the index of the trace whose line contains the cursor. Lines with differences belong to the last trace."""
         line = self.cursor_line
         return 0 if line is None or line.part is LinePart.FIRST else len(self.scene.traces) - 1
 
@@ -128,7 +127,7 @@ class Window:
         self._set(begin_ns - MARGIN * span, span * (1 + 2 * MARGIN))
 
     def zoom(self, factor: float, around_ns: int | None = None) -> None:
-        """Zoom in or out around one position, which stays in its screen column.
+        """Zoom in or out around one position.
 
         Args:
             factor: the new length of the visible time range divided by the old length
