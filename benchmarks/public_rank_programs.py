@@ -181,9 +181,9 @@ def page(outcomes: list[Outcome]) -> str:
         f"| also run natively (gloo, CPU), with the parameters compared | {compared} |",
         f"| parameters equal to {EQUAL_TO:g} of each parameter's norm, after the first {STEPS} optimizer steps | {equal} |",
         "",
-        "Each program runs as `trace replay --nproc N --values compute --clock recorded`. *Changes* counts edits of the"
-        " program: fewer epochs, smaller models or no downloads. Programs that would download a data set get"
-        " random data of the same shape instead. *Not compared* means that the program has no native run on the CPU.",
+        "Each program runs as `trace replay --nproc N --values compute --clock recorded`. The column *changes* counts"
+        " edits of the program: fewer epochs, smaller models or no downloads. Programs that would download a data set get"
+        " random data of the same shape. The entry *not compared* means that the program has no native run on the CPU.",
         "",
         "| project | version |",
         "|---|---|",

@@ -467,9 +467,9 @@ _COLUMNS = (
 HEAD = """# Test suites of other projects
 
 This page was written by `python benchmarks/suites.py FOLDER --write docs/suites.md`. Each suite runs twice, on the CPU and on a
-virtual GPU. The [pytest plugin](gpu_tests.md) emulates the GPU (`--gpu {gpu}`) and computes real values. From a large test
-suite, only a sample of the tests is run, chosen by a hash of the tests' names. The table SUITES in `benchmarks/suites.py` lists
-the source, sample size and options of each suite.
+virtual GPU. The [pytest plugin](gpu_tests.md) emulates the GPU (`--gpu {gpu}`) and computes real values. From a large suite,
+only a sample of the tests runs, chosen by a hash of the tests' names. The table SUITES in `benchmarks/suites.py` lists the
+source, sample size and options of each suite.
 
 """
 AFTER = """

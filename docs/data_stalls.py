@@ -200,11 +200,11 @@ def page(cost: Cost) -> Iterator[str]:
     )
     yield "![Stalls, throughput, epoch times and pinning times by network](data_stalls.svg)\n"
     yield (
-        "The figures have four sources. **Measured on this machine**: a DataLoader worker needs "
+        "The figures have four sources:\n\n* **Measured on this machine**: a DataLoader worker needs "
         f"{cost.cpu_ns_per_sample / 1e6:.2f} ms of CPU time to load, decode, crop, mirror and normalise a JPEG image of "
-        "500 x 375 pixels. The time to pin a batch was also measured on this machine. **Library**: GPEmu measured the "
-        f"GPU times of a {GPU.upper()} at batch {BATCH}. **Modelled**: all other figures in columns named *ours* are "
-        "computed from the measured times and the library. **Published**: GPEmu's reproductions "
+        "500 x 375 pixels. The time to pin a batch was also measured on this machine.\n* **Library**: GPEmu measured the "
+        f"GPU times of a {GPU.upper()} at batch {BATCH}.\n* **Modelled**: all other figures in columns named *ours* are "
+        "computed from the measured times and the library.\n* **Published**: GPEmu's reproductions "
         "(github.com/mengwanguc/gpemu 27e9534) and the paper provide the figures for comparison.\n"
     )
     yield from _validation(cost)
@@ -325,10 +325,10 @@ def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
         "`trace stalls` uses a model to predict when a script receives each batch from its DataLoader. For each run, the "
-        "model gets the number of workers, the number of CPU cores, the CPU time of each batch, the step times, the GPU "
-        "time, and the average number of CPU cores that other programs used (from /proc/stat). The model "
-        "computes how the script and the DataLoader workers share the CPU cores, and how far the workers run ahead of the "
-        "script. The tables show images per second, not counting the first steps of each run. Each row of the tables "
+        "model gets the numbers of workers and CPU cores, the CPU time of each batch, the step and GPU times, and the "
+        "CPU use of other programs (from /proc/stat). The model computes how the script and the workers share the CPU "
+        "cores, and how far the workers run ahead. The tables show images per second, not counting the first steps of each "
+        "run. Each row of the tables "
         f"describes one run with {BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two "
         "workers.\n"
     )

@@ -138,7 +138,7 @@ def page(found: Cells) -> Iterator[str]:
         "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The page compares three ways to run "
         "the script: on one GPU, on two GPUs with DistributedDataParallel, and with the layers split over two GPUs.\n"
         "\n"
-        "The figures on this page are estimates for a GPU with 7.79 GiB of memory, and were not measured on such a GPU. "
+        "The figures on this page are estimates for a GPU with 7.79 GiB of memory, not measurements. "
         "Kernel times are estimated for each operation and size, based on the recording of a V100. The CPU time per operation "
         "also comes from the recording of a V100. Transfer times between ranks are estimated from the "
         "bandwidths in data sheets; gloo uses TCP through host memory. The virtual GPU follows PyTorch's rules for memory "
@@ -206,8 +206,8 @@ def _names(runs: list[Run]) -> str:
 def _losses(found: Cells) -> Iterator[str]:
     yield "## Losses after 20 steps\n"
     yield (
-        "This table compares the losses of one small network of each kind, with values computed on the CPU. Two GPUs "
-        "together train on the same batch as one GPU, so the mean loss differs only because of rounding and dropout. The "
+        "This table compares the losses of small networks, with values computed on the CPU. Two GPUs "
+        "together train on the same batch as one GPU, so losses differ only because of rounding and dropout. The "
         "backends NCCL and gloo add up the same numbers, so they give the same losses.\n"
     )
     yield f"| network | {' | '.join((ONE, NCCL, GLOO))} |\n|---|---|---|---|"
@@ -220,7 +220,7 @@ def _losses(found: Cells) -> Iterator[str]:
 def _bytes(found: Cells) -> Iterator[str]:
     yield "## Bytes per step, and per epoch of MNIST\n"
     yield (
-        "The network has 5 322 parameters. A replay counted the bytes that one step all-reduces. The bytes "
+        "The network has 5 322 parameters. The bytes per step were counted in a replay. The bytes "
         "per epoch are the bytes per step multiplied by the number of steps in an epoch (60 000 images).\n"
     )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
