@@ -107,7 +107,7 @@ def register(*, compute: bool = False) -> None:
 
 
 def unregister() -> None:
-    """Remove the ops of the virtual GPU from PyTorch. Any later use of a virtual tensor raises an error."""
+    """Remove the ops of the virtual GPU from PyTorch."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]

@@ -1,5 +1,4 @@
-"""Starts the virtual GPU in the script's process, and writes the timeline to a file when the script ends. The package
-traces/bootstrap calls `start(session)` after the import of torch, also in child processes."""
+"""Starts the virtual GPU in the script's process, and writes the timeline to a file when the script ends."""
 
 from __future__ import annotations
 
@@ -57,7 +56,6 @@ def start(session: Mapping[str, Any]) -> None:
 
 
 def start_here(session: Mapping[str, Any]) -> None:
-    """Start the virtual GPU in this process, without a `trace` command."""
     replay_session = from_json(ReplaySession, session)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise TraceError("this process already uses a real GPU; start the virtual GPU in a new process")
@@ -92,7 +90,6 @@ def now_ns() -> int | None:
 
 
 def values_not_computed() -> int:
-    """Return how many unknown tensor values the script has read."""
     made = state.started()
     return 0 if made is None or state.computing() else made.simulator.stats.reads_unrecorded
 
@@ -202,7 +199,6 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 
 def _leave(session: ReplaySession) -> NoReturn:
-    """End this process without running the script's exit handlers."""
     distributed = torch.distributed
     # Wait for all ranks, because rank 0 may host the store for communication.
     if distributed.is_available() and distributed.is_initialized():

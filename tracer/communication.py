@@ -80,19 +80,16 @@ class CommunicationRecorder:
         self._write_done()
 
     def give_up_call(self, pending: PendingCollective) -> None:
-        """Stop timing a collective when the script deletes its Work object without calling `wait`. The garbage collector may
-        call this method, so it must not wait for a lock."""
+        """Stop timing a collective when the script deletes its Work object without calling `wait`."""
         self._writer.collectives.give_up(pending)
 
     def read_flight_recorder_if_due(self) -> bool:
-        """Read PyTorch's flight recorder if it probably contains enough new collectives."""
         if self._flight is None or not self._flight.is_due() or self._access.is_capturing:
             return False
         self.read_flight_recorder()
         return True
 
     def read_flight_recorder(self, last: bool = False) -> None:
-        """Write the collectives that PyTorch has started in C++."""
         if self._flight is None or (self._access.is_used and self._access.closed is not None):
             return
         began_ns = self.cost.clock.perf_ns()

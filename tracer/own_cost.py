@@ -1,4 +1,4 @@
-"""Measures how much time the recorder's methods take. Only one thread at a time runs the recorder's methods.
+"""Measures how much time the recorder's methods take.
 
     @costed
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time

@@ -125,7 +125,6 @@ class Profiler:
             self.stop()
 
     def stop(self, at_end: bool = False) -> None:
-        """End the current profile, even in the middle of a training step."""
         # see Note [When a window begins and ends]
         if self._profile is None:
             return

@@ -81,7 +81,6 @@ class ProcessFacts:
                 self._reducers[number] = _reducer(alive._get_ddp_logging_data())
 
     def device_row(self, index: int) -> int:
-        """Return the index of a device in `devices`. New devices are appended to the list."""
         for row, device in enumerate(self.devices):
             if device.index == index:
                 return row
@@ -96,7 +95,6 @@ class ProcessFacts:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Return the header values that may change during the run."""
         return self._rank, self._is_distributed, len(self.devices), len(self._loaders), len(self._models)
 
     def loader(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:

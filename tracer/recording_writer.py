@@ -96,7 +96,6 @@ class RecordingWriter:
 
     @property
     def has_steps(self) -> bool:
-        """Return True if some steps are not written yet."""
         return bool(self.pending or (self.run is not None and self.run.steps))
 
     def write_done(self) -> None:
@@ -125,7 +124,6 @@ class RecordingWriter:
         self.collectives.write_done()
 
     def _write_run(self, run: RepeatedRun) -> None:
-        """Write the steps that the GPU has finished."""
         steps, stream = run.steps, run.stream
         times_ns = np.array([step.times_ns for step in steps])
         done, ticks_ns, end = len(steps), times_ns[:, :0], None
@@ -158,7 +156,6 @@ class RecordingWriter:
 
     @property
     def due_ns(self) -> int:
-        """Return when the collected rows should be written."""
         return self._output.due_ns + self._from.cost.clock.offset_ns
 
     @property

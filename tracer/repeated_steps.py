@@ -45,7 +45,6 @@ class StepPlan:
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
-        """Find the CUDA events at which each phase begins and ends."""
         self.names = names
         self.ends = [0 if end == NONE else end + 1 for end in ends]
         self.begins = [0, *self.ends[:-1]]
@@ -111,7 +110,7 @@ class RepeatedSteps:
         self._learning = None
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop the comparison, because the two steps differ. Return the calls of the current step so far, with their times."""
+        """Stop the comparison, because the two steps differ."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))

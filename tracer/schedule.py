@@ -5,8 +5,7 @@
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-Evaluation steps are counted only until the first training step. Later evaluation steps are profiled once, separately from
-training steps.
+Evaluation steps are counted only until the first training step.
 """
 
 from __future__ import annotations

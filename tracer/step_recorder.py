@@ -169,7 +169,6 @@ class StepRecorder:
         return self.script.entered
 
     def catch_up(self) -> None:
-        """Process the stored calls of the current step."""
         repeated = self._repeated
         if repeated.known:
             self._leave_stream()
@@ -231,7 +230,6 @@ class StepRecorder:
             script.loader_exhausted(thread)
 
     def _act(self, action: int, now_ns: int, boundary: int) -> None:
-        """Repeat the action of the same call in the earlier step."""
         if action == LEAVES:
             self._events.record(now_ns, self._stream_of(self._open))
         elif action == BEGINS:
@@ -240,7 +238,6 @@ class StepRecorder:
             self._continue_from(self._start_ns if boundary == NONE else self._repeated.times_ns[boundary])
 
     def _record(self) -> None:
-        """Record a CUDA event on the default stream."""
         access, repeated, stream = self._events.access, self._repeated, self._repeated.stream
         assert stream is not None
         free = stream.clock.free
@@ -257,7 +254,6 @@ class StepRecorder:
             access.is_calling = False
 
     def _follow(self) -> None:
-        """Expect the next steps to be like the last step."""
         # see Note [Steps on one stream]
         repeated, access, start = self._repeated, self._events.access, self._start
         plan, stream = repeated.plan, self._stream_of(start)
@@ -274,7 +270,6 @@ class StepRecorder:
             self._writer.begin_run(plan, stream, start, self._start_ns)
 
     def _leave_stream(self) -> None:
-        """Create a BoundaryEvent for each CUDA event of the current step."""
         repeated, run = self._repeated, self._writer.run
         if not repeated.is_plain or run is None:
             return

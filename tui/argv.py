@@ -92,7 +92,6 @@ class ScriptCommand(Command):
 
 
 def tool_environment_note() -> str:
-    """Return a warning if uv or pipx hides the user's packages from `trace`."""
     for installer, file in _TOOL_FILES.items():
         if (Path(sys.prefix) / file).exists():
             return (

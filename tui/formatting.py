@@ -99,7 +99,6 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
 
 
 def fit(text: str, width: int) -> str:
-    """Shorten a text to `width` characters, ending with "…"."""
     indent = len(text) - len(text.lstrip(" "))
     text = " " * min(indent, max(width - 8, 0)) + " ".join(text.split())
     return text if len(text) <= width else text[: max(width - 1, 0)] + "…"

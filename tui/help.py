@@ -95,7 +95,7 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Make a command from a function that takes a dataclass. Each field becomes an option of the command."""
+    """Make a command from a function that takes a dataclass. Each field becomes an option."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)
@@ -109,7 +109,6 @@ def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options
 
 
 def help_text(command: TyperCommand | TyperGroup, name: str, width: int) -> str:
-    """Return the help page of a command as text. `name` is the full command, such as "trace info"."""
     context = Context(command, info_name=name, terminal_width=width, help_option_names=HELP_NAMES)
     formatter = context.make_formatter()
     _write_sized_page(command, context, formatter, width, colour=False)

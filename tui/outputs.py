@@ -46,7 +46,6 @@ def json_text(facts: object) -> str:
 
 
 def require_writable(path: Path | None) -> None:
-    """Raise OSError if the file probably cannot be written."""
     if path is None:
         return
     if path.is_dir():
@@ -59,7 +58,7 @@ def require_writable(path: Path | None) -> None:
 
 
 def require_suffix(path: Path, *suffixes: str) -> None:
-    """Raise TraceOutputError if the file name has a wrong ending. Devices and pipes may have any name."""
+    """Raise TraceOutputError for a wrong ending. Devices and pipes may have any name."""
     if not path.name.lower().endswith(suffixes) and (path.is_file() or not path.exists()):
         raise TraceOutputError(f"{path}: the file name must end in {' or '.join(suffixes)}")
 

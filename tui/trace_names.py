@@ -30,8 +30,7 @@ _LONG_IMPORT_S = 5.0
 
 
 def viewable(name: str) -> str:
-    """Return a name that the timeline app can open. A recording of torch.profiler is imported into a temporary file. Raises
-    TraceLibraryError."""
+    """Return a trace name. A recording of torch.profiler is imported into a temporary file. Raises TraceLibraryError."""
     path = _find(name)
     return str(_imported_file(path)) if is_profiler_recording(path) else name
 
@@ -75,7 +74,6 @@ def _saved(trace: Trace, recording: Path) -> Path:
 
 
 def load_replayable(name: str) -> tuple[Path, Trace]:
-    """Return the path of the trace file, and the trace. Raise TraceError if no GPU work was recorded."""
     path = _find(name)
     if is_profiler_recording(path):
         trace = _imported(path)

@@ -1,5 +1,5 @@
 """Provides the compiler backend that a replay uses in place of Inductor. A replay runs the ops of each graph one by one,
-without fused kernels. AOTAutograd splits each graph into forward and backward with Inductor's partitioner."""
+without fused kernels."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from traces.model.layouts import Shape
 
 
 def fuse(graph: TorchAny) -> None:
-    """Replace flex_attention in `graph` by operators that launch one kernel each."""
     operators = torch.ops.higher_order
     for operator, kernel in ((operators.flex_attention, forward), (operators.flex_attention_backward, backward)):
         for node in graph.find_nodes(op="call_function", target=operator):

@@ -150,7 +150,6 @@ def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shap
 
 
 def _size(size: TorchAny, known: dict[TorchAny, int]) -> int:
-    """Return the traced size if the symbol is unknown."""
     if isinstance(size, int):
         return size
     exact = size.node.expr.xreplace(known)  # a number, or an expression with unknown symbols

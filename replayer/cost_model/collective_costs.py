@@ -64,7 +64,6 @@ class Times(NamedTuple):
 
 
 def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
-    """Return how many bytes a collective operation moves over each link."""
     # see Note [Bytes on the wire]
     if ranks <= 1:
         return 0.0
@@ -75,7 +74,6 @@ def wire_bytes(name: str, size_bytes: int, ranks: int) -> float:
 
 
 def gloo_ns(name: str, size_bytes: int, ranks: int) -> int:
-    """Return the duration of a gloo operation in ns."""
     return round(GLOO_LATENCY_NS + wire_bytes(name, size_bytes, ranks) / GLOO_BYTES_PER_S * 1e9)
 
 
@@ -162,7 +160,6 @@ class CollectiveCosts:
                     break
 
     def position(self, name: str, size_bytes: int, ranks: int, step: int, recorded_step: int) -> PositionInStep:
-        """Return the position of the next collective in its training step."""
         # see Note [Operations of a step]
         key = (name, size_bytes, ranks)
         of_step, nth = self._called.get(key, (NONE, 0))

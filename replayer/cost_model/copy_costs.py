@@ -56,8 +56,7 @@ class CopyCosts:
 
     @classmethod
     def of(cls, trace: Trace, speed: DeviceSpeed, given_link_gbps: float = 0) -> CopyCosts:
-        """Return the median bandwidths of recorded copies of at least 64 KiB. A nonzero `given_link_gbps` replaces the
-        bandwidth between GPUs."""
+        """Return the median bandwidths of recorded copies of at least 64 KiB."""
         transfers = cls(speed, trace.devices[0].name if trace.devices else "")
         device = trace.device
         copies = (device.kind == DeviceKind.MEMCPY) & (device.duration_ns > 0)

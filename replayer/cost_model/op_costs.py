@@ -84,7 +84,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Learn how much longer recorded ops took than estimated. Very short ops and autograd nodes are ignored."""
+        """Compare recorded ops with their estimates. Very short ops and autograd nodes are ignored."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
@@ -96,7 +96,6 @@ class OpCosts:
                 self._learned.setdefault(_class(op, works), []).append(_Learned(op, _coordinates(works), log(ns / expected)))
 
     def estimate(self, op: str, shapes: Shapes, dtype: str, outputs: Shapes = ()) -> Estimate:
-        """Estimate the duration of an op with the given input shapes."""
         works = op_work(op, shapes, dtype, outputs, self.settings)
         ns, origin = self._ns(works)
         log_slower = self._mean_log_error(op, works)
@@ -134,7 +133,6 @@ class OpCosts:
         return ratio * exp((self._mean_log_error(op, after) or 0.0) - (self._mean_log_error(op, before) or 0.0))
 
     def _mean_log_error(self, op: str, works: list[OpWork]) -> float | None:
-        """Return the weighted mean of log(recorded / estimated duration) over similar ops."""
         # see Note [The nearest recorded ops]
         coordinates = _coordinates(works)
         total = weights = 0.0

@@ -50,8 +50,6 @@ _LAYER_NORM = frozenset("layer_norm group_norm rms_norm _fused_rms_norm layer_no
 
 
 class OpWork(NamedTuple):
-    """Describes one computation of an op, such as a matrix product, with its sizes."""
-
     kind: str
     sizes: tuple[int, ...]
     flops: int

@@ -88,8 +88,6 @@ def scattered(combine: Combine, rank: int, size: int) -> Combine:
 
 
 def exchanged(rank: int) -> Combine:
-    """Return a function that selects this rank's elements in an all-to-all."""
-
     def combine(ranks: list[RankValues]) -> torch.Tensor | None:
         values = known_of_all(ranks)
         if values is None:

@@ -13,8 +13,6 @@ from traces.model.trace import NONE
 
 @dataclass
 class RankValues:
-    """Stores the values that one rank contributes to a collective."""
-
     values: torch.Tensor | None  # flat; None if the values are unknown
     sends: list[int] | None = None  # number of elements that this rank sends to each rank in an all-to-all
 

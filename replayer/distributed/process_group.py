@@ -1,12 +1,11 @@
 # mypy: allow-untyped-calls
-"""Emulates NCCL process groups. The ranks exchange only times and small values.
+"""Emulates NCCL process groups.
 
     group = VirtualNccl(store, rank, size, VirtualNccl.Options())
     work = group.allreduce([gradients])     # returns at once, like a kernel launch
     work.wait()                             # later work on the current stream starts after the operation
 
-A collective starts when its data is ready on all ranks and the previous collective of the group has ended. The module
-cost_model/collective_costs.py estimates the duration of each collective.
+A collective starts when its data is ready on all ranks and the previous collective of the group has ended.
 
 Note [The map of used parameters]
     With `find_unused_parameters`, the Reducer sums a map of small integers over the ranks. The Reducer copies this map to the
@@ -93,8 +92,6 @@ _ProcessGroup: TorchAny = dist.ProcessGroup
 
 
 class _NcclGroup(_ProcessGroup):  # type: ignore[misc]
-    """Implements the methods of a process group that PyTorch's C++ code calls."""
-
     def __init__(self, store: TorchAny, rank: int, size: int, options: Options) -> None:
         super().__init__(rank, size)
         self.options = options

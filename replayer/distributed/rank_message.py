@@ -49,7 +49,6 @@ class RankMessage:
 
 
 def pack(messages: Sequence[RankMessage]) -> list[bytes]:
-    """Serialize the messages into pieces for the key-value store."""
     heads, payloads = [], []
     for _, alike in groupby(messages, lambda message: replace(message, arrived_ns=0, read_count=0)):
         ranks = list(alike)
@@ -77,7 +76,6 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 
 
 def for_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
-    """An object that occurs several times is converted only once."""
     converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
     return [converted[id(message)] for message in messages]
 

@@ -40,7 +40,7 @@ def require_dense(tensors: Sequence[TorchAny], *, point_to_point: bool) -> None:
 
 @dataclass(frozen=True)
 class Reduction:
-    """Represents a dist.ReduceOp. With PREMUL_SUM, each rank multiplies its input by `factor` before the sum."""
+    """Represents a dist.ReduceOp."""
 
     name: str
     factor: torch.Tensor | float | None = None

@@ -90,7 +90,6 @@ class DeadlockDetector:
         self._circle: tuple[str, float] | None = None  # the deadlock, and when it was first seen
 
     def find_deadlock(self, operation: str, missing: list[int]) -> str:
-        """Return a description of the deadlock, or "" if there is none."""
         own = json.dumps([operation, missing[:_MISSING_FOLLOWED]]).encode()
         if own != self._own:
             self._own = own
@@ -279,7 +278,6 @@ class StoreExchange:
         return True
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
-        """Raise an error if an awaited rank has ended or is too late."""
         is_late = waited_s >= self.timeout_s
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
@@ -330,8 +328,6 @@ class StoreExchange:
 
 
 def _store_of_attempt(store: TorchAny) -> TorchAny:
-    """Return a key-value store with torchrun's restart count in its keys. torchrun reuses the store when it restarts workers.
-    """
     return PrefixStore(f"attempt/{os.environ.get(_ATTEMPT, '0')}", store)
 
 

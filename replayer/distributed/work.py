@@ -129,8 +129,6 @@ class GatheredWork(VirtualWork):
 
 
 class CapturedWork(_Awaited):
-    """Represents a collective that was captured in a CUDA graph."""
-
     def __init__(self, post: Post, exchange_values: ExchangeValues, comm_stream: CommStream, call: GroupCall) -> None:
         super().__init__()
         self._post, self._exchange_values, self._comm_stream, self._call = post, exchange_values, comm_stream, call

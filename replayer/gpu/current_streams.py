@@ -40,8 +40,7 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that maps an autograd node's number to its stream. Return None if all nodes use the current stream.
-        """
+        """Return None if all nodes use the current stream."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()

@@ -46,8 +46,6 @@ Launch = Callable[[Caller, OpSignature], None]
 
 
 class NodeWatch(NamedTuple):
-    """Stores a callback for the next autograd node."""
-
     thread: int
     next_node: Callable[[], int]  # returns the number of the calling thread's next node
     before: int
@@ -55,8 +53,6 @@ class NodeWatch(NamedTuple):
 
 
 class LaunchPath:
-    """Stores the function that the dispatcher calls for each launch."""
-
     def __init__(self, launch: Launch) -> None:
         self.lock = threading.RLock()
         self.launch_by = self._launch_with_kernels = launch
@@ -64,7 +60,6 @@ class LaunchPath:
         self._watch: NodeWatch | None = None
 
     def watch_nodes(self, next_node: Callable[[], int], found: Callable[[], None]) -> None:
-        """Call `found` at this thread's first launch after `next_node` has changed."""
         self._watch = NodeWatch(threading.get_ident(), next_node, next_node(), found)
         self.set_launch(self._launch_with_kernels)
 
@@ -93,7 +88,6 @@ class LaunchPath:
 
     @contextmanager
     def kernels_off(self) -> Iterator[None]:
-        """Disable the calling thread's kernel launches in the `with` block."""
         me = threading.get_ident()
         self._threads_with_kernels_off.append(me)
         self.set_launch(self._launch_with_kernels)
@@ -341,7 +335,6 @@ class ScriptLaunches(LaunchPath):
     # --- CUDA graphs
 
     def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
-        """Start capturing a CUDA graph on the current stream."""
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
             self.capture = GraphCapture(stream, thread, pool, everywhere=everywhere, refuse=refuse)
@@ -366,7 +359,6 @@ class ScriptLaunches(LaunchPath):
             self.raise_fault()
 
     def raise_fault(self) -> None:
-        """Raise an error if a CUDA kernel has failed."""
         if self._fault is not None:
             self.launch_by = lambda _caller, _signature: self.raise_fault()
             raise self._fault()
@@ -381,7 +373,6 @@ class ScriptLaunches(LaunchPath):
             self.capture.refuse(self.current.thread())
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
-        """Return True if a copy is being captured in a CUDA graph. Raise CUDA's error for a blocking copy."""
         if blocking:
             self.raise_fault()
         if self.capture is None or (stream not in self.capture and not blocking):

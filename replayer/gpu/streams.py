@@ -118,7 +118,6 @@ class Streams:
         return time_ns <= self._clock.now_ns()
 
     def host_now_ns(self) -> int:
-        """Return the thread's virtual time or the clock's time, whichever is later."""
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
@@ -127,7 +126,6 @@ class Streams:
         return self._launches.current.thread().host_ns
 
     def wait_for_clock(self) -> None:
-        """Wait until the clock has reached the thread's virtual time."""
         thread = self._launches.current.known_thread()
         if thread is not None:
             self._launches.flush()

@@ -41,7 +41,6 @@ class RecordedValues:
         return cls(reads, int((trace.steps.rank == rank).sum()))
 
     def next(self, count: int, step: int, recorded_step: int) -> list[float] | None:
-        """Return the next recorded tensor values, or None if the recording does not fit."""
         if self._step != (step, recorded_step):
             self._step, self._position = (step, recorded_step), 0
         group = self._reads.get(_AFTER if step == self._steps and _AFTER in self._reads else recorded_step)

@@ -49,7 +49,7 @@ class ScriptProfile:
         self._timeline = launches.simulator.timeline
 
     def begin_range(self) -> Callable[[str], None]:
-        """Begin a range in the timeline. The returned function ends the range and sets its name."""
+        """Begin a range in the timeline."""
         with self._launches.looking as thread:
             start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
 
@@ -65,7 +65,6 @@ class ScriptProfile:
             self._timeline.watch()
 
     def watched(self) -> tuple[Trace, Column]:
-        """Return a trace of the ops and the GPU work since the call of `watch`."""
         simulator = self._launches.simulator
         with self._launches.looking as thread:
             simulator.tracker.add_gpu_work_so_far(thread)
@@ -93,8 +92,6 @@ class GpuOptions:
 
 @dataclass(frozen=True)
 class ScriptLinks:
-    """Stores the objects that a virtual GPU needs, such as its clock."""
-
     optimizers: Optimizers = field(default_factory=Optimizers)
     library_pace: LibraryPace | None = None  # measured phase times from the library, if they replace a trace
     # called with the number of finished training steps and the number of all finished steps
@@ -160,7 +157,6 @@ class VirtualGpu:
         return VirtualDevice(index, device.name, known_properties(device), allocator, scheduler.stream(index, 0))
 
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
-        """Return the temporary memory blocks that the op allocates and frees."""
         if self._estimates_workspaces:
             return winograd_workspaces(signature)
         return self._workspaces.of_op(self.recording.keys[signature])

@@ -33,7 +33,6 @@ NO_REQUEST = -1  # a size that is never requested
 
 
 def memory_rows(events: list[Event], device: int, before_bytes: int) -> Column:
-    """Convert memory events to rows of the memory table (int64, six columns)."""
     rows = np.zeros((len(events), 6), np.int64)
     rows[:, 0] = device
     if events:
@@ -83,12 +82,11 @@ class AllocationCycle:
         self.requests.append((frees, NO_REQUEST, 0, None))
 
     def events_so_far(self, at: int, freed: list[AllocationHandle]) -> int | None:
-        """Count the memory events of the current training step. Return None if the step differs from earlier steps."""
+        """Count the memory events of the current training step."""
         queued = freed[:]  # a finalizer may append more at any time
         return self.begins[at] + len(queued) if queued == self.requests[at][0][: len(queued)] else None
 
     def take_rows(self, done: int) -> tuple[Column, Column]:
-        """Return the memory events since the last call of `take_rows`."""
         taken = slice(self._rows_taken, done)
         self._rows_taken = done
         return self._rows[taken], self._ops[taken]

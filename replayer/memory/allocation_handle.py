@@ -13,8 +13,6 @@ from replayer.memory.device.blocks import Block, UsedStream
 
 
 class HandleOwner(Protocol):
-    """Defines the interface of an allocator that creates allocation handles."""
-
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
         """Return a function that queues an allocation to be freed. Finalizers may call the function, because it takes no lock.

@@ -74,7 +74,7 @@ class BlasWorkspaces:
         return self._chosen_bytes
 
     def choose(self, size_bytes: int | None) -> None:
-        """Set the minimum size of new cuBLAS workspaces. `choose(None)` restores the default size."""
+        """Set the size of new workspaces. `choose(None)` restores the default size."""
         self._chosen_bytes = size_bytes
 
     def use(self, allocator: TensorAllocator, stream: NumberedStream) -> None:
@@ -141,7 +141,6 @@ def _allocate(allocator: TensorAllocator, size_bytes: int, stream: NumberedStrea
 
 
 def _configured_bytes(text: str | None, default_bytes: int) -> int:
-    """Parse CUBLAS_WORKSPACE_CONFIG: ":4096:2:16:8" means two pieces of 4096 KiB and eight of 16 KiB."""
     if text is None:
         return default_bytes
     pieces = re.findall(r":([0-9]+):([0-9]+)", text)

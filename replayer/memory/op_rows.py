@@ -32,7 +32,6 @@ class OpRows:
         return self._played + len(self._pending) // _PER_OP
 
     def played(self, count: int, row: int, next_row: int) -> None:
-        """Assign timeline rows to the next `count` ops."""
         self._first, self._row, self._next_row = self._played, row, next_row
         self._played += count
 
@@ -42,8 +41,6 @@ class OpRows:
 
 
 class UnresolvedOps(NamedTuple):
-    """Stores ops that have no timeline row yet."""
-
     ops: Column
     first_op: int
     now: int

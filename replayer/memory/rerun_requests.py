@@ -30,8 +30,6 @@ MAX_BATCH = 1 << 24  # more samples than any script uses
 
 @dataclass(frozen=True)
 class Outcome:
-    """Stores the peak memory use until the script ended or ran out of memory."""
-
     fits: bool
     peak_bytes: int
     reserved_bytes: int
@@ -78,12 +76,9 @@ def run_requests(
 
 
 class ScaledRequests:
-    """Computes a script's memory requests for any batch size."""
-
     # see Note [Requests are linear in the batch]
 
     def __init__(self, log: RequestLog, batch: int, per_sample: list[float]) -> None:
-        """Each request grows linearly with the batch size."""
         self._kinds = [entry.kind for entry in log.entries]
         self._streams = [entry.stream for entry in log.entries]
         self._uses = [entry.use for entry in log.entries]
@@ -92,8 +87,7 @@ class ScaledRequests:
 
     @classmethod
     def of(cls, first: RequestLog, first_batch: int, second: RequestLog, second_batch: int) -> ScaledRequests | None:
-        """Combine the memory requests of two runs with different batch sizes. Returns None if the runs made different sequences
-        of requests."""
+        """Combine the memory requests of two runs with different batch sizes."""
         a, b = first.entries, second.entries
         if len(a) != len(b) or first_batch == second_batch or not all(map(_is_same_request, a, b)):
             return None

@@ -31,8 +31,7 @@ _WIDE, _NARROW = 128, 64  # channels; see Note [Winograd workspaces]
 
 
 def winograd_workspaces(signature: OpSignature) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes that a convolution allocates (positive) or frees (negative). The two tuples are for workspaces before
-    and after the op's first output."""
+    """Return the bytes that a convolution allocates (positive) or frees (negative)."""
     op, shapes, outputs = signature.op, signature.shapes, signature.outputs
     if op not in ("aten::convolution", "aten::convolution_backward") or set(signature.dtypes) != {"float32"}:
         return ()
@@ -84,7 +83,6 @@ class ScratchScope:
             self._execute(sizes)
 
     def close(self) -> None:
-        """Free all remaining workspaces, even after the op has failed."""
         while self._handles:
             self._allocator.free(self._handles.pop())
 

@@ -119,7 +119,6 @@ class TensorAllocator:
         return handle
 
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
-        """Allocate a convolution's workspace, or return None if the GPU has too little memory."""
         # see Note [Failed convolution workspaces]
         if use in self._given_up:
             return None

@@ -52,8 +52,6 @@ _BANNED = (
 
 
 class _Casts(threading.local):
-    """Caches low-precision copies of parameters until autocast ends."""
-
     def __init__(self) -> None:
         self.made: dict[tuple[int, bool], tuple[TorchAny, TorchAny]] = {}
 
@@ -103,7 +101,6 @@ class Autocast:
             return op(*args, **kwargs)
 
     def _cast(self, values: TorchAny, dtype: torch.dtype) -> list[TorchAny]:
-        """Cast the last argument first, as gcc does."""
         cast = [
             self._cast_one(value, dtype)
             if _is_on_device(value)
@@ -173,7 +170,6 @@ def register() -> None:
 
 
 def _cover_packages(autocast: Autocast) -> None:
-    """Run other packages' autocast ops, such as torchvision's nms, in float32."""
     library: TorchAny = torch.library.Library
     impl, load = library.impl, torch.ops.load_library
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

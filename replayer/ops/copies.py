@@ -217,7 +217,6 @@ class Copies:
 
 
 def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
-    """Return True if pinned. Raises RuntimeError for an unpinned tensor during a CUDA graph capture."""
     pinned, here = is_pinned(host), gpu()
     if not pinned and here.launches.capture is not None and here.launches.is_capturing(here.current.stream(device)):
         raise RuntimeError(

@@ -35,8 +35,6 @@ _wrap: TorchAny = torch.Tensor._make_wrapper_subclass
 
 
 class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
-    """Represents a sparse tensor on the virtual GPU."""
-
     host: torch.Tensor
     index: int  # type: ignore[assignment]
     parts: dict[int, Allocation]  # maps each host storage to its allocation on the device

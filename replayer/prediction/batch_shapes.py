@@ -30,7 +30,6 @@ class BatchShapes:
         self._weights |= {shape[::-1] for shape in self._weights if len(shape) == 2}
 
     def for_batch(self, batch: int, op: str, shapes: Shapes, phase: str = "") -> Shapes:
-        """Return the shapes of a call for a new batch size."""
         grown = self._at(batch, op, shapes, phase)
         if self._length is None or phase in _FIXED_PHASES:
             return grown

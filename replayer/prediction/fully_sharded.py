@@ -99,7 +99,6 @@ def _passed(
 
 
 def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
-    """Divide the durations of optimizer kernels by the number of ranks."""
     rows = recorded.device.is_work & np.isin(launch_phase_names(recorded), ("optimizer", "zero_grad"))
     shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))
     return np.where(rows, shard_ns, durations_ns)
@@ -151,7 +150,6 @@ def _input_bytes(operation: str, size_bytes: int, ranks: int) -> int:
 
 
 def moved_bytes(sizes: dict[str, int], calls: Sequence[str], ranks: int, *, with_backward: bool) -> int:
-    """Return the bytes that a rank receives in one training step."""
     total = 0.0
     for unit in calls:
         gather = wire_bytes(GATHER, _input_bytes(GATHER, sizes[unit], ranks), ranks)

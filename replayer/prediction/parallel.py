@@ -70,7 +70,6 @@ def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters:
 
 
 def left_after_backward_ns(backward_ns: float, buckets: Sequence[tuple[int, int]]) -> float:
-    """Return the communication time after the backward pass. Each bucket has a size in bytes and a duration."""
     all_bytes = sum(size for size, _ in buckets) or 1
     at_ns, done_bytes = 0.0, 0
     for size, took_ns in buckets:

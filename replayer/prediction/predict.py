@@ -90,7 +90,7 @@ class Prediction(PredictedFigures):
 
 
 def predict(recorded: Trace, conditions: Conditions, *, strict: bool = False) -> Prediction:
-    """Return one prediction. Raises TraceError if necessary data is missing. In strict mode, optional data is necessary too."""
+    """Return one prediction. Raises TraceError if necessary data is missing."""
     return Predictor(recorded).predict(conditions, strict=strict)
 
 
@@ -286,10 +286,7 @@ def step_ns(trace: Trace) -> float:
 
 
 def predicted_step_ns(recorded: Trace, predicted: Trace) -> float:
-    """Return the predicted step time: the median, or the average if the recorded steps vary a lot.
-
-    The CPU limits the step time until the GPU takes longer.
-    """
+    """Return the predicted step time: the median, or the average if the recorded steps vary a lot."""
     found, after, rows = pace(recorded), pace(predicted), steady_steps(recorded)
     if found is None or after is None:
         return step_ns(predicted)

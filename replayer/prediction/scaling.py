@@ -92,7 +92,6 @@ class Scaling:
 
 
 def call_rows(trace: Trace) -> Column:
-    """Return the index of the op that launched each kernel, or NONE."""
     host, strings = trace.host, trace.strings
     has_shapes = (host.kind == HostKind.OP) & (host.shapes != NONE)
     parent, shaped = host.parent.tolist(), has_shapes.tolist()
@@ -130,7 +129,6 @@ def calls_of(trace: Trace) -> list[ScaledOp | None]:
 
 
 def recorded_batch(trace: Trace, calls: list[ScaledOp | None]) -> int:
-    """Determine the recorded batch size from tensor shapes."""
     if trace.workload is not None and trace.workload.inputs:
         for tensor in trace.workload.inputs:
             if len(tensor.shape) > 1:

@@ -64,15 +64,12 @@ class Product:
 
 @dataclass
 class Pair:
-    """Stores the indices of matrix products that are split together."""
-
     columns: list[int]
     between: list[int] = field(default_factory=list)
     last: int = NONE
 
 
 def pairs_of(products: Sequence[Product | None], is_attention: Sequence[bool]) -> list[Pair]:
-    """Find the matrix products that tensor parallelism splits together."""
     # see Note [Pairs of matrix products]
     depths = Counter(product.depth for product in products if product is not None)
     if not depths:
@@ -114,8 +111,6 @@ class _Op:
 
 @dataclass(frozen=True)
 class TensorSplit:
-    """Stores how tensor parallelism divides the kernels of a recording."""
-
     ranks: int
     pairs: int
     parts: dict[int, tuple[ScaledOp, Shapes, Shapes]]  # by row of trace.device: call, full shapes, shapes of one rank's share
@@ -127,8 +122,7 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Divide the work of a recording among several ranks. Raises TraceError if the recording has no suitable matrix
-        products (Note [Pairs of matrix products])."""
+        """Raises TraceError if the recording has no suitable matrix products (Note [Pairs of matrix products])."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
@@ -272,7 +266,7 @@ def _input_bytes(op: _Op) -> int:
 
 
 def part_of(op: str, shapes: Shapes, size: int, ranks: int) -> Shapes:
-    """Return the input shapes of one rank's part of an op. The dimension with `size` elements is divided by `ranks`."""
+    """Return the input shapes of one rank's part of an op."""
     product = Product.of(op, shapes) if size else None
     if product is None:
         return tuple(_cut(shape, ranks) for shape in shapes)

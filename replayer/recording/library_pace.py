@@ -56,8 +56,6 @@ COUNTED_ELSEWHERE_NS = 1  # time of a phase whose real time is included in that 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCall:
-    """Stores the phase durations of one model call."""
-
     of: LibraryCall
     origin: Origin
     phases_ns: Mapping[str, int]
@@ -156,7 +154,6 @@ class LibraryPace:
         return peak_bytes - 1 if needed_bytes is None else min(peak_bytes - 1, needed_bytes)
 
     def take_call(self) -> ModelCall | None:
-        """Return measured times of the next model call, or None for unmeasured models."""
         call, self._call = self._call, None
         return call
 
@@ -165,7 +162,6 @@ class LibraryPace:
         self._pending.add(call)
 
     def phase(self, name: str) -> tuple[int, Origin] | None:
-        """Return the measured GPU time in ns of a phase such as "backward"."""
         pending = self._pending
         if name in ("loss", "zero_grad") and name not in pending.ns:
             return (COUNTED_ELSEWHERE_NS, pending.origin) if self._last is not None else None

@@ -47,7 +47,6 @@ class RecordedKeys:
 
 
 def _incomplete_ops(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:
-    """Find the ops whose shapes or dtypes are not recorded, such as ops on lists of tensors."""
     host, strings = trace.host, trace.strings
     ops = host.kind == HostKind.OP
     calls = np.unique(np.stack([host.name[ops], host.shapes[ops], host.dtypes[ops]], axis=1), axis=0).tolist()

@@ -34,8 +34,6 @@ _ALIKE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """Stores one recorded call of a compiled function."""
-
     ops: tuple[OpSignature, ...]
     memory: tuple[BlockRequest, ...] | None
 
@@ -49,8 +47,7 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. The step with the most calls provides the calls. Without a
-    backward pass, the recorder does not store inputs. Calls without recorded inputs are grouped by op."""
+    """Stores the calls of one compiled function by input shapes. Calls without recorded inputs are grouped by op."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)

@@ -119,7 +119,6 @@ class RecordedRun:
         self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
 
     def step(self, number: int) -> RecordedStep:
-        """Return the recorded step for a training step of the replay."""
         # see Note [Training steps of several kinds]
         chosen, last = self.steps[self._at(self.first[: -len(self.cycle)], number)], len(self._trained)
         if number >= last and not self._period:
@@ -142,7 +141,6 @@ class RecordedRun:
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
-        """Find recorded steps of the same kind that contain an op call."""
         if self._steps_by_call is None:
             self._steps_by_call = {}
             for i in sorted({*self.cycle, *self.evaluations}):

@@ -16,8 +16,6 @@ LEADING = -1
 
 
 class MatchKeys(NamedTuple):
-    """Stores the keys for finding a recorded op call."""
-
     exact: str  # contains the op, shapes and dtype
     equivalent: str  # replaces the op by a common name for equal computations
     named: str  # has no shapes
@@ -92,8 +90,6 @@ class RecordedSegment:
 
 
 class KernelColumns(NamedTuple):
-    """Stores the kernels of a step as numpy arrays."""
-
     launch_ns: Column
     latency_ns: Column
     gap_ns: Column

@@ -3,8 +3,6 @@
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)
     recording.devices       # two copies of the recorded device, as cuda:0 and cuda:1
-
-Each GPU processes a part of the batch.
 """
 
 from __future__ import annotations

@@ -41,8 +41,6 @@ def install(torch_module: ModuleType, storage: StorageClient) -> None:
     atexit.register(storage.close)
 
     class DataFile(io.FileIO):
-        """Counts each byte of a file only once."""
-
         _begin = _end = -1
 
         def readinto(self, buffer: Any, /) -> Any:

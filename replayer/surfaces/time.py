@@ -107,7 +107,6 @@ def _others_run() -> bool:
 
 
 def uses_os_timeouts(module: str) -> bool:
-    """Return True for Python modules that wait in the operating system."""
     return module.partition(".")[0] in _WAIT_FOR_REAL or module.startswith(_WAIT_FOR_REAL_IN_TORCH)
 
 

@@ -2,8 +2,6 @@
 
     torch.backends.cudnn.benchmark = True
     torch.backends.cuda.matmul.allow_tf32 = True
-
-Backend flags, such as `allow_tf32`, have no effect on times.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "effic
 
 
 def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
-    """Return a getter and a setter for a backend flag."""
     chosen: list[TorchAny] = []
 
     def choose(value: TorchAny) -> None:

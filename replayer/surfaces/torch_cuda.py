@@ -67,7 +67,6 @@ class VirtualCudart:
         return _TEXTS.get(error, "unrecognized error code")
 
     def cudaProfilerStart(self) -> RuntimeResult:
-        """Do nothing, because a replay records its whole timeline."""
         return RuntimeResult.success
 
     def cudaProfilerStop(self) -> RuntimeResult:
@@ -205,7 +204,6 @@ class CudaDriver:
 
 
 def refuse_c_functions(torch_module: ModuleType) -> None:
-    """Make all C functions for CUDA and NCCL raise NotEmulated until they are patched."""
     c: TorchAny = torch_module._C
     for name in dir(c):
         if name.startswith(("_cuda_", "_nccl_")):
@@ -311,13 +309,11 @@ def _warn_of_prototype() -> None:
 
 
 def _compiled_version() -> int:
-    """Return the CUDA version as an integer: 12040 for CUDA 12.4."""
     major, minor = (torch.version.cuda or "0.0").split(".")[:2]
     return 1000 * int(major) + 10 * int(minor)
 
 
 def _nccl_version() -> int:
-    """Return the recorded NCCL version as an integer (torch/csrc/cuda/python_nccl.cpp)."""
     recorded = None if in_bad_fork() else describe_gpu().machine.nccl
     exact = re.match(r"(\d+)\.(\d+)\.(\d+)", recorded or _ASSUMED_NCCL)
     major, minor, patch = map(int, exact.groups()) if exact is not None else (0, 0, 0)

@@ -75,7 +75,6 @@ class VirtualGraph:
         return self
 
     def register_generator_state(self, generator: Generator) -> None:
-        """Register the state until the graph is deleted."""
         state = generator.philox
         if state not in self._states:
             self._states.add(state)

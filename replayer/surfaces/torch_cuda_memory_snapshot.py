@@ -78,7 +78,7 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """Return a memory snapshot. The snapshot may be limited to one memory pool."""
+    """Return a memory snapshot."""
     devices = gpu().devices
     for device in devices:
         if device.memory.history is not None:

@@ -53,7 +53,6 @@ class StreamPool:
         return place in self._by_id
 
     def next_id(self, device: int, priority: int) -> int:
-        """Return the id of the next stream in the device's stream pool."""
         turn = self._next.get((device, priority), 0)
         self._next[device, priority] = (turn + 1) % POOL_STREAMS
         stream_id = turn << 5 | (1 - priority) << 1 | 1

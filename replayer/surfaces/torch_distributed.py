@@ -92,7 +92,6 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
 
 
 def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
-    """Make the current CUDA stream wait for collectives."""
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()

@@ -37,7 +37,6 @@ def install(torch_module: ModuleType) -> None:
         return torch_module.device("cuda", given.index or 0) if is_ours else given
 
     def new_on_cuda(cls: type, *args: TorchAny, **named: TorchAny) -> TorchAny:
-        """Create a fake tensor on "cuda" if C++ code asks for "lazy"."""
         return new(cls, *map(on_cuda, args), **{name: on_cuda(value) for name, value in named.items()})
 
     patch(fake, __torch_dispatch__=classmethod(torch_dispatch), __new__=staticmethod(new_on_cuda))

@@ -2,8 +2,6 @@
 
     torch.func.vmap(lambda x: x.new_zeros(3, device=x.device))(torch.ones(2, device="cuda"))
     flex_attention(q, k, v, score_mod=lambda score, b, h, i, j: score + (j - i))    # bmm, add, softmax, bmm
-
-They are installed at the first use of torch.func, because they are slow.
 """
 
 from __future__ import annotations

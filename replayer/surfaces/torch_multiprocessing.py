@@ -3,8 +3,6 @@
     torch.multiprocessing.spawn(train, nprocs=2)    # train(0), train(1): each with a virtual GPU, at its own recorded pace
     queue.put(torch.ones(3, device="cuda"))         # another process gets a tensor over the same memory
 
-In `torch.multiprocessing.spawn`, a process's index is its rank.
-
 Note [Memory of another process]
     The receiving process maps the memory of the sending process, as with CUDA. Values that the replay knows are sent together
     with the tensor. The memory of a process that has ended cannot be mapped.

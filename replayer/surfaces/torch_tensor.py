@@ -96,7 +96,7 @@ def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:
 
 
 def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Call a method such as `Tensor.to`. See Note [The next batch is copied] in traces/script/step_rule.py."""
+    """Call a method such as `Tensor.to`."""
     moving = STATE.moving
     before, moving.within = moving.within, True
     try:

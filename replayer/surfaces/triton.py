@@ -138,7 +138,6 @@ def _tensors(values: TorchAny) -> Iterator[TorchAny]:
 
 
 def kernel_signature(library: str, name: str, tensors: list[TorchAny]) -> OpSignature:
-    """Return the op signature of a Triton kernel."""
     metas = tuple(tensor.tensor_meta for tensor in tensors)
 
     def made() -> OpSignature:

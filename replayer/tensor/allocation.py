@@ -46,7 +46,6 @@ _KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the ho
 
 
 def is_kept_on_host(shape: Shape, dtype: torch.dtype) -> bool:
-    """Return True if the replay keeps the tensor's values in host memory."""
     count = math.prod(shape)
     return count <= KNOWN_LIMIT or (dtype is torch.uint8 and len(shape) == 1 and count <= _KNOWN_BYTES_LIMIT)
 

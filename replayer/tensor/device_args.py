@@ -68,8 +68,6 @@ def index_of(device: torch.device | None) -> int:
 
 
 class CudaError(Enum):
-    """Lists errors of the CUDA runtime with their numbers and texts."""
-
     INVALID_VALUE = 1, "cudaErrorInvalidValue", "invalid argument"  # such as memory of a process that has ended
     INVALID_DEVICE = 101, "", "invalid device ordinal\nGPU device may be out of range, do you have enough GPUs?"
     INVALID_HANDLE = 400, "cudaErrorInvalidResourceHandle", "invalid resource handle"

@@ -66,7 +66,6 @@ class PhiloxState:
             self._buffers = ()
 
     def kept_in(self, capture: GraphCapture) -> None:
-        """Restore the Philox offset after the capture of a CUDA graph."""
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 
@@ -191,7 +190,6 @@ class DefaultGenerators(Sequence[Generator]):
 
 
 def virtual_generator(generator: TorchAny) -> Generator | None:
-    """Return the virtual generator for a C++ generator."""
     found: Generator | None = STATE.generators.get(generator._cdata)
     return found
 

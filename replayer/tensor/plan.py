@@ -114,7 +114,7 @@ def argument_at(where: Where, args: TorchAny, kwargs: TorchAny) -> TorchAny:
 
 
 class _NotPortable(Exception):
-    """Raised if a plan refers to several GPUs."""
+    pass
 
 
 def packed(plan: Plan) -> bytes | None:

@@ -21,7 +21,6 @@ from replayer.torch_types import TorchAny
 
 @cache
 def virtual_class(cls: TorchAny, tensor_class: TorchAny) -> TorchAny:
-    """Return the class that represents tensors of the class `cls` on the virtual GPU."""
     if cls is torch.Tensor:
         return tensor_class
     if cls is torch.nn.Parameter:

@@ -72,8 +72,6 @@ class _Equal(type(torch.Tensor)):  # type: ignore[misc]
 
 
 class ScriptAttributes(MutableMapping[str, "TorchAny"]):
-    """Contains the attributes that a script has set on a virtual tensor."""
-
     def __init__(self, attributes: dict[str, TorchAny]) -> None:
         self._all = attributes
 

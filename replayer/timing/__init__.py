@@ -1,3 +1,2 @@
 """Computes when each op of the script and each kernel begins and ends. `simulator` executes ops, `matcher` finds the recorded
-call of an op, and `scheduler` adds kernels to CUDA streams. The package `steps` tracks the current training step, and the
-package `timeline` writes the trace file."""
+call of an op, and `scheduler` adds kernels to CUDA streams."""

@@ -141,7 +141,6 @@ class VirtualClock(Clock):
                 self._set(None, ahead_ns - (perf_counter_ns() - paused_ns))
 
     def after_fork(self) -> None:
-        """Create a new lock and restart the clock in a forked child process."""
         self._new_lock()
         self._pauses = 0
         self.resume()

@@ -32,8 +32,6 @@ _STREAMS_OF_A_POOL = 64
 
 @dataclass(frozen=True, eq=False)
 class CapturedGraph:
-    """Stores the ops of a captured CUDA graph as function calls."""
-
     origin: VirtualStream  # the stream on which the capture began
     others: tuple[VirtualStream, ...]  # all other streams
     calls: tuple[Call, ...]
@@ -75,7 +73,6 @@ class GraphCapture:
         self._computing.append(call)
 
     def put_back(self, key: int, undo: Callable[[], Callable[[], None]]) -> None:
-        """Save a state, and restore it at the end of the capture."""
         if key not in self._as_before:
             self._as_before[key] = undo()
 
@@ -92,7 +89,6 @@ class GraphCapture:
         return event in self._events
 
     def join(self, stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-        """Add a stream that waits for captured work."""
         # see Note [Joined streams]
         if stream not in self:
             self._add(stream)
@@ -111,7 +107,6 @@ class GraphCapture:
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 
     def end(self) -> CapturedGraph:
-        """End the capture, restore streams and tensor values, and return the graph."""
         for undo in self._as_before.values():
             undo()
         for stream in self._preceding:

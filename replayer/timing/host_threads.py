@@ -61,8 +61,6 @@ class HostThread:
 
 @dataclass(slots=True, eq=False)
 class Caller:
-    """Stores the CPU thread and the CUDA stream of an op."""
-
     thread: HostThread
     stream: VirtualStream
 
@@ -109,7 +107,6 @@ class HostThreads:
         return row
 
     def use_shared_row(self, thread: HostThread, name: str) -> None:
-        """Use one timeline row for all threads with the same name."""
         tenancy: _Tenancy = self._local.tenancy
         if tenancy.row is None:
             return

@@ -56,8 +56,6 @@ Match = tuple[Origin, Instance]
 
 
 class RememberedMatch(NamedTuple):
-    """Stores the recorded call that provided an op's time."""
-
     signature: OpSignature
     match: Match | None
     unmatched_ns: int  # recorded GPU time of the phase that no op has used yet
@@ -104,7 +102,7 @@ class StepMatcher:
         return segment
 
     def find_in_another_phase(self, here: RecordedSegment | None, exact: str, name: str | None = None) -> Instance | None:
-        """Find a recorded call of the op in another phase. `exact` is the key of the op, its shapes and its dtype."""
+        """Find a recorded call of the op in another phase."""
         # see Note [Phases missing from the first step]
         for segment in self.step.segments.values():
             if segment is not here and name in (None, segment.name) and (found := segment.exact.get(exact)):
@@ -155,12 +153,10 @@ class SegmentMatcher:
 
     @property
     def mostly_unmatched(self) -> bool:
-        """Return True if matched ops make up less than half of the GPU time."""
         recorded = self.recorded
         return recorded is not None and recorded.predicted and 2 * self.unmatched_ns > recorded.work_ns
 
     def has_as_much_left(self, calls: int) -> bool | None:
-        """Return whether most recent ops occur again in the unused recorded calls. Return None if too few ops were recorded."""
         made = self._call_log[calls:] if self.history is None else self.history.calls[calls : self.followed]
         alike = sum(_is_same_shape(call.match) for call in made)
         if self.recorded is None or not made or alike < SAME_SHARE * len(made):
@@ -172,12 +168,11 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
 
     def is_same_so_far(self) -> bool:
-        """Return True if nearly all ops so far were recorded with the same shapes."""
         made = self._calls_so_far
         return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher for ops on device number `ordinal`. Return `self` if nothing was recorded on the device."""
+        """Return the matcher for ops on device number `ordinal`."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None
@@ -188,7 +183,6 @@ class SegmentMatcher:
         return lane
 
     def advance(self, thread: HostThread, position_ns: int) -> None:
-        """Advance the thread and its clock to a later time in the recorded phase."""
         thread.host_ns += max(position_ns - thread.position_in(self, self.position_ns), 0)
         self.mark_reached(thread, position_ns)
 
@@ -249,12 +243,10 @@ class SegmentMatcher:
         return max((one.end_ns for one in earlier if not one.of_other_phase), default=0)
 
     def fits(self, recorded: RecordedSegment) -> bool:
-        """Return True if the phase `recorded` contains all calls found so far."""
         keys = (self.step.keys[call.signature] for call in self._calls_so_far if _is_same_shape(call.match))
         return all(key.exact in recorded.exact or key.equivalent in recorded.equivalent for key in keys)
 
     def take_over(self, other: SegmentMatcher) -> None:
-        """Repeat the search for the ops of another matcher."""
         for remembered in other._calls_so_far:
             self.match(remembered.signature)
         self.position_ns, self.deferred, self.ops, self.ops_on = other.position_ns, other.deferred, other.ops, other.ops_on
@@ -347,7 +339,6 @@ class SegmentMatcher:
         return unmatched
 
     def unmatched_until(self, launched_ns: int) -> list[int]:
-        """Return all unused kernels launched until `launched_ns`, and mark them as used."""
         if self.recorded is None or not self.unmatched_ns:
             return []
         if self.history is not None:

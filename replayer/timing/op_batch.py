@@ -32,8 +32,6 @@ BeginsSegment = tuple[bool, bool, bool]  # for each class of op: does such an op
 
 @dataclass(slots=True, eq=False)
 class OpBatchSchedule:
-    """Stores the op calls of a phase and their kernels as numpy arrays."""
-
     # see Note [Repeated training steps] in matcher.py
 
     signatures: list[OpSignature]
@@ -58,8 +56,7 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
-        """Compute the times of op calls in advance. All kernels must come from one CUDA stream. In a different program, each op
-        takes its median host time."""
+        """Compute the times of op calls in advance. In a different program, each op takes its median host time."""
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()
@@ -141,7 +138,6 @@ class OpBatchSchedule:
         )
 
     def executable_until(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
-        """Return the end of the calls that can be executed together with call `begin`."""
         if begin >= len(self.signatures):
             return begin
         end = min(self.stops[begin], begin + len(signatures))
@@ -163,7 +159,6 @@ class OpBatchSchedule:
         called_ns: Column,
         scheduler: StreamScheduler,
     ) -> Column:
-        """Execute the calls from `begin` to `end`, and return when each call returns."""
         advance_ns, own_ns = self.advance_ns[begin:end], self.own_ns[begin:end]
         if position_ns != self.position_ns[begin]:
             advance_ns = advance_ns.copy()

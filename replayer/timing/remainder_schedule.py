@@ -42,7 +42,6 @@ class RemainderSchedule:
         return cls(alone_ns, columns.gap_ns[at], duration_ns, work_rows, int(duration_ns.sum()))
 
     def play(self, stream: VirtualStream, began_ns: int) -> DeferredRows:
-        """Add the kernels to `stream`, and return their timeline rows."""
         ends_ns = queue_ends(began_ns + self.alone_ns, self.gap_ns + self.duration_ns, stream.ready_ns)
         stream.push_all(ends_ns.tolist())
         starts_ns = ends_ns - self.duration_ns

@@ -56,11 +56,9 @@ class StreamScheduler:
         return stream
 
     def script_device(self, recorded_device: int) -> int:
-        """Convert the index of a recorded device to the index of the script's device."""
         return (self.home + recorded_device) % max(len(self.recording.devices), 1) if self.home else recorded_device
 
     def recorded_device(self, device: int) -> int:
-        """Convert the index of the script's device to the index of the recorded device."""
         return (device - self.home) % max(len(self.recording.devices), 1) if self.home else device
 
     def _recorded_stream(self, device: int, number: int) -> VirtualStream:
@@ -163,7 +161,6 @@ class StreamScheduler:
         return end_ns
 
     def estimated(self, signature: OpSignature, launch_ns: int) -> tuple[Kernel, Origin]:
-        """Return one kernel with an estimated duration, and the source of the estimate."""
         duration_ns, origin = self.costs[signature]
         name = self.timeline.strings_of[signature][0]
         latency_ns, kind = self.recording.latency_ns, int(DeviceKind.KERNEL)
@@ -229,7 +226,6 @@ class StreamScheduler:
         self.block(thread, until_ns, after_ns)
 
     def block(self, thread: HostThread, until_ns: int, after_ns: int = 0) -> None:
-        """Let the calling thread wait until the virtual time `until_ns`."""
         since_ns = thread.host_ns - after_ns
         if until_ns > since_ns:
             self.timeline.call(thread.row, "cudaStreamSynchronize", since_ns, until_ns)

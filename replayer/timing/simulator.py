@@ -68,7 +68,6 @@ class Simulator:
     def play(
         self, thread: HostThread, stream: VirtualStream, signature: OpSignature, now_ns: int, copy: Copy | None = None
     ) -> int:
-        """Simulate one op, and return the time at which its GPU work ends."""
         tracker = self.tracker
         segment = tracker.segment
         if segment is None or tracker.begins_segment[signature.phase_class]:

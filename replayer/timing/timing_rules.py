@@ -25,12 +25,10 @@ def host_times(position_ns: int, from_ns: int, to_ns: int) -> tuple[int, int]:
 
 
 def call_start(host_ns: int, advance_ns: int, called_ns: int, room_ns: int) -> int:
-    """Return the time at which the host starts an op."""
     return max(host_ns + advance_ns, called_ns, room_ns)
 
 
 def kernel_end(launch_ns: int, latency_ns: int, ready_ns: int, gap_ns: int, duration_ns: int) -> int:
-    """Return the time at which a kernel ends."""
     return max(launch_ns + latency_ns, ready_ns + gap_ns) + duration_ns
 
 

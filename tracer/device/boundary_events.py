@@ -41,8 +41,6 @@ _LOOK_AGAIN_NS = 500_000
 
 
 class DeviceClock:
-    """Converts the times of CUDA events to host time."""
-
     # see Note [Aligning the clocks of host and GPU]
 
     __slots__ = ("free", "last", "offset_ns")

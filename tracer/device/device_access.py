@@ -74,7 +74,6 @@ class DeviceAccess:
 
     @property
     def is_after_profile(self) -> bool:
-        """Return True if this process has already profiled the GPU."""
         # see Note [Steps after a profile] in tracer/profile.py
         return self.profiles.has_attached
 

@@ -15,7 +15,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap `os._exit`. Forked child processes have no recorder and write nothing."""
+    """Wrap `os._exit`."""
 
     def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
         if (recorder := started()) is not None:

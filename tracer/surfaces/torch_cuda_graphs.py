@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap the functions that capture or launch a CUDA graph. PyTorch builds without CUDA lack these functions."""
+    """PyTorch builds without CUDA lack these functions."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return

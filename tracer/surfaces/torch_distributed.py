@@ -115,7 +115,6 @@ class _CollectiveWrappers:
         self._patched: set[type] = set()  # patched classes of process groups
 
     def recorded(self, call: Callable[..., Any], name: str, given: str) -> Callable[..., Any]:
-        """Wrap a collective, so that its successful calls are recorded."""
         if name != "batch_isend_irecv":
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
@@ -158,7 +157,6 @@ class _CollectiveWrappers:
         return noted
 
     def _member(self, given: Argument) -> Argument:
-        """Return a function that finds the process group of a call. The function returns None for groups without this rank."""
         dist = self._dist
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -201,7 +199,6 @@ class _CollectiveWrappers:
         return works if all(isinstance(work, self._dist.Work) for work in works) else []
 
     def _backend(self, group: Any, device: Any) -> str:
-        """Return a process group's backend for a device, such as gloo for CPU tensors."""
         try:
             return str(group._get_backend(device or group._device_types[0]).name())
         except (RuntimeError, AttributeError, IndexError):  # a user-defined process group
@@ -268,7 +265,6 @@ def _argument_at(place: int) -> Argument:
 
 
 def _future(work: Any) -> Any:
-    """Return the future of a Work object, or None for gloo's sends and receives."""
     try:
         return work.get_future()
     except (AttributeError, RuntimeError):

@@ -74,8 +74,6 @@ class Works:
         patch(cls, **{name: self._waiting(vars(cls)[name]) for name in _WAITS if name in vars(cls)})
 
     def _waiting(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Record CUDA events before and after a wait for a collective."""
-
         @wraps(call)
         def waiting(waitable: Any, *args: Any, **kwargs: Any) -> Any:
             handle, to = self._handle_of(waitable) if self._handles else None, recorder()

@@ -5,8 +5,6 @@
     loss = criterion(model(batch), target)      # scatter, replicate, parallel_apply per replica, gather
     loss.backward()                             # gather_backward, broadcast_backward
 
-In a profile, each stage becomes a range such as "DataParallel.gather".
-
 Note [The first replicas]
     A new thread has no current CUDA context before its first CUDA call. If the first call is a call of cuBLAS, PyTorch prints a
     warning, once in each process (`getCurrentCUDABlasHandle`). An event of the recorder would set the context, and the warning
@@ -31,7 +29,6 @@ from traces.script.patching import OutermostCalls, argument, around, patch_every
 
 @contextmanager
 def _stage_on(name: str, device: int | None, thread: str, label: str = "", takes_event: bool = True) -> Iterator[None]:
-    """Record one stage of nn.DataParallel in one thread."""
     to = recorder()
     if to is None:
         yield

@@ -2,8 +2,6 @@
 
     loss.item()                     # recorded, so a replay returns the same number
     batch = batch.cuda()            # phase "h2d"
-
-On a machine without a GPU, values read from CPU tensors are recorded instead.
 """
 
 from __future__ import annotations
@@ -158,7 +156,6 @@ class _ReadsAndMoves:
         return tensor
 
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
-        """Record the printing of a tensor as one read of the whole tensor."""
         if not self._reads(tensor):
             return show(tensor, **kwargs)
         with Quiet():

@@ -1,2 +1,2 @@
 """Writes the rows of a recording. `step_writer` and `collectives` create table rows, and `output` writes the rows to the file.
-`flight_recorder` finds the collectives that PyTorch starts in C++."""
+"""

@@ -53,7 +53,6 @@ class PendingCollective:
         return all(after.time_ns != NONE for _, after in self.waits)
 
     def duration(self) -> tuple[int, Ending]:
-        """Return the duration of a collective in ns, and whether the duration is exact."""
         # see Note [Whether a stream stalled]
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
         stalled = before is None or (after.time_ns - before.time_ns > after.host_ns - before.host_ns + _AT_ONCE_NS)
@@ -105,7 +104,6 @@ class CollectiveWriter:
         self._given_up.append(pending)
 
     def write_done(self) -> None:
-        """Write the collectives whose CUDA events have completed, in order."""
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
         while self._ended and self._ended[0].is_passed:

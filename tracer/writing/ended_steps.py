@@ -76,7 +76,6 @@ class RepeatedRun:
             del self.steps[:count]
 
     def unpack(self) -> list[EndedStep]:
-        """Remove and return all steps, with one BoundaryEvent per CUDA event."""
         ended = []
         for times_ns, events, reads, found in self.steps:
             taken = [] if self.stream is None else self.boundaries(events, times_ns)

@@ -236,5 +236,4 @@ def _ring_size() -> int:
 
 
 def _is_set(name: str, default: str) -> bool:
-    """Read a boolean environment variable by the rules of PyTorch's function getCvarBool."""
     return os.environ.get(name, default).lower() in ("1", "y", "yes", "t", "true")

@@ -198,8 +198,6 @@ class StepWriter:
             self._reads += 1
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
-        """Return the device's index, and the begin and end times in ns.
-        """
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
             return _NOT_KNOWN
         offset_ns = begin.of.clock.offset_ns

@@ -1,4 +1,4 @@
-"""Gives each thread a row in the trace's table of threads. Row 0 of the table belongs to the thread that runs the script.
+"""Gives each thread a row in the trace's table of threads.
 
     threads = ThreadRows(rank=0)
     threads.row()               # 0: the calling thread is the script's

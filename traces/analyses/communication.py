@@ -67,7 +67,6 @@ class Communication:
 
 
 def communicates(trace: Trace) -> bool:
-    """Return whether the trace contains collectives or communication kernels."""
     return bool(len(trace.collectives)) or bool(communication_kernels(trace).any())
 
 

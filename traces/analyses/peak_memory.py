@@ -22,8 +22,6 @@ _REQUESTS = ("empty", "resize")  # name prefixes of ops that only allocate memor
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Contains the memory that one op allocated in one phase."""
-
     op: str
     phase: str
     count: int

@@ -5,8 +5,8 @@
     rank = fork_ranks(2)        # 0 in one process, 1 in another; does not return in the calling process
     mark_rank(rank)             # RANK, LOCAL_RANK
 
-The parent process imports torch once for all ranks. Environment variables such as OMP_NUM_THREADS must be set before the run,
-because torch reads them during its import. If a rank fails, the parent process stops all other ranks.
+Environment variables such as OMP_NUM_THREADS must be set before the run, because torch reads them during its import. If a rank
+fails, the parent process stops all other ranks.
 """
 
 from __future__ import annotations

@@ -78,7 +78,6 @@ class Session:
         self.tell("started")
 
     def share(self) -> None:
-        """Prepare the recorder and the replayer before this process forks into ranks."""
         self._call_packages(lambda child, session: self.shared.append(child.share(session)))
 
     def _call_packages(self, call: Callable[[ModuleType, dict[str, Any]], None]) -> None:

@@ -1,3 +1,2 @@
 """Exports a trace to Chrome's trace format, which Perfetto, chrome://tracing and Holistic Trace Analysis read.
-`export.export_chrome` writes one trace, and `pair.export_pair` writes two traces side by side into one file. `export_notes`
-adds data to the file's header, so that importing the file restores the original trace."""
+`export.export_chrome` writes one trace, and `pair.export_pair` writes two traces side by side into one file."""

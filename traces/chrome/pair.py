@@ -2,8 +2,7 @@
 
     export_pair(load("v100.msgpack"), load("replay.msgpack"), "both.json.gz", names=("recorded", "replayed"))
 
-The second trace is shifted, so that the first matching steps start together. The command `trace import` rejects files that
-contain two traces.
+The second trace is shifted, so that the first matching steps start together.
 """
 
 from __future__ import annotations

@@ -69,8 +69,6 @@ Earlier = dict[str, str | None]  # by name of a phase: the name of the phase bef
 
 
 class HostEvents(NamedTuple):
-    """Stores the start and end times of CPU events."""
-
     time_ns: Column
     kind: Column  # NONE marks the end of an event
 
@@ -208,7 +206,6 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """For each step, return the indices of the phases with the given names."""
         named = np.isin(self._name, [self.names[name] for name in names])
         found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]
@@ -294,7 +291,6 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
 
 
 def _first_waits_ns(trace: Trace, rank: int, rows: Column, waits: Intervals) -> Column:
-    """Return when each phase may first wait for the GPU, or its end."""
     start_ns, end_ns = trace.phases.start_ns[rows], trace.phases.end_ns[rows]
     calls_ns = np.sort(trace.host.start_ns[synchronous_calls(trace, rank)])
     first_ns = np.minimum(np.append(calls_ns, np.iinfo(np.int64).max)[np.searchsorted(calls_ns, start_ns)], end_ns)
@@ -387,7 +383,6 @@ def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, cle
 
 
 def _earlier_phases(trace: Trace, rows: Column, names: Sequence[str]) -> Earlier:
-    """For each phase, return the phase that usually precedes it in a step."""
     phases = trace.phases
     rows = rows[np.lexsort((phases.start_ns[rows], phases.step[rows]))]
     counts: dict[str, Counter[str | None]] = {}

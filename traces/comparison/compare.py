@@ -243,7 +243,7 @@ class Comparison(ComparedFigures):
         return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
 
     def facts(self) -> ComparisonFacts:
-        """Return the dictionary that `trace diff --json` prints. New releases may add JSON keys but do not rename keys."""
+        """Return the dictionary that `trace diff --json` prints."""
         of = self.verdict
         return extended(
             ComparisonFacts, self, same_program=of.same, reason=of.reason, verdict=of.sameness, evidence=of.evidence,
@@ -463,7 +463,6 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tuple[Column, Column]:
-    """Exclude replayed steps that contain too many estimates."""
     if not np.array_equal(other.steps.recorded_step[repeating], repeated):
         return repeated, repeating
     rows, step_of = work_rows(other), launch_steps(other)
@@ -496,7 +495,6 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def _clean(trace: Trace, rows: Column) -> Column:
-    """Replace profiled steps by unprofiled steps with the same number of backward passes."""
     profiled = ran_under_profiler(trace)
     clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
     if not len(clean) or not profiled[rows].any():

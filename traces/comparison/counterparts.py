@@ -4,8 +4,7 @@
     found = counterparts(recorded, replayed, pairs)
     found.first[7], found.second[7]                   # indices of the two device tables; NONE if one trace has no counterpart
 
-Kernels are paired by op, input shapes, phase and kernel name. Unpaired kernels are compared again without shapes, then without
-phase, then without op.
+Kernels are paired by op, input shapes, phase and kernel name.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class Counterparts:
 
 
 def paired_steps(first: Trace, second: Trace) -> StepPairs:
-    """Pair the steps of the first rank in two traces. Each replayed step is paired with the recorded step that it replayed."""
+    """Pair the steps of the first rank in two traces."""
     ours, theirs = steps_in_order(first), steps_in_order(second)
     if not len(ours) or not len(theirs):
         return []

@@ -3,8 +3,7 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-If the GPU limits the step time, the explanation compares the GPU times of the phases. If the host limits the step time, the
-explanation compares the host times of the phases.
+The explanation compares the phases on the GPU or on the host, whichever limits the step time.
 """
 
 from __future__ import annotations

@@ -124,7 +124,6 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
 
 
 def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
-    """Return the names of the kernels in CUDA graphs. Return nothing if CUDA graphs take less than half of the GPU time."""
     rows = _work_of(trace, steps, DeviceKind.KERNEL)
     time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
     if 2 * time_ns[in_graph].sum() < time_ns.sum():
@@ -407,8 +406,6 @@ def _backward_passes(trace: Trace) -> int | None:
 
 
 def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
-    """Replace each op call by the outermost enclosing op that occurs in both traces. For example, a replay does not record the
-    ops inside `_native_multi_head_attention`."""
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
     for (trace, op, step), names in zip(traces, reversed(known), strict=True):
@@ -442,8 +439,6 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
 
 
 def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
-    """Return the ops that launched GPU work, and the step of each op. Communication kernels are ignored, because a replay lacks
-    the ops that launch them."""
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
     op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phase_names(trace)[rows]

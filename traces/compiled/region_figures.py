@@ -141,7 +141,6 @@ def _is_fused(kernel: str) -> bool:
 
 
 def _compilation(name: str) -> int:
-    """The name "2/1" means the second compilation of function 2. Both numbers start at 0."""
     number = name.partition("/")[2].partition("_")[0]
     return int(number) if number.isdigit() else 0
 

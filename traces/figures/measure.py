@@ -4,8 +4,7 @@
     busy_ns(trace)                          # 603557000: the union of all GPU work, per device, summed
     phase_times(trace)["forward"].host_ns   # one value per step
 
-A kernel belongs to the step and phase in which the host launched it. A kernel often starts in a later step, because the host
-runs ahead of the GPU.
+A kernel belongs to the step and phase in which the host launched it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ def work_rows(trace: Trace) -> Column:
 
 @once
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
-    """Return the time intervals in which each device was busy."""
     work = work_rows(trace)
     start_ns, end_ns = trace.device.start_ns[work], trace.device.end_ns[work]
     return {device: Intervals(start_ns[rows], end_ns[rows]) for device, rows in by_value(trace.device.device[work]).items()}

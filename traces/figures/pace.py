@@ -268,7 +268,6 @@ def pace_series(times: StepTimes, rows: Column) -> PaceSeries | None:
 
 
 def median_ns(times: StepTimes, rows: Column) -> int | None:
-    """Return the median step time in ns, or None if there are no steps."""
     chosen = pace_series(times, rows)
     return None if chosen is None else _median(chosen)
 

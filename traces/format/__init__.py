@@ -1,3 +1,2 @@
 """Converts a `Trace` to the bytes of a trace file and back. FORMAT.md describes the layout of a trace file. `trace_file.save`
-and `trace_file.load` handle whole files. `growing_file` reads a file while another process is still writing it. `unpack_limit`
-limits how much memory a small compressed file may use."""
+and `trace_file.load` handle whole files."""

@@ -84,8 +84,7 @@ def _parents(depth: Ints) -> Ints:
 
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
-    """Return the positions of each op's start and end in the sequence of all starts and ends. Before op i starts, i ops have
-    started and `i - depth[i]` ops have ended."""
+    """Before op i starts, i ops have started and `i - depth[i]` ops have ended."""
     rows = np.arange(len(depth))
     opens = 2 * rows - depth
     is_open = np.zeros(2 * len(depth), bool)
@@ -98,8 +97,7 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort starts and ends by op name and by the preceding op name. numpy sorts 16-bit keys ten times faster than longer keys.
-    """
+    """Sort starts and ends by op name and by the preceding op name. With 16-bit keys, numpy sorts ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

@@ -103,7 +103,7 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
 
 
 def unpacked_bytes(trace: Trace) -> int:
-    """Estimate how many bytes a loaded trace takes in memory. The function `load` rejects files that need too much memory."""
+    """Estimate how many bytes a loaded trace takes in memory."""
     texts = trace.strings.texts
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
@@ -113,7 +113,6 @@ def unpacked_bytes(trace: Trace) -> int:
 
 
 def end_item(strings: int, rows: dict[str, int]) -> bytes:
-    """Return the item that marks the end of a file. A file without this end item was truncated."""
     return _pack("end", [strings, {name: count for name, count in rows.items() if count}])
 
 
@@ -121,7 +120,7 @@ class Assembly:
     """Builds a trace from the content of its file. All methods raise Damaged for invalid content."""
 
     def __init__(self, limit: UnpackLimit, *, is_lazy: bool = False) -> None:
-        """Create an empty trace. If `is_lazy` is true, columns are decoded when they are first read."""
+        """Create an empty trace."""
         self._limit = limit
         self._is_lazy = is_lazy
         self._unpacked_bytes = 0
@@ -353,7 +352,6 @@ def _finite(text: str) -> float | None:
 
 
 def _levels(value: Any) -> int:
-    """Return the number of nested levels of a JSON value."""
     levels, inner = 0, [value]
     while outer := [one for one in inner if isinstance(one, dict | list)]:
         inner = list(chain.from_iterable(one.values() if isinstance(one, dict) else one for one in outer))

@@ -3,8 +3,7 @@
     trace = read_kineto("worker0.pt.trace.json.gz")
     trace.problems  # {"kernel-without-launch": 12}
 
-`reading/` parses files. `spans/` builds tables of CPU and GPU events. `structure/` finds training steps, phases and
-collectives. `ranks.py` combines the files of several ranks into one trace.
+`reading/` parses files. `structure/` finds training steps, phases and collectives.
 """
 
 from __future__ import annotations

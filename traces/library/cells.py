@@ -13,8 +13,7 @@ Note [Measured batches only]
     `is_scaled`. GPU libraries change algorithms with the batch size, so measured times differ from the line between their
     neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `at` raises NotMeasured.
 
-A `*.cells` file contains a magic number, a version, a CRC-32 checksum and a msgpack body. Columns are packed by `pack_column`
-and compressed with zlib.
+A `*.cells` file contains a magic number, a version, a CRC-32 checksum and a msgpack body.
 """
 
 from __future__ import annotations

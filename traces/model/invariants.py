@@ -138,7 +138,6 @@ def clear_dangling_references(trace: Trace) -> None:
 
 
 def _has_cycle(parent: Column) -> bool:
-    """Return True if an event is its own ancestor. The loop finds the ancestors 2, 4, 8, ... levels above each event."""
     if (parent < np.arange(len(parent), dtype=parent.dtype)).all():
         return False
     above = np.append(parent, NONE)

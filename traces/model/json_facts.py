@@ -23,8 +23,7 @@ T = TypeVar("T")
 
 
 def extended(kind: type[T], base: object, /, **more: object) -> T:
-    """Create an object of a dataclass from the given fields and another object's fields. Missing fields are copied from another
-    object."""
+    """Create an object of a dataclass from the given fields. Missing fields are copied from another object."""
     names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: getattr(base, name) for name in names}, **more)
 

@@ -134,7 +134,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Identifies the published step times of one model. A replay uses published step times if there is no recording."""
+    """Identifies the published step times of one model."""
 
     cell: str
     batch: int

@@ -3,8 +3,7 @@
     to_json(Settings(tf32_matmul=True))                             # {"tf32_matmul": True}: defaults are left out
     from_json(Settings, {"tf32_matmul": True, "of_tomorrow": 1})    # Settings(tf32_matmul=True)
 
-Unknown JSON keys are ignored. msgspec cannot leave out default values. cattrs would become a dependency of every recorded
-script.
+The library msgspec cannot leave out default values. The library cattrs would become a dependency of every recorded script.
 """
 
 from __future__ import annotations

@@ -65,7 +65,6 @@ class Link(NamedTuple):
 
     @property
     def hop_ns(self) -> int:
-        """Return the latency of sending a small message from one GPU to another."""
         return _HOP_OVER_PCIE_NS if self.is_pcie else _HOP_NS
 
 

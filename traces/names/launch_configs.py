@@ -45,7 +45,6 @@ def config_args(text: str) -> LaunchArgs:
 
 
 def grid_of(text: str) -> tuple[int, ...]:
-    """Return the grid size of a kernel, or () if it was not recorded."""
     grid = text.partition("|")[0]
     return tuple(map(int, grid.split(","))) if grid else ()
 

@@ -5,8 +5,8 @@
     result.returncode  # the script's: 0, 3, 128 + 15 if SIGTERM killed it
     result.started     # ids of the processes in which the recorder or replayer runs: empty if torch was never imported
 
-Python imports `bootstrap/sitecustomize.py` in the child process. When the script imports torch, `sitecustomize.py` starts the
-recorder or the replayer. With `ranks=8`, the child process forks eight processes with the environment variables of torchrun.
+Python imports `bootstrap/sitecustomize.py` in the child process. With `ranks=8`, the child process forks eight processes with
+the environment variables of torchrun.
 """
 
 from __future__ import annotations
@@ -91,9 +91,8 @@ def run_child(
 
 
 def ranks_per_machine(ranks: int) -> int:
-    """Return the number of ranks per simulated machine. PyTorch supports at most 128 GPUs per machine (c10::DeviceIndex is an
-    int8). If there are more than 128 ranks, each simulated machine has eight GPUs. Raises TraceError if the ranks do not fill
-    all machines."""
+    """Return the number of ranks per simulated machine. If there are more than 128 ranks, each simulated machine has eight
+    GPUs. Raises TraceError if the ranks do not fill all machines."""
     if ranks <= MOST_DEVICES:
         return ranks
     if ranks % MACHINE_DEVICES:
@@ -105,8 +104,6 @@ def ranks_per_machine(ranks: int) -> int:
 
 
 def _home(library: str) -> str | None:
-    """Return the folder from which the child process imports a library. A file with the library's name next to the script must
-    not be imported."""
     spec = importlib.util.find_spec(library)
     if spec is None or spec.origin is None:
         return None
@@ -137,7 +134,6 @@ def write_session(folder: Path, options_of_package: Mapping[str, object], *, tri
 
 
 def bootstrap_variables(env: Mapping[str, str], session: Path) -> dict[str, str]:
-    """Return the environment variables that make a new Python process start the recorder or the replayer."""
     # Python treats an empty entry of PYTHONPATH as the current folder.
     path = os.pathsep.join([str(BOOTSTRAP), *([env["PYTHONPATH"]] if env.get("PYTHONPATH") else [])])
     return {"PYTHONPATH": path, "TRACE_SESSION": str(session)}

@@ -9,8 +9,6 @@
     with scope:         # recorder.enter_phase("backward")
         with scope:     # nothing: only a thread's outermost entry counts
             ...
-
-This module does not import PyTorch, because the script does.
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ class Patches:
         self._undo.append(undo)
 
     def extend_to_importers(self) -> None:
-        """Apply the patches to modules that have imported an original function with `from torch... import`."""
         for module, name, value in _importers({id(before): value for before, value, of_torch in self._replaced if of_torch}):
             if not _is_of_torch(module):
                 self.set(module, name, value)
@@ -220,8 +217,7 @@ class OutermostCalls(threading.local):
     def wrap(
         self, name: str, call: Callable[..., Any], scope: Callable[[Any, Any], AbstractContextManager[Any] | None]
     ) -> Callable[..., Any]:
-        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`. Nested calls with the same name
-        do not enter the context manager again."""
+        """Return a wrapper that runs `call` inside the context manager `scope(args, kwargs)`."""
 
         @stands_for(call)
         def outermost(*args: Any, **kwargs: Any) -> Any:
@@ -234,8 +230,6 @@ class OutermostCalls(threading.local):
 
 
 class PhaseListener(Protocol):
-    """Defines the methods that are called when training phases begin and end."""
-
     def enter_phase(self, name: str) -> None: ...
 
     def leave_phase(self, name: str) -> None: ...

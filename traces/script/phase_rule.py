@@ -8,8 +8,7 @@
     splitter.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
 The phases "forward", "loss" and "other" begin with an op, and end when the next phase begins. Other phases are reported by the
-caller. The time between two phases belongs to the second phase. If a caller ends a phase with `open_ended=True`, the phase
-lasts until the next phase begins.
+caller. The time between two phases belongs to the second phase.
 
 Note [After a backward pass]
     Ops after a backward pass may clip gradients or read values, so they belong to the phase "other". The next forward pass, for
@@ -72,8 +71,6 @@ new_segment: Callable[[tuple[str, int, int]], Segment] = partial(tuple.__new__, 
 
 
 def op_class(name: str) -> int:
-    """Return LOSS for an op that computes a loss, ASIDE for an op that belongs to no phase (such as `zeros`), and PLAIN for
-    other ops."""
     bare = name.rpartition("::")[2].partition(".")[0]
     if bare in LOSS_OPS:
         return LOSS
@@ -140,7 +137,6 @@ class PhaseSplitter:
         return self.current not in _OPEN_ENDED or (self.current == "other" and kind != ASIDE and not self._after_backward)
 
     def close(self, now_ns: int) -> list[Segment]:
-        """End the current phase, and return all phases of the step."""
         if self.current:
             self.segments.append(new_segment((self.current, self._start_ns, now_ns)))
         self._after_backward &= self.current == "backward"

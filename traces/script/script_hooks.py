@@ -93,7 +93,6 @@ class ScriptHooks:
         self._optimizers = optimizers
 
     def backward(self) -> None:
-        """Wrap all Python functions that start a backward pass."""
         autograd = self._torch.autograd
         scope = PhaseScope("backward", self._listener)
         nodes, since = autograd._get_sequence_nr, SINCE_BACKWARD

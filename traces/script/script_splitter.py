@@ -42,7 +42,7 @@ _BEGINS_NONE: BeginsSegment = (False, False, False)
 
 
 class CutStep(NamedTuple):
-    """Describes a finished step. Each phase begins when the previous phase ends."""
+    """Describes a finished step."""
 
     is_evaluation: bool
     segments: list[Segment]
@@ -109,7 +109,6 @@ class ScriptSplitter(Generic[ThreadT]):
         return _BEGINS_NONE if self.phases.inside else (begins_phase(PLAIN), begins_phase(LOSS), begins_phase(ASIDE))
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
-        """Handle the start of a phase, such as "loader", "h2d", "zero_grad" or "backward"."""
         if self.thread != thread and self._is_other_thread(thread, shows=phase == "loader"):
             return
         if self._optimizers_made != self._optimizers.made:

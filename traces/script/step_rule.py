@@ -79,7 +79,6 @@ class Optimizers:
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        """Return True for the first optimizer that the script calls."""
         first = self._first() if self._first is not None else None
         if first is None:
             self.add(optimizer)

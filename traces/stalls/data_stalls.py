@@ -4,8 +4,7 @@
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
-The analysis follows "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021). The training speed is measured with one
-batch in memory, with cached data, and with uncached data.
+The analysis follows "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021).
 """
 
 from __future__ import annotations
@@ -59,8 +58,6 @@ class Modelled:
 
 @dataclass(frozen=True)
 class Stalls:
-    """Describes how long a script's training steps wait for data."""
-
     gpu: Pace
     estimated_share: float  # share of GPU time that was estimated (scaled, or from curves and data sheets) instead of recorded
     prepared: Pace
@@ -97,7 +94,6 @@ def _share(step_ns: int, without_ns: int) -> float:
 
 
 def _first_at_pace(steps: int, workers: int, prefetch: int) -> int:
-    """Return the number of the first step to measure. The workers load equally many of the measured batches."""
     unsteady = max(prefetch * workers + 1, 2, steps // 5)
     enough = unsteady + max(workers, 4)
     if steps < enough:

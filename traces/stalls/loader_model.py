@@ -4,8 +4,7 @@
     run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
-As in torch.utils.data, worker b mod W loads batch number b. All running processes share the CPU cores evenly. The simulated
-disk serves one read at a time.
+As in torch.utils.data, worker b mod W loads batch number b. The simulated disk serves one read at a time.
 """
 
 from __future__ import annotations
@@ -129,7 +128,6 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        """Start a worker's next batch, unless enough batches are prefetched."""
         batch = self._at[worker]
         if not self._busy[worker] and batch < self.got + self._ahead:
             self._busy[worker] = True

@@ -26,8 +26,6 @@ from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
 @dataclass
 class Loading:
-    """Contains the time and the bytes needed to load one or more batches."""
-
     batches: int = 0
     samples: int = 0
     wall_ns: int = 0  # time to fetch a batch from its data set and collate it
@@ -134,7 +132,7 @@ class StorageClient:
         self._cache = CacheShare(0, CachePolicy.LRU)
 
     def read(self, file: str, size_bytes: int, seeks: int) -> int | None:
-        """Wait until the simulated disk has read a file. Return the waiting time in nanoseconds, or None for a cached file."""
+        """Wait until the simulated disk has read a file."""
         begin_ns = time.monotonic_ns()
         with self._lock:
             connection = self._connected()

@@ -1,4 +1,4 @@
-"""Runs `trace doctor`, which checks this machine, and suggests fixes for problems.
+"""Checks this machine for `trace doctor`.
 
     $ trace doctor
     ok    torch            2.13.0+cpu, of /usr/bin/python3

@@ -1,4 +1,4 @@
-"""Runs `trace explain A B`, which explains why trace B is slower or faster than trace A."""
+"""Explains why one trace is slower than another."""
 
 from __future__ import annotations
 

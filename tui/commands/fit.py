@@ -1,10 +1,9 @@
-"""Runs `trace fit`, which finds the GPUs with enough memory for a script, and the largest batch sizes.
+"""Finds the GPUs with enough memory for a script, and the largest batch sizes.
 
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-The script runs with two batch sizes, to find out how memory requests grow. Emulated memory allocators then repeat the memory
-requests for each GPU.
+Emulated memory allocators repeat the memory requests for each GPU.
 """
 
 from __future__ import annotations
@@ -64,7 +63,6 @@ class _FitRun:
 
     @property
     def batch(self) -> int | None:
-        """Return the first dimension of the model's first input."""
         inputs = self.workload.inputs
         return inputs[0].shape[0] if inputs and inputs[0].shape else None
 

@@ -107,7 +107,6 @@ class KnownTimes:
 
     @cached_property
     def _measured_over_estimated(self) -> list[tuple[str, float]]:
-        """Return the name and the ratio measured / estimated step time for each model in the library."""
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
 
@@ -129,7 +128,6 @@ class KnownTimes:
         return float(by_device.max(initial=0.0)) / int(steady.sum()) or None
 
     def _added_by_communication_ns(self, card: Card, times: float) -> int:
-        """Return the time that collectives add to a step."""
         # see Note [A rank's step]
         from replayer.cost_model.collective_costs import CollectiveCosts
         from replayer.prediction.parallel import left_after_backward_ns

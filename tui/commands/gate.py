@@ -1,4 +1,4 @@
-"""Runs `trace gate init`, which writes limits on a replay's step time and memory to a file.
+"""Writes limits on a replay's step time and memory to a file.
 
     init("v100.msgpack", Path("budgets.toml"))      # then: trace diff v100.msgpack replay.msgpack --gate budgets.toml
 """

@@ -1,4 +1,4 @@
-"""Runs `trace info`, which prints a summary of a trace as text or as JSON."""
+"""Prints a summary of a trace as text or JSON."""
 
 from __future__ import annotations
 

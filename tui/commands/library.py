@@ -212,7 +212,7 @@ def _shown_cell(name: str) -> LibraryCell:
 
 
 def add(path: Path, name: str, json: bool) -> int:
-    """Copy a file into the user's own library. Existing files are never overwritten."""
+    """Existing files are never overwritten."""
     file = read_cells(path) if path.suffix == SUFFIX else None
     trace = load(find(path)) if file is None else Trace()
     gpu, model = gpu_of(trace, gpus()) if file is None else file.gpu, path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)
@@ -275,7 +275,6 @@ def check(paths: list[Path], json: bool) -> int:
 
 
 def remove(name: str, json: bool) -> int:
-    """Remove a measured model or a recording from the user's own library."""
     own = user_folder()
     recording = own / f"{name}{TRACE_SUFFIX}"
     target = recording

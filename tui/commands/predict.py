@@ -1,4 +1,4 @@
-"""Runs `trace predict`, which estimates a program's step time for another GPU, batch size or number of GPUs.
+"""Estimates a program's step time for another GPU, batch size or number of GPUs.
 
     run(PredictOptions("v100.msgpack", on_gpu="T4"))
 """

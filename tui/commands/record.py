@@ -1,4 +1,4 @@
-"""Runs `trace record`, which records a training script in a child process.
+"""Records a training script in a child process.
 
     $ trace record train.py --epochs 1
     trace: wrote train.msgpack (212.4 KiB): 40 steps (3 warm-up, 32 clean, 5 profiled) of train.py
@@ -49,7 +49,6 @@ class _ProcessFiles:
 
 
 def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = False) -> int:
-    """Record the script, and return its exit code. `stderr` is a file descriptor for the script."""
     output = record.output or Path(default_name(record.script))
     require_writable(output)
     before = {part.path for part in _parts(output)}  # files of an earlier, killed run are kept

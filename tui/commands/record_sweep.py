@@ -1,4 +1,4 @@
-"""Runs `trace record --sweep`, which records a script at several batch sizes.
+"""Records a script at several batch sizes (`trace record --sweep`).
 
     $ trace record --sweep "--batch-size=1..256" train.py
     trace: batch 1: 9 steps of 12.3 ms, forward 4.1 ms
@@ -6,8 +6,6 @@
     ...
     trace: batch 256: out of memory, which ends the sweep
     trace: wrote train.cells (1.2 KiB): v100-sxm2-16gb/train at 8 batch sizes, out of memory at 256
-
-The output file is updated after each run.
 """
 
 from __future__ import annotations
@@ -62,8 +60,7 @@ class Sweep:
 
 
 def run_sweep(record: RecordOptions) -> int:
-    """Record the script at each batch size, and return an exit code. Larger batch sizes are skipped if GPU memory runs out. The
-    exit code is 0 if at least one batch size was recorded."""
+    """Larger batch sizes are skipped if GPU memory runs out. The exit code is 0 if at least one batch size was recorded."""
     sweep = Sweep.of(record.sweep)
     output = record.output or Path(default_name(record.script)).with_suffix(SUFFIX)
     if output.suffix != SUFFIX:

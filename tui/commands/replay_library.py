@@ -50,7 +50,6 @@ class ReplaySource:
     is_estimate: bool = False
 
     def file_in(self, folder: Path) -> Path:
-        """Return the path of a trace file with the times to replay."""
         if self.path is not None:
             return self.path
         path = saved_in(folder, self.name)
@@ -58,7 +57,6 @@ class ReplaySource:
         return path
 
     def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
-        """Return the trace to compare with the replay, and True if all times are estimates."""
         is_estimate = (self.gpu is not None or self.is_estimate) and not was_measured(replayed)
         recorded = self.recorded if self.gpu is None else driven_by(replayed, self.gpu, self.recorded)
         return recorded, is_estimate
@@ -89,7 +87,6 @@ def is_gpu_name(name: str) -> bool:
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
-    """Choose measurements from the library by the options `--gpu` and `--trace`. Return None if `--trace` names a recording."""
     if gpu and trace:
         raise TraceLibraryError(f"--gpu {gpu} and --trace {trace} both choose the times; give only one of them")
     if gpu:
@@ -121,7 +118,6 @@ def lacks(gpu: str) -> bool:
 
 
 def card_alone(gpu: str, gpus: int = 1) -> Trace:
-    """Return an empty trace that describes a GPU."""
     # see Note [A card that the library lacks]
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
@@ -200,7 +196,6 @@ def _played(replayed: Trace) -> tuple[LibrarySteps, ...]:
 
 
 def require_phases_enough(strict: bool, gpus: int) -> None:
-    """Raise TraceLibraryError if an option needs recorded kernels."""
     if strict:
         raise TraceLibraryError("--strict needs recorded ops, but the library's measurements have only phases; drop it")
     if gpus > 1:

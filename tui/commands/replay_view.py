@@ -1,5 +1,5 @@
-"""Runs `trace replay --view`, which shows the timeline app during a replay. The app shows the script's output. The terminal
-shows all output after the app has closed. The script's stdin is empty, because the app reads the keyboard."""
+"""Shows the timeline app during a replay. The app shows the script's output. The terminal shows all output after the app has
+closed. The script's stdin is empty, because the app reads the keyboard."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ def run_with_view(
 
 
 def _tell_when_done(pid: int, live: Live, app: ViewApp) -> None:
-    """Wait until the script ends, but do not reap its process."""
     done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if done is None:
         return

@@ -1,4 +1,4 @@
-"""Runs `trace report`, which writes an HTML page about one trace or a comparison of two traces.
+"""Writes an HTML page about one or two traces.
 
     $ trace report v100.msgpack replay.msgpack -o report.html
     trace: wrote report.html (84.1 KiB)

@@ -1,8 +1,8 @@
-"""Runs `trace stalls`, which measures how long a script waits for data, and suggests a fix.
+"""Measures how long a script waits for data, and suggests a fix.
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-It runs the script with one batch in memory, with cached files, and with a simulated disk.
+The script runs with one batch in memory, with cached files, and with a simulated disk.
 """
 
 from __future__ import annotations

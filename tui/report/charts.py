@@ -29,14 +29,11 @@ PLAIN = {
 
 
 def escape(text: str) -> str:
-    """Escape special characters for XML, and replace invalid characters."""
     return html.escape(printable(text, colour=False))
 
 
 @dataclass(frozen=True)
 class ChartLine:
-    """Contains the points of a line in a chart."""
-
     name: str
     x: Column
     y: Column

@@ -206,7 +206,6 @@ def highest_memory(trace: Trace) -> tuple[int, MemoryCurve] | None:
 
 
 def _thinned(x: Column, y: Column, points: int) -> tuple[Column, Column]:
-    """Reduce the number of points, and keep the peaks."""
     if len(x) <= points:
         return x, y
     bounds = np.linspace(0, len(x), points + 1).astype(np.int64)

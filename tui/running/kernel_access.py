@@ -42,7 +42,6 @@ _UNKNOWN = Obstacle("torch.profiler reported no device work", "run trace doctor,
 
 
 def why_no_kernels(warnings: Iterable[str]) -> Obstacle:
-    """Find the reason in the warnings of Kineto, the library behind torch.profiler."""
     # longest first, because one name contains another
     text = "\n".join(warnings)
     for error in sorted(_BY_ERROR, key=len, reverse=True):

@@ -52,7 +52,6 @@ def ending_text(returncode: int) -> str:
 
 
 def hint_misplaced_option(script: list[str], *, refused: bool) -> None:
-    """Print a hint if an option of trace was probably typed after the script's name."""
     context = get_current_context(silent=True)
     if context is None or not isinstance(context.command, ScriptCommand):
         return

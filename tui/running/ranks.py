@@ -16,7 +16,6 @@ from tui.running.narration import say
 
 
 def require_ranks(count: int, available: int | None) -> None:
-    """Raise TraceError if the ranks need more memory than is available."""
     if not count:
         return
     machine = ranks_per_machine(count)
@@ -32,7 +31,6 @@ def require_ranks(count: int, available: int | None) -> None:
 
 
 def require_torchrun(words: list[str]) -> None:
-    """Raise TraceError if torchrun's option `--nproc-per-node` exceeds PyTorch's maximum of 128."""
     found = re.search(r"(?:^| )--nproc[-_]per[-_]node(?:=| )(\d+)(?: |$)", " ".join(words))
     if found is not None and int(found[1]) > MOST_DEVICES:
         raise TraceError(
@@ -42,7 +40,6 @@ def require_torchrun(words: list[str]) -> None:
 
 
 def available_bytes() -> int | None:
-    """Return the free memory of this machine in bytes, or None if unknown."""
     try:
         meminfo_text = Path("/proc/meminfo").read_text(encoding="ascii")
     except OSError:

@@ -31,7 +31,6 @@ _ERASE = "\r\x1b[K"  # erases the line, which may hold a progress bar of the scr
 
 @contextmanager
 def reporting_steps(folder: Path, words: Sequence[str], recorded: Trace) -> Iterator[Callable[[int], None]]:
-    """Yield a function that prints the progress of a script, given its process ID."""
     done = threading.Event()
     expected = expected_steps(words, recorded)
 

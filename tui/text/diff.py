@@ -107,7 +107,6 @@ def diff_text(
 
 
 def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return sentences with text styles such as "green"."""
     verdict = comparison.verdict
     if verdict.same is None:
         text = "NOT JUDGED: the traces do not show whether this is the same program."
@@ -137,7 +136,6 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def reason_texts(reasons: Sequence[Reason]) -> list[str]:
-    """Describe in words why steps are slower or faster."""
     names = list(dict.fromkeys(name for reason in reasons for name in reason.names))
     shown = dict(zip(names, fit_apart(kernel_texts(names), _NAME), strict=True))
     texts = []

@@ -20,8 +20,6 @@ from tui.formatting import ABSENT, count_text, counted, paint, size_text, table,
 
 @dataclass(frozen=True)
 class Need:
-    """Contains a script's memory needs in bytes, without a memory limit."""
-
     script: str
     batch: int | None  # None if unknown
     batch_option: str | None  # the script's option for the batch size, None if unknown

@@ -36,7 +36,6 @@ def _row(label: str, a: int | None, b: int | None) -> list[str]:
 
 
 def memory_sentences(memory: Mapping[str, MemoryComparison]) -> list[str]:
-    """Return sentences that say whether the GPU had enough memory."""
     sentences = []
     if any("summed" in (of.recorded_source, of.replayed_source) for of in memory.values()):
         sentences.append("Memory that was allocated before a recording began is not in its memory peak.")

@@ -6,6 +6,4 @@
     actions     what each key does
     loading     threads that read traces and make scenes
     app         the widgets and keys of the app
-
-All figures except sums over the visible time range come from the package `traces`.
 """

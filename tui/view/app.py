@@ -357,6 +357,5 @@ class ViewApp(App[int]):
 
 
 def _light_terminal() -> bool:
-    """Return True if the environment variable COLORFGBG describes a light background."""
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return background in ("7", "15")

@@ -3,8 +3,6 @@
     found = differences(scene)
     found[0].what, found[0].total_ns        # "longer", 4_100_000: sum over all steps, in the second trace's time
     found[0].rows                           # rows of the two device tables for the largest occurrence
-
-Differences between kernels with equal name, op and phase are combined.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 
 class Key(NamedTuple):
-    """Describes one key of the timeline app and the key's method."""
-
     keys: str
     shown: str
     action: str

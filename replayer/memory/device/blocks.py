@@ -30,8 +30,6 @@ _SIZE_SHIFT = _ADDRESS_BITS + _AGE_BITS
 
 
 class TieRule(Enum):
-    """Lists the rules for choosing among free blocks of equal size."""
-
     # see Note [Free blocks of the same size]
 
     ADDRESS = "address"
@@ -91,8 +89,6 @@ class Block:
 
 
 class Unmapped(Block):
-    """Represents an address range without memory in an expandable segment."""
-
     __slots__ = ()
 
 
@@ -141,8 +137,6 @@ class Pool:
 
 @dataclass(slots=True)
 class Reservation:
-    """Represents a reserved address range that consists of pages."""
-
     address: int
     size_bytes: int
     page_bytes: int
@@ -156,8 +150,6 @@ class Reservation:
 
 
 class ExpandablePool(Pool):
-    """Stores the free blocks in the expandable segments of one stream."""
-
     __slots__ = ("reservations", "unmapped")
 
     def __init__(self, plain: Pool) -> None:

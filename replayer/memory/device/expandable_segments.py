@@ -21,8 +21,7 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the best free block for `size` bytes, or None. A block at a segment's end can grow. Blocks are compared by
-    possible size (get_free_block in PyTorch's CUDACachingAllocator.cpp)."""
+    """Return the best free block for `size` bytes, or None."""
     candidates = _by_size(plain, size)
     found = next(candidates, None)
     if found is None:
@@ -60,8 +59,6 @@ def _reach_bytes(block: Block) -> int:
 
 
 class ExpandableSegments:
-    """Allocates memory in the expandable segments of one GPU."""
-
     def __init__(self, segments: Segments, note: Note) -> None:
         self._segments = segments
         self._note = note

@@ -21,16 +21,12 @@ from replayer.memory.device.blocks import Block
 
 
 class StackFrame(TypedDict):
-    """Represents a stack frame in PyTorch's memory snapshots."""
-
     filename: str
     line: int
     name: str
 
 
 class HistoryEntry(TypedDict, total=False):
-    """Represents an allocator action in PyTorch's memory snapshots."""
-
     action: str
     addr: int  # missing if the action is "oom"
     device_free: int  # bytes; only if the action is "oom"
@@ -81,7 +77,6 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, frames)
 
     def free_queued(self, address: int) -> None:
-        """Store the stack frames of the code that frees a block. The block is freed later."""
         if self.context == "all":
             self._of_free[address] = self._frames()
 
@@ -104,7 +99,6 @@ class History:
         self._note("snapshot", 0, 0, 0, self._frames())
 
     def frames_at(self, address: int) -> list[StackFrame]:
-        """Return the recorded stack frames of a block's allocation."""
         return self._of_block.get(address, [])
 
     def _note(self, action: str, address: int, size_bytes: int, stream: int, frames: list[StackFrame]) -> None:

@@ -39,8 +39,6 @@ class LogEntry(NamedTuple):
 
 @dataclass
 class RequestLog:
-    """Stores the memory requests on one GPU in the order of their execution."""
-
     entries: list[LogEntry] = field(default_factory=list)
     _made: int = 0
     _last: int = -1
@@ -54,7 +52,6 @@ class RequestLog:
         self.entries.append(LogEntry(RequestKind.REQUEST, block.requested_bytes, block.pool.stream))
 
     def last_was_optional(self, use: Hashable) -> None:
-        """Mark the last request as optional, because the op can run without the workspace."""
         number = self._uses.setdefault(use, len(self._uses))
         self.entries[self._last] = self.entries[self._last]._replace(kind=RequestKind.OPTIONAL, use=number)
 
@@ -72,7 +69,6 @@ class RequestLog:
         return sum(entry.kind == RequestKind.STEP for entry in self.entries)
 
     def sizes_by_step(self) -> list[list[int]]:
-        """Return the requested sizes in bytes for each complete training step."""
         found: list[list[int]] = []
         of_step: list[int] = []
         for kind, value, _, _ in self.entries:
@@ -93,8 +89,6 @@ class RequestLog:
 
 @dataclass(frozen=True)
 class RankRequests:
-    """Stores the memory requests of one process for the command `trace fit`."""
-
     rank: int
     ended: int  # number of training and evaluation steps
     devices: list[RequestLog]

@@ -83,8 +83,6 @@ class _AddressRange:
 
 
 class DriverAddresses:
-    """Chooses the addresses of a GPU's memory segments."""
-
     # see Note [Addresses]
 
     def __init__(self, device: int) -> None:
@@ -154,7 +152,6 @@ class Segments:
         return self.allowed_bytes is None or self.reserved_bytes + size_bytes <= self.allowed_bytes
 
     def allocate(self, size_bytes: int, pool: Pool) -> Block | None:
-        """Return a new memory segment, or None if the GPU has too little free memory."""
         if size_bytes > self.free_bytes:
             return None
         pool.stats.segments.add(1)
@@ -193,7 +190,6 @@ class Segments:
         self._reserved_addresses.give_back(address, size_bytes)
 
     def map(self, size_bytes: int, stats: PoolStats) -> bool:
-        """Allocate memory for reserved addresses, or return False if the GPU has too little free memory."""
         if size_bytes > self.free_bytes:
             return False
         stats.reserved_bytes.add(size_bytes)

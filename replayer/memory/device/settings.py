@@ -60,7 +60,7 @@ class SettingsError(ValueError):
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
     """Stores the settings of PyTorch's caching allocator. `power2_divisions[i]` applies to sizes from 2^i MiB to 2^(i+1) MiB.
-    The values 0 and 1 have no effect."""
+    """
 
     max_split_bytes: int = UNLIMITED
     max_non_split_rounding_bytes: int = 20 * MIB

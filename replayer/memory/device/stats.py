@@ -154,7 +154,6 @@ class MemoryStats:
         return [count for quantity in self.quantities.values() for count in (quantity.small, quantity.large)]
 
     def as_dict(self) -> StatsDict:
-        """Return all statistics with the keys of `torch.cuda.memory_stats_as_nested_dict`."""
         result: StatsDict = {}
         for torch_name, name in _NAMES.items():
             quantity = self.quantities[name]

@@ -50,7 +50,6 @@ class DeviceUsage:
 
     @property
     def driver_calls(self) -> int:
-        """Return how many times the allocator reserved or released GPU memory."""
         return self._segments.taken + self._segments.returned
 
     def stats(self) -> StatsDict:

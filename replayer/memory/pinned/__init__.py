@@ -1,1 +1,1 @@
-"""Provides pinned host memory. `host_memory.HostMemory` manages the pinned memory of a process."""
+"""Provides pinned host memory."""

@@ -142,7 +142,6 @@ class HostMemory:
         return self._find(address) is not None
 
     def use(self, address: int, stream: UsedStream) -> None:
-        """Reuse the memory only after a copy on `stream` has ended."""
         found = self._find(address)
         if found is not None and found[1] is not None:
             found[1].streams.add(stream)

@@ -3,8 +3,7 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code chooses CUDA's kernels only for the C++ device type CUDA. Composite loss functions, such as `F.l1_loss`,
-begin the loss phase.
+PyTorch's C++ code chooses CUDA's kernels only for the C++ device type CUDA.
 """
 
 from __future__ import annotations

@@ -94,7 +94,6 @@ def _run(
 
 
 def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
-    """An LSTM's hidden state is a list of two tensors. Other layers have one tensor."""
     mixed_devices.runner(op, (data, *args), {})
     by_cudnn = _cudnn_accepts(data)
     if not by_cudnn and mode in _WITHOUT_FUSED_CELL:
@@ -143,8 +142,6 @@ def _under_autocast(
 
 
 def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    """Return handlers for recurrent ops that have no meta kernel in PyTorch."""
-
     def backward(*args: TorchAny) -> TorchAny:
         data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []

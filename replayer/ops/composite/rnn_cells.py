@@ -56,8 +56,6 @@ def check_cell(data: torch.Tensor, states: Sequence[TorchAny], w_ih: TorchAny, w
 
 
 class LayerOptions(NamedTuple):
-    """Stores options of `torch.lstm`, in the order of its arguments."""
-
     biases: bool
     layers: int
     dropout: float

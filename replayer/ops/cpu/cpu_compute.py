@@ -219,7 +219,6 @@ class CpuCompute:
         return made
 
     def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
-        """Return the message of a failed CUDA assertion. Replace the invalid argument by zeros."""
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None

@@ -22,8 +22,6 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True)
 class _Attention:
-    """Uses the same random seed in the forward and backward passes."""
-
     dropout_p: float
     causal: bool
     scale: float | None

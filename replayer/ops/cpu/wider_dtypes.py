@@ -61,7 +61,6 @@ def _names(dtype: torch.dtype) -> re.Pattern[str]:
 def in_wider_dtypes(
     func: torch._ops.OpOverload, run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]
 ) -> TorchAny:
-    """Run an op with arguments of wider dtypes."""
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
@@ -109,7 +108,6 @@ _META_ERRORS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 def _result_dtypes(
     func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
 ) -> list[torch.dtype | None] | None:
-    """Return the dtypes of an op's results, or None if the op has no meta kernel."""
     given = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
     with suppress(*_META_ERRORS):
         meta_args, meta_kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))

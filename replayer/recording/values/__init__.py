@@ -1,1 +1,1 @@
-"""Provides the values that a script reads from GPU tensors, such as the loss. Values come from the recording or are assumed."""
+"""Provides the values that a script reads from GPU tensors, such as the loss."""

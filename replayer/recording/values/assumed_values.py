@@ -22,8 +22,7 @@ PATIENCE = 997
 
 
 class AssumedValues:
-    """Supplies assumed values, such as losses that decrease during the training. With the option `--values constant`, every
-    assumed loss is 1.0."""
+    """Supplies assumed values, such as losses that decrease during the training."""
 
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained

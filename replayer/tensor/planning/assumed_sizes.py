@@ -30,8 +30,6 @@ def assumed_size(op: str, assume: Callable[[], int]) -> int:
 
 
 class _SizeContext:
-    """Replaces PyTorch's FakeImplCtx, and returns integer sizes for custom ops."""
-
     def __init__(self, op: str, rows: int) -> None:
         self._op = op
         self._rows = rows

@@ -2,8 +2,8 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op. "measured" contains measurements on an NVIDIA H200 with
-PyTorch 2.11. "simulated" contains results of PyTorch 2.14 on the simulated CUDA device in tests/cuda.
+The file cuda_dtypes.json lists the unsupported dtypes of each op. Its entry "measured" comes from an NVIDIA H200 with PyTorch
+2.11, and "simulated" from the simulated CUDA device in tests/cuda.
 """
 
 from __future__ import annotations
@@ -103,7 +103,6 @@ def compares_dtypes(refused: Exception) -> bool:
 
 
 def scalar_type(dtype: torch.dtype) -> str:
-    """Return the dtype's name in C++ error messages, such as "Half"."""
     return _DTYPES.get(dtype, str(dtype))
 
 
@@ -133,7 +132,6 @@ def _table() -> dict[str, TorchAny]:
 
 @cache
 def _kernels() -> dict[str, dict[str, str]]:
-    """Return the unsupported dtypes of each op, and its CUDA kernel."""
     found: dict[str, dict[str, str]] = {}
     for part in ("measured", "simulated"):
         for op, kernels in _table()[part].items():

@@ -35,8 +35,6 @@ _EXPECTED = "Expected all tensors to be on the same device, but "
 
 
 class Mixed(Enum):
-    """Lists how to run an op with tensors on several devices."""
-
     ON_DEVICE = "run the call on the virtual GPU"
     ON_HOST = "run the call on the host, with copies of the virtual tensors"
     DECOMPOSED = "run the ops that the op consists of"
@@ -62,8 +60,6 @@ class _Entry:
 def runner(
     func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
 ) -> Callable[..., TorchAny] | None:
-    """Return a function that runs an op call. Return None if the virtual GPU runs it. Raise PyTorch's error for unsupported
-    devices."""
     if is_random(func):
         target = next(iter(_tensors(args)), None)
         require_device(args, kwargs, "cuda" if target is None else target.device.type)
@@ -187,8 +183,6 @@ def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[
 
 @dataclass(frozen=True)
 class _Operands:
-    """Stores tensor arguments as pairs (parameter name, tensor)."""
-
     out: tuple[tuple[str, torch.Tensor], ...]
     inputs: tuple[tuple[str, torch.Tensor], ...]
     written: tuple[torch.Tensor, ...]

@@ -59,7 +59,6 @@ def _addmv(bias: torch.Tensor, matrix: torch.Tensor, vector: torch.Tensor, **_op
 
 
 def _type_name(tensor: torch.Tensor) -> str:
-    """Return a tensor's type as in C++ error messages, such as "CUDABoolType"."""
     if tensor.dtype in (torch.bool, torch.bfloat16) or tensor.is_complex():
         return f"{tensor.device.type.upper()}{scalar_type(tensor.dtype)}Type"
     return tensor.type()

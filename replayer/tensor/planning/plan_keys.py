@@ -6,8 +6,6 @@ A generated Python function computes the keys of each op. For example:
     def key(a, k):
         a0, a1, = a
         return (2, a0.tensor_meta if type(a0) is V or type(a0) is P else key_of_tensor(a0), a1.tensor_meta if ...)
-
-The keys omit numbers that change in each training step, such as Adam's bias corrections.
 """
 
 from __future__ import annotations
@@ -125,7 +123,6 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
 
 
 def portable(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
-    """Return a cache key for all ranks, and the index of the call's GPU. Return None if other ranks cannot use the key."""
     devices: set[int] = set()
     try:
         parts = _portable(key, devices)

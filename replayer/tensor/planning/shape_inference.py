@@ -79,7 +79,7 @@ def writes_of(
 
 
 class OtherLayout(Exception):
-    """Raised if an op returns a tensor that is not strided, such as a sparse tensor."""
+    pass
 
 
 def layout_error(made: torch.Tensor) -> NotEmulated:
@@ -268,8 +268,7 @@ _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
 def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-    """Run an op on the CPU with tensors of ones to find unsupported dtypes. Large calls are checked only if they mix floating
-    dtypes."""
+    """Run an op on the CPU with tensors of ones to find unsupported dtypes."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     floating = all(tensor.is_floating_point() for tensor in tensors)
     if floating and (func.namespace != "aten" or len({tensor.dtype for tensor in tensors}) < 2):

@@ -2,8 +2,6 @@
 
     positions = torch.arange(5, device="cuda")
     bool((positions.diff() != 1).any())     # False, as on a GPU, although it was not recorded
-
-Scripts branch on step counters, label counts and masks.
 """
 
 from __future__ import annotations

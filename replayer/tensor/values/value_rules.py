@@ -60,7 +60,6 @@ _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
 def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
-    """Return a function that stores the values of an op's results after each call."""
     outcome = plan.outcome
     if (
         func in _EMPTY

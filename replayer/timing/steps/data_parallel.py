@@ -39,8 +39,6 @@ Row = tuple[int, str, int, int, int, int, int, int, int]
 
 
 class DataParallelStages:
-    """Finds the recorded time of each nn.DataParallel stage that the script runs."""
-
     def __init__(self, scheduler: StreamScheduler) -> None:
         self._scheduler = scheduler
         self._segment: SegmentMatcher | None = None

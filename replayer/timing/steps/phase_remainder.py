@@ -48,8 +48,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the SegmentMatcher and the CPU thread for the ops of a GPU. Each GPU's backward pass has its own CPU thread.
-        """
+        """Return the SegmentMatcher and the CPU thread for the ops of a GPU."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
@@ -60,8 +59,7 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add GPU work for ops without recorded kernels. In the recorded program, add the phase's unused kernels. In another
-        program, estimate the ops' times."""
+        """Add GPU work for ops without recorded kernels. In another program, estimate the ops' times."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0

@@ -51,7 +51,6 @@ class LibraryPhases:
         self._before_backward_ns = 0
 
     def begin(self, name: str) -> RecordedSegment | None:
-        """Return a phase with its published GPU time, or None if no time was published."""
         known = self._library.phase(name)
         if known is None:
             return None
@@ -75,7 +74,6 @@ class LibraryPhases:
         return call
 
     def prolonged(self, name: str, before_ns: int, call: ModelCall) -> RecordedSegment:
-        """Return a phase that takes `before_ns` plus the model's published forward time."""
         return self._segment(name, before_ns + max(round(call.phases_ns["forward"] * self._slowdown), 1), call.origin)
 
     def set_up_ends(self) -> None:
@@ -151,7 +149,6 @@ class StepTracker:
         self._step_done_ns = 0  # when the device finished the previous step, if times come from the library
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
-        """Return the phase of an op, which may begin a new phase."""
         self.script.op(thread, phase_class, now_ns)
         self.begins_segment = self.script.begins_segment
         segment = self.segment
@@ -429,7 +426,6 @@ class StepTracker:
             self._scheduler.fill(device, self._begun_device_ns, until_ns, recorded.name, recorded.origin)
 
     def add_gpu_work_so_far(self, thread: HostThread) -> None:
-        """Keep the GPU busy for the time of the phase's ops so far. Without op times, all ops take equally long."""
         segment = self.segment
         if segment is not None:
             self._drop_if_another(segment)
@@ -467,7 +463,6 @@ class StepTracker:
         self._loader_ns = 0
 
     def stop(self, thread: HostThread) -> None:
-        """End the script, drop an unfinished step, and wait for the GPU."""
         # `--strict` raises no errors at exit.
         unplayed = self._strict and self.segment is not None and self.segment.unmatched_ns > 0
         if not unplayed:

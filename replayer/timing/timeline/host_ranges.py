@@ -46,7 +46,6 @@ class HostRanges:
                 marks.assigned.append((len(marks.flat), row, ops))
 
     def reordered(self, row: int, order: list[int]) -> None:
-        """Store that the k-th op in the trace was number `order[k]` in the script."""
         self._reordered.append((row, order))
 
     def pop(self, row: int) -> TakenRanges:

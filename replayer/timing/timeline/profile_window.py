@@ -44,7 +44,6 @@ _BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 
 
 def with_launches(trace: Trace) -> Trace:
-    """Add the CUDA runtime call that launched each kernel."""
     takes_ns = _tell_apart(trace)
     host, device = trace.host, trace.device
     linked = np.flatnonzero(np.append(host.kind == HostKind.OP, False)[device.launch])

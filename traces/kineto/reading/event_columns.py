@@ -94,7 +94,6 @@ class Threads:
         return row
 
     def find(self, pid: Any, tid: Any) -> int | None:
-        """Return the number of a thread, or None if the thread is unknown."""
         row = self._rows.get((pid, tid))
         key = (_number(pid, NONE), _number(tid, None))
         if row is None and key in self._row_of_key:

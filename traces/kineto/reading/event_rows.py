@@ -78,8 +78,6 @@ _NUMERIC = (np.dtype("i8"), np.dtype("f8"))
 
 
 class CategoryEvents:
-    """Stores the events of one category as columns."""
-
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
         self.pieces: list[Taken] = []

@@ -32,8 +32,6 @@ _CLOCK_EVENTS = 64
 # see Note [Take, then drop] in traces/kineto/reading/event_rows.py
 @dataclass
 class Piece:
-    """Groups the events from one part of a file by phase ("ph") and category ("cat")."""
-
     complete: dict[Any, Taken]
     others: dict[Any, list[ProfilerJson]]
     stamps: list[Any]

@@ -22,8 +22,6 @@ from traces.model.trace import NONE, Column, HostSpans
 
 @dataclass(frozen=True)
 class CallOwners:
-    """Stores the op that made each CUDA runtime call."""
-
     op: Column
     names_ops: bool | None
 

@@ -38,8 +38,6 @@ _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
 @dataclass
 class HostColumns:
-    """Stores the CPU events of a rank with their correlation ids and External ids."""
-
     spans: HostSpans
     op: Column  # NONE if the span is not an op
     named: Column  # External id of a runtime call, possibly the calling op's id
@@ -48,8 +46,6 @@ class HostColumns:
 
 @dataclass
 class DeviceColumns:
-    """Stores the GPU events of a rank with their correlation ids and External ids. All valid ids are positive."""
-
     spans: DeviceSpans
     named: Column
     correlation: Column

@@ -134,8 +134,6 @@ def _owner_of(call: str) -> int:
 
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
-    """Return the range of lines of each function in a file. The profiler may record any line of a function that was already
-    running."""
     try:
         code = compile((_ROOT / file).read_bytes(), file, "exec")
     except OSError:

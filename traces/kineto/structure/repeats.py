@@ -49,8 +49,6 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True)
 class GpuMarks:
-    """Stores the numbers and start times of training steps that are marked only on the GPU timeline."""
-
     numbers: list[int]
     starts_ns: list[int]
 

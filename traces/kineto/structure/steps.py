@@ -539,8 +539,6 @@ def _outermost_modules(host: HostSpans, strings: Strings) -> Column:
 
 
 def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Column:
-    """Return the modules that contain an op with an autograd sequence number. Return all modules if the profile contains no
-    sequence numbers."""
     numbered = host.sequence[tops] != NONE
     called = modules[numbered | ~numbered.any()]
     return np.unique(called[called != NONE])

@@ -30,7 +30,6 @@ class DifferenceWalk:
         return self._all[1]
 
     def step(self, by: int) -> None:
-        """Move the cursor to the next (1) or the previous (-1) difference."""
         found = self.found()
         if self._context.scene.counterparts is None:
             self._context.tell("still looking for counterparts")

@@ -34,7 +34,6 @@ class Movement:
         self._context.change_window(lambda window: window.move_line(by * window.rows.height))
 
     def step(self, position: int) -> None:
-        """Move the cursor to the first step (0) or to the last step (-1)."""
         marks = self._context.timeline.marks
         if not marks:
             self._context.tell("no steps in this trace")

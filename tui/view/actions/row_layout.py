@@ -22,7 +22,6 @@ class RowLayout:
         self._context.tell(f"aligned by {window.alignment.value}")
 
     def turn(self, what: str) -> None:
-        """Switch a display option on or off: "mirrored", "swapped", "memory" or "host"."""
         self._context.change_window(lambda window: window.change_rows(lambda rows: rows.toggle(what)))
 
     def fold(self) -> None:

@@ -29,7 +29,6 @@ class Selection:
         self._context.change_window(lambda window: window.go(at_ns))
 
     def select(self, span: Span, at_ns: int | None = None, note: str = "") -> None:
-        """Select an event, and move the cursor to the event."""
         context = self._context
         context.following = False
         window = context.window

@@ -117,7 +117,7 @@ def phase_rows(trace: Trace) -> dict[int, dict[tuple[str, int], int]]:
 
 
 def extent_ns(trace: Trace) -> tuple[int, int]:
-    """Return the start and the end of the visible events. For an empty trace, return (0, 0)."""
+    """For an empty trace, return (0, 0)."""
     start_ns, end_ns = window_ns(trace)
     starts, ends = ([start_ns], [end_ns]) if end_ns > start_ns else ([], [])
     for table in (trace.batches, trace.collectives, trace.parts):

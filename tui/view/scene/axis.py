@@ -27,8 +27,6 @@ class Pieces(NamedTuple):
 
 
 class SlotTimes:
-    """Stores which part of a trace each section of the time axis shows."""
-
     def __init__(self, start_ns: Any, end_ns: Any) -> None:
         self.start_ns: Column = np.asarray(start_ns, dtype=np.int64)
         self.end_ns: Column = np.maximum(self.start_ns, np.asarray(end_ns, dtype=np.int64))

@@ -2,7 +2,7 @@
 
     of_kernel("volta_sgemm_128x64_nn")  # Category.MATRIX
 
-A list of rules maps kernel names to categories. The first rule that matches is used.
+The first rule that matches is used.
 """
 
 from __future__ import annotations

@@ -41,8 +41,6 @@ BEHIND = 8
 
 
 class Sign(IntEnum):
-    """Lists the colour codes of signs, such as "+" for longer kernels in the second trace."""
-
     BLANK = 24
     MORE = 25  # the replay is busier
     LESS = 26
@@ -74,8 +72,6 @@ class CharacterRow:
 
 @dataclass(frozen=True)
 class Busy:
-    """Stores the busy nanoseconds of each screen column."""
-
     by_category: dict[int, Column]
     total_ns: Column
     instants: Column
@@ -138,7 +134,6 @@ def lane_characters(
 
 
 def eighths(busy_ns: Column, width_ns: Column, lines: int = 1) -> Column:
-    """Return the height of the bar in each screen column, in eighths of a line."""
     level = np.floor(busy_ns * (8 * lines) / np.maximum(width_ns, 1) + 0.5).astype(np.int64)
     return np.clip(level, busy_ns > 0, 8 * lines)
 

@@ -51,8 +51,6 @@ TABLE_ROWS = 1000  # maximum length of a list of changes, because longer tables 
 
 @dataclass(frozen=True)
 class SceneRow:
-    """Represents one row of the timeline, such as a CUDA stream, with the events of both traces."""
-
     key: TrackKey
     label: str
     tracks: tuple[Track | None, ...]
@@ -72,7 +70,6 @@ class SceneRow:
 
     @cached_property
     def folds(self) -> tuple[Fold, ...]:
-        """Return the groups that contain this row, smallest group first."""
         rank = Fold("rank", self.key.rank)
         ranks = () if self.similar is None or self.key.position == SIMILAR else (Fold("ranks", self.similar),)
         if self.kind is TrackKind.HOST and self.key.detail:
@@ -91,8 +88,6 @@ class SceneRow:
 
 
 class RankOrder(NamedTuple):
-    """Determines the order of ranks in the timeline."""
-
     first: tuple[int, ...]  # ranks that are shown above all other ranks
     similar: tuple[int, ...]
 

@@ -2,8 +2,6 @@
 
     totals = kernel_totals(trace, weights)["volta_sgemm_128x64_nn"]
     totals.calls, totals.total_ns, totals.mean_ns, totals.least_ns, totals.most_ns
-
-For means over n steps, give each GPU event the weight 1/n.
 """
 
 from __future__ import annotations

@@ -25,8 +25,6 @@ from tui.view.scene.lanes import Curve, Lane
 
 
 class TrackKind(IntEnum):
-    """Lists the kinds of timeline rows, from the top of the timeline to the bottom."""
-
     PHASES = 0
     GPU = 1
     COLLECTIVES = 2
@@ -37,8 +35,6 @@ class TrackKind(IntEnum):
 
 
 class TrackKey(NamedTuple):
-    """Identifies a row of the timeline in both traces."""
-
     kind: TrackKind
     rank: int
     position: int = 0  # for example the index of a GPU, or a number for a host thread
@@ -46,8 +42,6 @@ class TrackKey(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """Identifies a group of rows that can be folded."""
-
     what: str
     rank: int
     position: int = 0
@@ -271,7 +265,7 @@ def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
 
 
 def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
-    """Group table rows with equal values in one or more columns. Within a group, the rows keep their order."""
+    """Group table rows with equal values in one or more columns."""
     for chosen in grouped(*keys):
         yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]
 

@@ -16,8 +16,6 @@ from tui.view.scene.difference import Difference
 
 
 class TableRow(NamedTuple):
-    """Stores the values of one table row and its event."""
-
     values: tuple[Value, ...]
     name: str = ""
     table: str = ""

@@ -107,8 +107,7 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return how many lines of text the pinned rows need. Return 0 if pinned rows would fill more than half of the screen.
-        """
+        """Return 0 if pinned rows would fill more than half of the screen."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -174,7 +173,6 @@ class ShownRows:
         return next(iter(same or thread), row)
 
     def _fold_new(self) -> None:
-        """Fold threads, similar ranks, later ranks and devices with many streams, when their rows first appear."""
         hiding = [fold for row in self.scene.rows for fold in row.folds]
         standing = {row.stands_for for row in self.scene.rows}
         found = {fold for fold in hiding if fold.what == "thread" or fold in standing}

@@ -24,8 +24,6 @@ from tui.view.timeline.window import Window
 
 @dataclass(frozen=True)
 class Span:
-    """Identifies an event by its timeline row and index."""
-
     side: int
     row: int
     position: int

@@ -39,8 +39,6 @@ class TimelineView(Widget, can_focus=True):
 
     @dataclass
     class Changed(Message):
-        """Says that the mouse moved the cursor or the visible time range."""
-
         selected: bool
 
     def __init__(self) -> None:
@@ -125,7 +123,6 @@ class TimelineView(Widget, can_focus=True):
             self.redraw()
 
     def _fit(self, window: Window) -> None:
-        """Adapt the timeline to the widget's size, because textual's event `Resize` may be late."""
         if (window.columns, window.rows.height) != self._room():
             window.resize(*self._room())
             self._drawn = None

@@ -52,7 +52,6 @@ class Window:
 
     @property
     def edges_ns(self) -> Column:
-        """Return the n + 1 edges of the n screen columns."""
         of = self.start_ns, self.ns_per_column, self.columns
         if self._edges is None or self._edges[0] != of:  # every line of a frame uses the same edges
             edges = np.floor(self.start_ns + np.arange(self.columns + 1) * self.ns_per_column).astype(np.int64)
