@@ -2,7 +2,7 @@
 
     python docs/json_page.py
 
-The meaning of each JSON key comes from the comment beside or above the field.
+The comment beside or above a field explains the JSON key.
 """
 
 from __future__ import annotations

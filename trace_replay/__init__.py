@@ -4,7 +4,7 @@
     from trace_replay import traces     # our `traces`, even if another module has this name
 
 The wheel contains the packages traces, tracer, replayer and tui inside trace_replay, to avoid collisions with other packages.
-The wheel also installs a .pth file, which adds the folder of the packages to the end of `sys.path`.
+The wheel's .pth file adds the folder of the packages to `sys.path`.
 """
 
 from __future__ import annotations

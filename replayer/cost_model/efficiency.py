@@ -3,8 +3,8 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The predictions come from neural networks. benchmarks/cost_tables.py trains the neural networks on NeuSight's measurements of
-five GPUs.
+The predictions come from neural networks. The script benchmarks/cost_tables.py trains the neural networks on NeuSight's
+measurements of five GPUs.
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
@@ -51,11 +51,14 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Args:
+    """Return the inputs of a neural network, one row per operator.
+
+    Args:
         net: "matmul", "conv3" or "rows".
         kinds: the index in ROWS_KINDS for the "rows" network, and 0 for all other networks.
         sizes: the operators' sizes as in op_work.py, one column each.
-        peaks: the GPU's GFLOP/s, GB/s and number of multiprocessors, one column each."""
+        peaks: the GPU's GFLOP/s, GB/s and number of multiprocessors, one column each.
+    """
     within = np.clip(sizes, 1, np.array(CURVE_LIMITS[net], dtype=np.float64))
     part = (within / np.maximum(sizes, 1)).prod(1)
     sizes, flops, moved_bytes, log = within, flops * part, moved_bytes * part, np.log2(within)

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Ends the process if a collective exceeds the process group's timeout, like NCCL's watchdog.
+"""Ends the process if a collective takes too long, like NCCL's watchdog.
 
     watchdog = Watchdog(rank=0, timeout_s=600)
     watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time

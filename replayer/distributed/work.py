@@ -55,7 +55,7 @@ class Called(NamedTuple):
 
 
 class VirtualWork(_Awaited):
-    """Represents a collective in progress. `end_ns` is None until all messages have arrived."""
+    """Represents a collective in progress."""
 
     def __init__(
         self,

@@ -98,7 +98,7 @@ class AllocationCycle:
         return self._rows_taken in self._step_ends
 
     def repeat(self) -> bool:
-        """Begin the next training step. Return False if the current step has fewer events."""
+        """Begin the next training step."""
         if self._rows_taken < len(self._rows):
             return False
         self._repetitions += 1

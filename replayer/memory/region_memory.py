@@ -1,7 +1,7 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs the original ops instead of fused kernels. It makes the memory requests of the fused kernels and not those of the
-original ops.
+A replay runs the original ops instead of fused kernels. The replay makes the memory requests of the fused kernels and not those
+of the original ops.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():

@@ -42,7 +42,7 @@ class Outcome:
 def run_requests(
     log: RequestLog, capacity: Capacity, settings: AllocatorSettings | None = None, *, has_optional: bool = True
 ) -> Outcome:
-    """Execute memory requests on an emulated GPU until memory runs out. cuDNN's workspaces are optional."""
+    """Execute memory requests on an emulated GPU until memory runs out. The workspaces of cuDNN are optional."""
     memory = DeviceMemory(0, *capacity, settings=settings)
     free, request, optional = RequestKind.FREE, RequestKind.REQUEST, RequestKind.OPTIONAL
     step, look = RequestKind.STEP, RequestKind.LOOK

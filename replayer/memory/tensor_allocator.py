@@ -85,7 +85,7 @@ class TensorAllocator:
     malloc_kept = malloc  # for memory that outlives the call of a compiled region; see region_memory.py
 
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
-        """Allocate several sizes in order. If memory runs out, all these allocations are freed."""
+        """Allocate several sizes in order. If memory runs out, `malloc_several` frees its allocations."""
         made: list[AllocationHandle | None] = []
         self._lock.acquire()
         try:

@@ -64,7 +64,7 @@ class _Generic(type):
 
 
 def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
-    """Create the class `torch.<name>`. The constructor calls `make`, and `isinstance` checks for `base`."""
+    """Create the class `torch.<name>`."""
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         return make(*args, **kwargs)

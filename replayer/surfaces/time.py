@@ -6,8 +6,7 @@
 The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In
 background threads, `sleep` waits for other threads to advance the time.
 
-In polling loops, `sleep` takes real time, so that other processes can make progress. A polling loop sleeps at most
-`_LONGEST_POLL_S` at a time without using the GPU.
+In polling loops, `sleep` takes real time, so that other processes can make progress.
 
 `datetime.now()`, `time.localtime()` and `time.clock_gettime()` return real time. Timeouts of locks, queues, sockets and
 processes use real time.

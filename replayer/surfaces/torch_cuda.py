@@ -27,7 +27,7 @@ from traces.script.patching import patch
 
 
 class RuntimeResult(IntEnum):
-    """Replaces `torch.cuda.cudart().cudaError`. All error codes are valid, and only 0 has a name."""
+    """Replaces `torch.cuda.cudart().cudaError`."""
 
     success = 0
 

@@ -30,7 +30,7 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 class Comm:
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device. It is not copied to its own device."""
+        """Copy `tensor` to each device."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 
@@ -65,7 +65,7 @@ class Comm:
         dim: int,
         streams: Sequence[TorchAny] | None,
     ) -> list[TorchAny]:
-        """Return one chunk of `tensor` per device. The chunk on the device of `tensor` is a view."""
+        """Return one chunk of `tensor` per device. One chunk is a view of `tensor`."""
         if not devices:
             raise RuntimeError("Expected at least one device to scatter to")
         if sizes is not None and len(sizes) != len(devices):

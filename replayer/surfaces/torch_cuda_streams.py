@@ -230,7 +230,7 @@ class Event(BaseEvent):  # type: ignore[misc]
 
 
 def stream_index(index: int) -> int:
-    """Return the index of an existing GPU. Functions for streams raise a special error (c10/cuda/CUDAStream.cpp)."""
+    """Return the index of an existing GPU."""
     count = len(gpu().devices)
     if not 0 <= index < count:
         raise RuntimeError(f"Device index value {index} is out of index range [0, {count})")

@@ -3,8 +3,8 @@
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
-Autograd sees the device type "lazy" for fake CUDA tensors (tensor/tensor.py, Note [Lazy]). "cuda" crashes PyTorch builds
-without CUDA.
+Autograd sees the device type "lazy" for fake CUDA tensors (tensor/tensor.py, Note [Lazy]). The device "cuda" crashes PyTorch
+builds without CUDA.
 """
 
 from __future__ import annotations

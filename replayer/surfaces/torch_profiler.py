@@ -5,7 +5,7 @@
     prof.key_averages().table(sort_by="cuda_time_total")    # with the kernels of the replay
     prof.export_chrome_trace("step.json")                   # kernels, streams, launches and memory events too
 
-As in PyTorch, the host waits for the GPU when a profile ends.
+The host waits for the GPU when a profile ends, as in PyTorch.
 """
 
 from __future__ import annotations

@@ -92,7 +92,6 @@ class StepMatcher:
         return SegmentMatcher(self, name, count, recorded)
 
     def take_over(self, other: StepMatcher, under_way: SegmentMatcher | None) -> SegmentMatcher | None:
-        """Replace another matcher in the middle of a training step. Return the current phase."""
         self.visited = dict(other.visited)
         if under_way is None:
             return None

@@ -1,6 +1,6 @@
 """Computes when the kernels of each op start and end on the virtual GPU. The simulator finds the recorded call of an op
-(matcher.py) and adds the recorded kernels to a virtual CUDA stream (scheduler.py). The replay waits where CUDA waits, and if
-virtual time is too far ahead of real time."""
+(matcher.py) and adds the recorded kernels to a virtual CUDA stream (scheduler.py). The replay waits wherever CUDA makes the
+host wait."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Stores the time at which a CUDA event completes. Recording it again does not affect streams that already wait."""
+    """Stores the time at which a CUDA event completes. Recording the event again does not affect streams that already wait."""
 
     __slots__ = ("awaited", "device", "time_ns")
 

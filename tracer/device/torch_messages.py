@@ -68,7 +68,7 @@ def _without_kinetos_lines(messages: list[str]) -> Iterator[None]:
 
 
 class _OfThread:
-    """Matches every warning of one thread. The object replaces a regular expression in Python's list `warnings.filters`."""
+    """Matches every warning of one thread."""
 
     def __init__(self) -> None:
         self.thread: int | None = threading.get_ident()

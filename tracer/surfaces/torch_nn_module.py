@@ -41,7 +41,7 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 class ModuleRanges:
     """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call. `Module.__call__` is replaced only in
-    profiled steps. It is not replaced if the script uses torch.compile, which would compile again."""
+    profiled steps. With torch.compile, a replacement would cause another compilation."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module

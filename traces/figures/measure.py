@@ -115,8 +115,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only steps with the same numbers of backward passes and optimizer steps. The most frequent numbers of the first list
-    are preferred."""
+    """Keep only steps with the same numbers of backward passes and optimizer steps."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):

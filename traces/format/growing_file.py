@@ -98,8 +98,8 @@ class StepCount(_Tail):
 
 
 def timeline_of(folder: Path, pid: int) -> Path | None:
-    """Return the trace file that a replay process writes. If that process writes no file, return the largest trace file of its
-    child processes."""
+    """Return the trace file that a replay process writes. If the replay process writes no file, return the largest trace file
+    of its child processes."""
     files = sorted(folder.glob("replay-*.msgpack"), key=lambda file: file.stat().st_size, reverse=True)
     own = folder / f"replay-{pid}.msgpack"
     return own if own in files else next(iter(files), None)

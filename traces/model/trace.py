@@ -276,8 +276,8 @@ class Phases(_Spans):
 @dataclass
 class Parts(_Spans):
     """Stores the stages of nn.DataParallel. Stages may run concurrently. In a forward pass, nn.DataParallel performs the stages
-    "scatter", "replicate", "parallel_apply" and "gather". In a backward pass, it performs the stages "gather_backward" and
-    "broadcast_backward"."""
+    "scatter", "replicate", "parallel_apply" and "gather". In a backward pass, nn.DataParallel performs the stages
+    "gather_backward" and "broadcast_backward"."""
 
     phase: PHASE_OR_NONE
     name: TEXT

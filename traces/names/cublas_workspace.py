@@ -5,9 +5,9 @@
     workspace_bytes(8, None, (2, 13), ":4096:2")    # 8_388_608, set by CUBLAS_WORKSPACE_CONFIG
 
 The source is aten/src/ATen/cuda/CublasHandlePool.cpp in PyTorch. From PyTorch 2.0 to 2.14, a cuBLAS handle keeps one workspace
-per stream. On AMD GPUs, hipBLAS handles keep a workspace since PyTorch 2.6. Since PyTorch 2.15, each matrix multiplication
-allocates and frees its own workspace. In PyTorch 2.11, cuBLASLt has its own workspace of 1 MiB (measured). Since PyTorch 2.12,
-cuBLASLt shares the workspace of cuBLAS (measured).
+per stream. Since PyTorch 2.6, a hipBLAS handle also keeps a workspace. Since PyTorch 2.15, each matrix multiplication allocates
+and frees its own workspace. In PyTorch 2.11, cuBLASLt has its own workspace of 1 MiB (measured). Since PyTorch 2.12, cuBLASLt
+shares the workspace of cuBLAS (measured).
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
     """Receives a script's steps and phases."""
 
     def segment_begins(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
-        """Called when a new phase begins and the previous phase ends."""
+        """Called when a phase begins."""
 
     def phase_left(self, thread: ThreadT_contra, name: str, now_ns: int) -> None:
         """Called when a phase such as "backward" ends."""
@@ -65,7 +65,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when the script's set-up ends. Earlier segments belong to no step."""
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Called with False in a training step, and with True in an evaluation step."""
+        """Called with True in an evaluation step."""
 
     def step_ends(self, thread: ThreadT_contra, step: CutStep) -> None:
         """Called when a step has ended."""

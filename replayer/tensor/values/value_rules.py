@@ -6,9 +6,8 @@
 Values that are neither recorded nor computed are assumed:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
-* Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold if a script checks all
-  elements (`(x > 0).all()`). script_branches.py chooses results of unknown comparisons so that the script raises no error. The
-  default is False.
+* Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold in `(x > 0).all()`.
+* Other unknown comparisons are False, or have a value that raises no error in the script (script_branches.py).
 * When a script reads the sum or mean of any other comparison, `AssumedValues.share` is the share of true elements.
 """
 

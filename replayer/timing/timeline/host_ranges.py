@@ -4,7 +4,7 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-The script's threads only store integers. The writing thread computes time ranges from them.
+The script's threads only store integers. The writing thread later computes the time ranges.
 """
 
 from __future__ import annotations

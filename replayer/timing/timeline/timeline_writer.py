@@ -239,7 +239,7 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return a read-only array with one host row per op. Threads and times are not filled yet."""
+        """Return a read-only array with one row of the host table per op. Threads and times are not filled yet."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 

@@ -524,8 +524,8 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """Return 1 for CPU events that contain an op recorded by autograd. Return -1 for CPU events that contain only other ops,
-    and 0 for CPU events without ops."""
+    """Return 1 for CPU events that contain an op recorded by autograd. Return -1 if autograd recorded none of the ops, and 0
+    without ops."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)

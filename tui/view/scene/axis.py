@@ -140,7 +140,7 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis. In each slot, both traces have the same start or the same end."""
+        """Build a time axis."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

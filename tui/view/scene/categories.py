@@ -16,7 +16,7 @@ from traces.model.trace import BatchKind, Column, DeviceKind, HostKind, Trace
 
 
 class Category(IntEnum):
-    """Lists the kinds of work. Values are below 24, where the enum `Sign` begins."""
+    """Lists the kinds of work."""
 
     LOADER = 0
     H2D = 1

@@ -54,7 +54,7 @@ class Lane:
         return np.asarray(end - begin)
 
     def rows_at(self, time_ns: Any) -> Column:
-        """Return the index of the event that runs at each time. The index is NONE if no event runs."""
+        """Return the index of the event that runs at each time."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
