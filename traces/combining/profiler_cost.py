@@ -24,6 +24,11 @@ Note [The clean steps decide]
     call is the lag at the start of the phase minus the host time between them. The factor scales this host time too, so the
     least factor is the one with which the host time and the longest wait add up to the phase's time in clean steps.
 
+Note [A full launch queue]
+    A host that runs ahead of the GPU waits when the launch queue is full. A profiled host is slower, and may never fill the
+    queue. Clean phases that begin or end with a nearly full queue are therefore left out. The number of queued launches is
+    estimated from the GPU's lag, and from the launches and the GPU time of each phase in profiled steps.
+
 Note [Phases with different names]
     If recorder and profile name different phases, a phase that only one of them names is added to the phase before it. The same
     applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py).
@@ -51,7 +56,15 @@ import numpy as np
 
 from traces.analyses.modules import PREFIX
 from traces.analyses.waits import host_waits, synchronous_calls
-from traces.comparison.thresholds import EVENT_COST_SPREAD, EVENT_COSTS, FEWEST_ALIKE, LEAST_GAP_NS, LEAST_NOISE
+from traces.comparison.thresholds import (
+    EVENT_COST_SPREAD,
+    EVENT_COSTS,
+    FEWEST_ALIKE,
+    FULL_QUEUE,
+    LEAST_GAP_NS,
+    LEAST_NOISE,
+    NEARLY_FULL,
+)  # fmt: skip
 from traces.figures.measure import clean_steps, launch_phases, of_one_kind, work_rows
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
@@ -222,6 +235,7 @@ class _Phase:
     wait_ns: float
     lag_ns: float  # the GPU's lag at the start of the phase in clean steps
     work_ns: float  # GPU time of the work that the phase launches
+    is_full: bool  # True if the launch queue is nearly full in all clean steps
     counts: Column
     own_ns: float = 0.0
     before_wait_ns: float = 0.0  # the part of `own_ns` before the first possible wait
@@ -276,7 +290,8 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     if not len(clean) or not len(profiled):
         return run
     waits = host_waits(trace, rank).intervals
-    phases = _phases(trace, rank, steps, profiled, clean)
+    is_full = _full_queues(trace, rank, profiled)
+    phases = _phases(trace, rank, steps, profiled, clean, is_full)
     cost = _fitted_cost(phases)
     without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
@@ -286,8 +301,9 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     for phase in phases:
         places = steps.rows_by_step(phase.names, profiled)
         phase.own_ns = _median([own_ns[of].sum() for of in places])
-        phase.before_wait_ns = _median([before_wait_ns[of].min() for of in places])
-    return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, clean)))
+        phase.before_wait_ns = 0.0 if phase.is_full else _median([before_wait_ns[of].min() for of in places])
+    unhindered = np.setdiff1d(clean, trace.phases.step[is_full])
+    return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, unhindered)))
 
 
 def _first_waits_ns(trace: Trace, rank: int, rows: Column, waits: Intervals) -> Column:
@@ -329,7 +345,17 @@ def _compute_ns(trace: Trace, steps: Column) -> float:
     return _median(trace.steps.duration_ns[steps] - waited_ns[steps])
 
 
-def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, clean: Column) -> list[_Phase]:
+def _launched(trace: Trace) -> tuple[Column, Column]:
+    """For each phase, return the number of its launches and the GPU time of the launched work."""
+    phase, work = launch_phases(trace), work_rows(trace)
+    launched = work[phase[work] != NONE]
+    rows, phases = phase[launched], len(trace.phases)
+    return np.bincount(rows, minlength=phases), np.bincount(rows, trace.device.duration_ns[launched], phases)
+
+
+def _phases(
+    trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, clean: Column, is_full: Column
+) -> list[_Phase]:  # fmt: skip
     of = trace.phases
     host_waited = host_waits(trace, rank)
     waits, is_launch = host_waited.intervals, np.isin(host_waited.call, trace.device.launch)
@@ -349,9 +375,7 @@ def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, cle
             shared.append(name)
     of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
     groups = _groups(shared, _earlier_phases(trace, of_clean, common), _earlier_phases(trace, of_profiled, theirs))
-    phase, work = launch_phases(trace), work_rows(trace)
-    launched = work[phase[work] != NONE]
-    work_ns = np.bincount(phase[launched], trace.device.duration_ns[launched], len(of))
+    _, work_ns = _launched(trace)
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
     called = np.diff(np.searchsorted(synchronous_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
     called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait in a launch may be a coincidence
@@ -360,6 +384,9 @@ def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, cle
     for own, other in groups:
         rows_of_clean = in_clean & np.isin(of.name, [names[name] for name in own])
         rows_of_steps = [np.flatnonzero(rows_of_clean & (of.step == step)) for step in clean.tolist()]
+        always_full = all(is_full[rows].any() for rows in rows_of_steps)
+        if not always_full:
+            rows_of_steps = [rows for rows in rows_of_steps if not is_full[rows].any()]
         places = steps.rows_by_step(other, profiled)
         if not places or not any(map(len, rows_of_steps)):
             continue
@@ -371,14 +398,37 @@ def _phases(trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, cle
                 clean_ns=_median(clean_ns),
                 noise_ns=float(np.hypot(_noise_ns(clean_ns), _noise_ns(active_ns))),
                 profiled_ns=_median(active_ns),
-                waits=any(called[steps.rows[at]].any() for at in places),
+                waits=always_full or any(called[steps.rows[at]].any() for at in places),
                 has_threads=bool(np.isin(trace.parts.phase, rows_of_clean.nonzero()[0]).any()),
                 wait_ns=_median([wait_ns[steps.rows[at]].sum() for at in places]),
                 lag_ns=_median([lag_ns[rows].max() for rows in rows_of_steps if len(rows)]),
+                is_full=always_full,
                 work_ns=_median([work_ns[steps.rows[at]].sum() for at in places]),
                 counts=np.median([steps.counts[at].sum(axis=0) for at in places], axis=0),
             )
         )
+    return found
+
+
+def _full_queues(trace: Trace, rank: int, profiled: Column) -> Column:
+    """For each phase, return whether the launch queue was nearly full when the phase began or ended."""
+    # see Note [A full launch queue]
+    phases, (launches, work_ns) = trace.phases, _launched(trace)
+    in_profiled = np.isin(phases.step, profiled)
+    rows = np.flatnonzero(np.append(trace.steps.rank == rank, False)[phases.step])
+    rows = rows[np.argsort(phases.start_ns[rows], kind="stable")]
+    launched, device_ns = np.zeros(len(rows)), np.zeros(len(rows))
+    for name in np.unique(phases.name[rows]).tolist():
+        known = in_profiled & (phases.name == name)
+        launched[phases.name[rows] == name] = _median(launches[known])
+        device_ns[phases.name[rows] == name] = _median(work_ns[known])
+    launched, device_ns = np.cumsum(launched), np.cumsum(device_ns)
+    end_ns = phases.device_end_ns[rows]
+    lag_ns = np.where(end_ns == NONE, 0, np.maximum(end_ns - phases.end_ns[rows], 0))
+    queued = launched - np.interp(device_ns - lag_ns, device_ns, launched, left=0.0)
+    is_full = queued >= NEARLY_FULL * FULL_QUEUE
+    found = np.zeros(len(phases), dtype=bool)
+    found[rows] = is_full | np.append(False, is_full[:-1])
     return found
 
 
@@ -468,7 +518,7 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
     clean_ns, own_ns = sum(phase.clean_ns for phase in sure), sum(phase.own_ns for phase in sure)
     usual = clean_ns / own_ns if own_ns else 1.0
     medians_ns = sum(phase.clean_ns for phase in phases)
-    whole = compute_ns / medians_ns if medians_ns else 1.0
+    whole = compute_ns / medians_ns if medians_ns and compute_ns else 1.0
     scales: dict[str, float] = {}
     for phase in scaled:
         target_ns = phase.clean_ns

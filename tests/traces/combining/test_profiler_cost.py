@@ -203,6 +203,36 @@ def test_a_scaled_wait_for_the_gpu_stays_within_its_limits(call: str, lag_us: in
     assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 2_000_000, "other": own_us * 1000}, abs=5)
 
 
+@pytest.mark.parametrize(
+    ("forward_ms", "lag_ms", "own_ms"),
+    [
+        ((2, 2, 8, 8), (3, 6, 9.5, 9.5), 2),  # 300, 600, 950 and 950 queued launches
+        ((2, 2, 8, 2), (3, 6, 9.5, 8), 2),  # the last step begins with 950 queued launches
+        ((8, 8, 8, 8), (9.5, 9.5, 9.5, 9.5), 4),  # every step may have waited: the profiled step decides
+        ((2, 2, 8, 8), (3, 6, 8.5, 8.5), 5),  # never more than 850: nothing waited
+    ],
+)
+def test_clean_phases_with_a_full_launch_queue_are_left_out(
+    forward_ms: tuple[int, ...], lag_ms: tuple[float, ...], own_ms: int
+) -> None:
+    """GIVEN steps that launch 500 kernels of 10 us, and whose host runs ahead WHEN the queue has 900 launches or more THEN the
+    phase may have waited, and its time is not the host's own."""
+    steps = [(StepKind.STEADY, [("forward", 1)]), *((StepKind.STEADY, [("forward", int(ms * 1e6))]) for ms in forward_ms)]
+    trace = recorded([*steps, (StepKind.PROFILED, [("forward", 4_000_000)])])
+    trace.steps.kind[0] = StepKind.WARMUP
+    begin_ns = int(trace.steps.start_ns[-1])
+    add_ops(trace, [(begin_ns - UNIX_NS + 8000 * i, 1) for i in range(500)], HostKind.RUNTIME, "cudaLaunchKernel")
+    trace.device = DeviceSpans.of(
+        device=[0] * 500, stream=[7] * 500, kind=[DeviceKind.KERNEL] * 500, name=[0] * 500, launch=range(500),
+        start_ns=[begin_ns + 5000 + 10_000 * i for i in range(500)], duration_ns=[10_000] * 500,
+    )  # fmt: skip
+    phases = trace.phases
+    phases.device_end_ns[1:5] = phases.end_ns[1:5] + np.array(lag_ms) * 1e6
+    phases.device_start_ns[1:5] = phases.device_end_ns[1:5] - 5_000_000
+    trace.runs[0] = with_clean_pace(Run(), trace, 0)
+    assert clean_phases(trace, 5)["forward"] == pytest.approx(own_ms * 1e6, rel=0.01)
+
+
 @pytest.mark.parametrize(("call", "own_us"), [("cudaLaunchKernel", 40_000), ("cudaStreamSynchronize", 39_900)])
 def test_a_short_wait_in_a_launch_may_be_a_coincidence(call: str, own_us: int) -> None:
     """GIVEN a phase of 40 ms in clean steps and of 20 ms in profiled steps, with a call that waited for 0.1 ms WHEN the other
