@@ -40,7 +40,7 @@ from traces.stalls.storage_server import StorageClient
 
 # maximum number of kinds of unmatched calls that a replay lists; further kinds are only counted
 _MISSING_LISTED = 50
-# `--steps N` also stops a script after N * _EVALUATIONS_PER_STEP steps of any kind.
+# `--steps N` stops a script after at most N * _EVALUATIONS_PER_STEP steps.
 _EVALUATIONS_PER_STEP = 20
 _RANKS_WAIT_S = 30
 _SHAPES_LISTED = 4  # maximum number of listed shapes per op; a foreach op may have hundreds

@@ -33,7 +33,7 @@ from traces.model.trace import NONE, StepKind, Trace
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
-# Maximum number of steps that are kept in memory until their GPU times are known.
+# At most 1024 steps wait in memory for their GPU times.
 _PENDING_STEPS = 1024
 # The recording overhead is divided by the median duration of the last 1024 steps.
 _USUAL_OF = 1024

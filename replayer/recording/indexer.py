@@ -83,7 +83,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # Without steps, the profiler's overhead is unknown, so the factor is 1.0.
+        # Without steps, the profiler's overhead is unknown, so times are not corrected.
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()

@@ -170,7 +170,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If the script's backward pass launches the graph, the phase "backward" must not end with the graph.
+        # A launch of the graph in the script's backward pass does not end the phase "backward".
         is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:

@@ -81,8 +81,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # `dir` also finds the methods of the C base class, such as `item`. The C class is
-        # read-only, so the wrappers become attributes of torch.Tensor.
+        # `dir` also lists methods of the C base class, such as `item`. The C class is read-only, so the wrappers become
+        # attributes of torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -376,7 +376,7 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
     if slowest is None:
         return 0
     rows = np.unique(slowest.rows)
-    # If the device finishes before the host, the lag is 0.
+    # The lag is 0 if the device finishes before the host.
     lag_ns = np.maximum(times.completion_ns[slowest.device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > 0).mean() < STEPS_FALLING_BEHIND:

@@ -32,7 +32,7 @@ DATA, END = 1, 2
 STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES = range(4)
 
 # zlib compresses short texts better if zlib knows frequent words in advance (RFC 1950, FDICT). `PRESET_DICTIONARY` makes a file
-# of a hundred rows a third smaller. Never change `PRESET_DICTIONARY`: existing files could not be read.
+# of a hundred rows a third smaller. Never change `PRESET_DICTIONARY`, because existing files would become unreadable.
 PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes()
 
 # limits a reader's memory

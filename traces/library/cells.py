@@ -40,7 +40,7 @@ SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
 VERSION = 1
 
-# The column "rest" contains the sum of the phases after "rest", if only the sum was measured.
+# If only the sum of the later phases was measured, the column "rest" contains the sum.
 PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
 _MEMORY = ("peak_bytes", "persistent_bytes")
 _SPREAD = "spread_"  # prefix of a phase's name for the standard deviation of its samples

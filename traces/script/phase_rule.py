@@ -44,9 +44,9 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# The following ops never begin a forward pass, because scripts also call them outside forward passes. ASIDE_OPS contains ops
-# that read a value from the GPU, such as `item`, and ops that create tensors. `_ASIDE_BEGINNINGS` matches
-# ops of optimizers, gradient scalers and weight averaging.
+# Ops in ASIDE_OPS never begin a forward pass, because scripts also call them elsewhere. ASIDE_OPS contains ops that read a
+# value from the GPU, such as `item`, and ops that create tensors. `_ASIDE_BEGINNINGS` matches ops of optimizers, gradient
+# scalers and weight averaging.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

@@ -350,8 +350,8 @@ def register(plans: PlanCache) -> None:
         transform = partial(_transform, op)
         library.impl(op, transform, "AutogradLazy")
         plans.composites[op] = transform
-    # CUDA has a separate kernel for RMS norm (native/cuda/layer_norm_kernel.cu). Autograd uses PyTorch's gradient formula if a
-    # kernel is registered.
+    # CUDA has a separate kernel for RMS norm (native/cuda/layer_norm_kernel.cu). Autograd uses PyTorch's gradient formula for
+    # RMS norm if a kernel is registered.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

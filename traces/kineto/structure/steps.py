@@ -642,8 +642,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. For other missing launches, the start time
-        # on the GPU is used.
+        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. For other unrecorded launches, the start
+        # time on the GPU is used.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
