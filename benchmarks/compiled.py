@@ -161,9 +161,9 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([
         *lines,
         "",
-        f"{same} of {len(rows)} replays are the same program as the recording. {equal} of {len(rows)} replays have Dynamo's",
-        f"counters of the recorded run. For {within} of {len(rows)} replays, the error of the step time is at most 2 %, or at",
-        "most the spread of the recorded step times.",
+        f"For {same} of {len(rows)} programs, the replay counts as the same program. For {equal} of {len(rows)} programs,",
+        f"Dynamo's counters are equal. For {within} of {len(rows)} programs, the step time differs by at most 2 %, or by at",
+        "most the noise of the recording.",
     ])  # fmt: skip
 
 

@@ -150,8 +150,8 @@ def summary(rows: Sequence[Row]) -> str:
     within = sum(row.error is not None and abs(row.error) <= max(row.noise or 0.0, 0.02) for row in rows)
     return (
         f"The median error of the step time is {100 * median(steps):.1f} %, and the largest error of the GPU time is"
-        f" {100 * busy:.2f} %. For {within} of {len(rows)} recordings, the error of the step time is at"
-        " most 2 %, or at most the spread of the recorded step times (column `noise`)."
+        f" {100 * busy:.2f} %. For {within} of {len(rows)} recordings, the step time differs by at"
+        " most 2 %, or by at most the noise of the recording (column `noise`)."
     )
 
 

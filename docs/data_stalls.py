@@ -193,7 +193,7 @@ def page(cost: Cost) -> Iterator[str]:
     model = Model(cost.cpu_ns_per_sample)
     yield "# Data stalls\n"
     yield (
-        'This page shows how long a training step waits for data. The figures repeat experiments of the paper '
+        'This page shows how long a training step waits for data. The figures reproduce experiments of the paper '
         '"Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021) without a GPU. `python '
         "docs/data_stalls.py` writes this page. To measure how long your own script "
         "waits for data, run `trace stalls SCRIPT --gpu v100`.\n"

@@ -168,7 +168,7 @@ def section(kind: Any) -> str:
     doc = (inspect.getdoc(origin) or "").replace("\n", " ").replace("  ", "\n\n") if is_written else ""
     comments, hints = comments_of(kind), hints_of(kind)
     doc, of_keys = by_key(doc, list(hints))
-    doc = f"The object `{origin.__name__}` {doc[0].lower()}{doc[1:]}" if doc else ""
+    doc = f"`{origin.__name__}` {doc[0].lower()}{doc[1:]}" if doc else ""
     rows = []
     for name, hint in hints.items():
         meaning = "; ".join(filter(None, (comments.get(name, ""), *of_keys.get(name, ()), is_omitted(kind, name))))

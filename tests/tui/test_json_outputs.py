@@ -90,7 +90,7 @@ def test_a_section_lists_keys_types_and_comments() -> None:
     assert PAGE.section(Outer).splitlines()[1:] == [
         "## Outer",
         "",
-        "The object `Outer` contains one object.",
+        "`Outer` contains one object.",
         "",
         "| key | type | meaning |",
         "|---|---|---|",
