@@ -11,7 +11,7 @@ from typing import Any
 
 from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents
 from tracer.device.device_access import DeviceAccess
-from tracer.own_cost import OwnCost, costed
+from tracer.own_cost import OwnCost, counted_as_cost
 from tracer.provenance import ProcessFacts
 from tracer.recording_writer import RecordingWriter
 from tracer.writing.collectives import CollectiveCall, PendingCollective
@@ -35,19 +35,19 @@ class CommunicationRecorder:
         self.has_flight = False  # True once the flight recorder may have entries
         self._writer, self._events, self._access, self._facts, self._flight = writer, events, access, facts, flight
 
-    @costed
+    @counted_as_cost
     def joined_group(self, rank: int) -> None:
         self._writer.joined_group(rank)
         if self._flight is not None:
             self._flight.joined_group()
             self.has_flight = True
 
-    @costed
+    @counted_as_cost
     def distributes(self, model: object) -> None:
         self._facts.distributes(model)
 
-    @costed
-    def leaving(self, is_all: bool) -> None:
+    @counted_as_cost
+    def group_ends(self, is_all: bool) -> None:
         self._facts.read_reducers()
         if is_all:
             self.read_flight_recorder(last=True)
@@ -57,11 +57,11 @@ class CommunicationRecorder:
         if self._flight is not None:
             self._flight.called(began_ns)
 
-    @costed
+    @counted_as_cost
     def begin_call(self, stream: Any) -> BoundaryEvent | None:
         return self._events.take_on(stream)
 
-    @costed
+    @counted_as_cost
     def communicated(
         self, call: CollectiveCall, begin: BoundaryEvent | None = None, stream: Any = None, ending: Ending = Ending.SEEN
     ) -> None:
@@ -69,12 +69,12 @@ class CommunicationRecorder:
         self._writer.collectives.add(call, self._writer.rank, begin, end, ending)
         self._write_done()
 
-    @costed
+    @counted_as_cost
     def communicates(self, call: CollectiveCall, begin: BoundaryEvent, works: int) -> PendingCollective:
         """Record an asynchronous collective."""
         return self._writer.collectives.open(call, self._writer.rank, begin, works)
 
-    @costed
+    @counted_as_cost
     def waited_for(self, pending: PendingCollective, before: BoundaryEvent | None, stream: Any) -> None:
         self._writer.collectives.waited(pending, before, None if before is None else self._events.take_on(stream))
         self._write_done()

@@ -1,6 +1,6 @@
 """Measures how much time the recorder's methods take.
 
-    @costed
+    @counted_as_cost
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
 
     cost.spent_ns               # total so far
@@ -47,10 +47,10 @@ class OwnCost:
         self.perf_ns = clock.perf_ns
         self.spent_ns = 0
         self.excluded_ns = 0  # time of the current call that is not overhead of the current step
-        self.calls = 0  # number of calls of costed methods from outside
-        self.is_inside = False  # True while a costed method runs; guarded by the lock
+        self.calls = 0  # number of calls of counted methods from outside
+        self.is_inside = False  # True while a counted method runs; guarded by the lock
         self.lock = threading.RLock()
-        self._outside_ns = self._module_ns = 0.0  # cost per call of a costed method, and per call of a nested module
+        self._outside_ns = self._module_ns = 0.0  # cost per call of a counted method, and per call of a nested module
         self._steps = 0
         self._groups: deque[float] = deque(maxlen=_GROUPS)  # overhead per step of each group, in ns
         self._last = 0, 0, 0  # overhead, calls and module calls at the end of the last group
@@ -133,7 +133,7 @@ class _Costed(Protocol):
     cost: OwnCost
 
 
-def costed(method: T) -> T:
+def counted_as_cost(method: T) -> T:
     """Decorate a method to take the recorder's lock and to measure the method's time."""
 
     @wraps(method)
@@ -142,7 +142,7 @@ def costed(method: T) -> T:
         perf_ns = cost.perf_ns
         began_ns = perf_ns()
         with cost.lock:
-            if cost.is_inside:  # the calling costed method already counts this time
+            if cost.is_inside:  # the calling method already counts this time
                 return method(self, *args, **kwargs)
             cost.is_inside = True
             try:
@@ -158,8 +158,8 @@ class _Probe:
     def __init__(self, cost: OwnCost) -> None:
         self.cost = cost
 
-    @costed
+    @counted_as_cost
     def enter_phase(self, name: str) -> None: ...
 
-    @costed
+    @counted_as_cost
     def leave_phase(self, name: str) -> None: ...

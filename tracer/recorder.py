@@ -23,7 +23,7 @@ from tracer.communication import CommunicationRecorder
 from tracer.device.boundary_events import BoundaryEvents
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import DeviceAccess
-from tracer.own_cost import OwnCost, costed
+from tracer.own_cost import OwnCost, counted_as_cost
 from tracer.profile import Profiler
 from tracer.provenance import ProcessFacts
 from tracer.recording_writer import HeaderSources, RecordingWriter
@@ -93,7 +93,7 @@ class Recorder:
     def phase(self) -> str:
         return self.steps.entered
 
-    @costed
+    @counted_as_cost
     def make_way_for_profile(self) -> None:
         self._profiler.make_way()
 
@@ -146,7 +146,7 @@ class Recorder:
 
     # --- values and batches
 
-    @costed
+    @counted_as_cost
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
         row = self._writer.rank, loader, kind, start_ns, end_ns - start_ns, size_bytes
         self._output.add_all("batches", [(_BATCH, *row)])
@@ -155,11 +155,11 @@ class Recorder:
         """Return the number of a DataLoader. `describe` is called only for the DataLoader's first batch."""
         return self._facts.loader(loader, describe)
 
-    @costed
+    @counted_as_cost
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
         self.steps.reads.append((op, dtype, values))
 
-    @costed
+    @counted_as_cost
     def add_result_size(self, op: str, searched: Shape, size: int) -> None:
         """Record a result size that depends on tensor values, as in `nonzero`."""
         self.steps.found.append((self._output.text(op), self._output.text(shapes_text([searched])), size))

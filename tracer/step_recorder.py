@@ -24,7 +24,7 @@ from typing import Any
 from tracer.communication import CommunicationRecorder
 from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, EventStream
 from tracer.device.device_access import DEFAULT_STREAM
-from tracer.own_cost import SAMPLED, OwnCost, costed
+from tracer.own_cost import SAMPLED, OwnCost, counted_as_cost
 from tracer.profile import Profiler
 from tracer.recording_writer import TOGETHER, RecordingWriter
 from tracer.repeated_steps import (
@@ -294,11 +294,11 @@ class StepRecorder:
         self.reports[OP](PLAIN)
         return now_ns, self._take_on(stream) if takes_event else None
 
-    @costed
+    @counted_as_cost
     def _take_on(self, stream: Any) -> BoundaryEvent | None:
         return self._events.take_on(stream)
 
-    @costed
+    @counted_as_cost
     def end_stage(self, name: str, begun: tuple[int, BoundaryEvent | None], stream: Any = None, thread: str = "") -> None:
         start_ns, begin = begun
         self.profiler.all_threads |= thread.startswith("replica")

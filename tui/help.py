@@ -23,7 +23,7 @@ from typer._click.formatting import wrap_text
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from tui.formatting import paint
-from tui.terminal import COLOUR, QUIET, VERBOSE, When, look
+from tui.terminal import COLOUR, QUIET, VERBOSE, When, terminal_style
 
 if TYPE_CHECKING:
     from typer._click.core import Parameter
@@ -117,7 +117,7 @@ def help_text(command: TyperCommand | TyperGroup, name: str, width: int) -> str:
 
 def _write_page(command: Command | Group, ctx: Context, formatter: HelpFormatter) -> None:
     width = min(shutil.get_terminal_size((100, 24)).columns, _WIDEST)
-    _write_sized_page(command, ctx, formatter, width, look(sys.stdout)["colour"])
+    _write_sized_page(command, ctx, formatter, width, terminal_style(sys.stdout)["colour"])
 
 
 def _write_sized_page(

@@ -18,7 +18,7 @@ from pathlib import Path
 from traces.format.atomic_write import atomic_write
 from traces.model.json_facts import as_json
 from tui.formatting import printable
-from tui.terminal import look
+from tui.terminal import terminal_style
 
 
 class TraceOutputError(OSError):
@@ -38,7 +38,7 @@ def open_standard_streams() -> None:
 
 def show_text(text: str) -> None:
     """Print text without terminal control sequences."""
-    print(printable(text, colour=look(sys.stdout)["colour"]))
+    print(printable(text, colour=terminal_style(sys.stdout)["colour"]))
 
 
 def json_text(facts: object) -> str:

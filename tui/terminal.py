@@ -1,6 +1,6 @@
 """Determines the width, colour and amount of output from the terminal and the options -q, -v and --color.
 
-    print(info_text(summary, "v100", **look(sys.stdout)))
+    print(info_text(summary, "v100", **terminal_style(sys.stdout)))
     if not is_quiet(): print("trace: wrote v100.msgpack", file=sys.stderr)
 """
 
@@ -19,19 +19,19 @@ QUIET, VERBOSE, COLOUR = "trace.quiet", "trace.verbose", "trace.colour"
 When = Literal["auto", "always", "never"]  # values of --color
 
 
-class Look(TypedDict):
+class TerminalStyle(TypedDict):
     width: int
     colour: bool
 
 
-def look(stream: TextIO) -> Look:
+def terminal_style(stream: TextIO) -> TerminalStyle:
     """Return the maximum width of text on a stream, and whether colours are allowed. Text for a pipe has at most 100 columns
     and no colour. `--color` takes precedence over NO_COLOR (no-color.org)."""
     terminal = stream.isatty()
     choice = _asked(COLOUR, "auto")
     plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
     colour = choice == "always" or (choice == "auto" and terminal and not plain)
-    return Look(width=shutil.get_terminal_size((100, 24)).columns if terminal else 100, colour=colour)
+    return TerminalStyle(width=shutil.get_terminal_size((100, 24)).columns if terminal else 100, colour=colour)
 
 
 def is_quiet() -> bool:

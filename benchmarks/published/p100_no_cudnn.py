@@ -21,7 +21,7 @@ from typing import Any
 
 from traces.format.trace_file import save
 from traces.library import entries
-from traces.library.cell_traces import lay_out
+from traces.library.cell_traces import add_steps
 from traces.model.machine import DeviceProperties
 from traces.model.run import Run
 from traces.model.trace import Device, Origin, PhaseTiming, StepKind, Trace
@@ -105,7 +105,7 @@ def build() -> Trace:
         workload=workload(128),
     )
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
-    lay_out(trace, steps_of(STEADY_PHASES, excess), Origin.PUBLISHED, StepKind.WARMUP)
+    add_steps(trace, steps_of(STEADY_PHASES, excess), Origin.PUBLISHED, StepKind.WARMUP)
     return trace
 
 

@@ -27,7 +27,7 @@ from benchmarks.published import p100_no_cudnn
 from benchmarks.published.p100_no_cudnn import DEVICE, NS, steps_of
 from traces.format.trace_file import save
 from traces.library import entries
-from traces.library.cell_traces import lay_out
+from traces.library.cell_traces import add_steps
 from traces.model.run import Run
 from traces.model.trace import Origin, Parts, PhaseTiming, StepKind, Thread, Trace
 
@@ -75,7 +75,7 @@ def build() -> Trace:
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
     trace.lacks = list(p100_no_cudnn.LACKS)
     excess = sum(FIRST_BATCH) // 2 - sum(STEADY_PHASES.values())
-    lay_out(trace, steps_of(STEADY_PHASES, excess), Origin.PUBLISHED, StepKind.WARMUP)
+    add_steps(trace, steps_of(STEADY_PHASES, excess), Origin.PUBLISHED, StepKind.WARMUP)
     phases = trace.phases
     rows: list[tuple[int, ...]] = []
 

@@ -74,7 +74,7 @@ class RegionGraph:
             shapes, kept = region.forwards.pop() if region.forwards else ((), kept)
         sizes = tuple(value for value in inputs if isinstance(value, int))
         recorded = regions.call(region.name, shapes, lambda: self._ops_with(sizes), number, is_backward=self._is_backward)
-        with gpu().steps.within_ranges(*self._ranges):
+        with gpu().steps.open_ranges(*self._ranges):
             if recorded is None or computing():
                 results = self._run(inputs)
             else:

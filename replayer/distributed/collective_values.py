@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
 """Computes the values of small tensors in collectives, because scripts branch on exchanged counts and flags.
 
-    joined([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
+    concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values
 """
 
@@ -74,12 +74,12 @@ def of_rank(rank: int) -> Combine:
     return lambda ranks: ranks[rank].values
 
 
-def joined(ranks: list[RankValues]) -> torch.Tensor | None:
+def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
     values = known_of_all(ranks)
     return None if values is None else torch.cat(values)
 
 
-def scattered(combine: Combine, rank: int, size: int) -> Combine:
+def part_of_rank(combine: Combine, rank: int, size: int) -> Combine:
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)
         return None if whole is None else whole.reshape(size, -1)[rank]
@@ -87,7 +87,7 @@ def scattered(combine: Combine, rank: int, size: int) -> Combine:
     return part
 
 
-def exchanged(rank: int) -> Combine:
+def all_to_all_values(rank: int) -> Combine:
     def combine(ranks: list[RankValues]) -> torch.Tensor | None:
         values = known_of_all(ranks)
         if values is None:

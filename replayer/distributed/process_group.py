@@ -238,7 +238,7 @@ class VirtualNccl(_NcclGroup):
     def allgather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         inputs = _listed(inputs)
         wants, sent = [output.numel() for output in outputs[0]], [inputs[0].numel()] * self._size
-        call = GroupCall("all_gather", inputs, outputs[0], values.joined, sends=sent, wants=wants)
+        call = GroupCall("all_gather", inputs, outputs[0], values.concatenated, sends=sent, wants=wants)
         return self.operations.run(call, GatheredWork if len(set(wants)) == 1 else VirtualWork)
 
     @_by_device
@@ -247,7 +247,7 @@ class VirtualNccl(_NcclGroup):
             raise TypeError("output tensor must have the same type as input tensor")
         if output.numel() != source.numel() * self._size:
             raise ValueError("output tensor size must be equal to world_size times input tensor size")
-        return self.operations.run(GroupCall("all_gather_into_tensor", [source], [output], values.joined))
+        return self.operations.run(GroupCall("all_gather_into_tensor", [source], [output], values.concatenated))
 
     @_by_device
     def reduce_scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -267,13 +267,13 @@ class VirtualNccl(_NcclGroup):
         self, output: TorchAny, source: TorchAny, output_sizes: TorchAny, input_sizes: TorchAny, opts: TorchAny = None
     ) -> TorchAny:
         sends, wants = _elements(source, input_sizes, self._size), _elements(output, output_sizes, self._size)
-        combine = values.exchanged(self._rank)
+        combine = values.all_to_all_values(self._rank)
         return self.operations.run(GroupCall("all_to_all_single", [source], [output], combine, sends=sends, wants=wants))
 
     @_by_device
     def alltoall(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         sends, wants = ([tensor.numel() for tensor in tensors] for tensors in (inputs, outputs))
-        combine = values.exchanged(self._rank)
+        combine = values.all_to_all_values(self._rank)
         return self.operations.run(GroupCall("all_to_all", inputs, outputs, combine, sends=sends, wants=wants))
 
     @_by_device
@@ -281,12 +281,13 @@ class VirtualNccl(_NcclGroup):
         onto = outputs[0] if outputs else []
         sent, wants = [inputs[0].numel()] * self._size, [tensor.numel() for tensor in onto] or None
         detail = f"to rank {opts.rootRank}"
-        return self.operations.run(GroupCall("gather", inputs, onto, values.joined, sends=sent, wants=wants, detail=detail))
+        call = GroupCall("gather", inputs, onto, values.concatenated, sends=sent, wants=wants, detail=detail)
+        return self.operations.run(call)
 
     @_by_device
     def scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         given, root = inputs[0] if inputs else [], opts.rootRank
-        combine = values.scattered(values.of_rank(root), self._rank, self._size)
+        combine = values.part_of_rank(values.of_rank(root), self._rank, self._size)
         sends = [tensor.numel() for tensor in given] if self._rank == root else None
         wants = [outputs[0].numel() if rank == root else 0 for rank in range(self._size)]
         detail = f"from rank {root}"
@@ -330,7 +331,7 @@ def _all_reduce(tensors: Tensors, op: TorchAny) -> GroupCall:
 
 def _reduce_scatter(name: str, inputs: Tensors, outputs: Tensors, rank: int, size: int, opts: TorchAny) -> GroupCall:
     how = Reduction.of(_op_of(opts), inputs)
-    combine = values.scattered(how.combine, rank, size)
+    combine = values.part_of_rank(how.combine, rank, size)
     return GroupCall(name, inputs, outputs, combine, detail=how.name, factor=how.factor)
 
 

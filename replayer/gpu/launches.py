@@ -106,7 +106,7 @@ _USUAL_CLOCK_KHZ = 1_410_000  # of an A100
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
-class Looking:
+class LockedGpu:
     """Locks the virtual GPU after computing the times of all launched ops."""
 
     __slots__ = ("_clock", "_launches", "_lock")
@@ -143,7 +143,7 @@ class ScriptLaunches(LaunchPath):
         self.simulator = simulator
         self.clock = simulator.clock
         self.transfers = transfers
-        self.looking = Looking(self)
+        self.looking = LockedGpu(self)
         self.capture: GraphCapture | None = None
         self._fault: Callable[[], BaseException] | None = None  # the error of a failed kernel, for all later CUDA calls
         self.pending: list[Any] = []  # see Note [Three entries per op]
@@ -201,7 +201,7 @@ class ScriptLaunches(LaunchPath):
             for device in self._devices:
                 device.allocator.execute_pending()
             if count:
-                timeline.relieve()
+                timeline.hand_over_if_due()
 
     def _write_node_numbers(self) -> None:
         numbers, row = self._numbers[:], self._timeline.host_rows

@@ -163,7 +163,7 @@ class ScriptSteps:
         return ranges.of_thread(thread.row).append, self._launches.pending, self._module_names.get, self._name_module
 
     @contextmanager
-    def within_ranges(self, *names: str) -> Iterator[None]:
+    def open_ranges(self, *names: str) -> Iterator[None]:
         thread, ranges = self._launches.current.thread(), self._timeline.ranges
         ranges.under_way += 1
         ranges.begun_ns = ranges.begun_ns or thread.host_ns
@@ -211,7 +211,7 @@ class ScriptSteps:
         self._froze = True
 
     @contextmanager
-    def thawed(self) -> Iterator[None]:
+    def gc_unfrozen(self) -> Iterator[None]:
         """Undo `gc.freeze` in the `with` block."""
         if self._froze:
             gc.unfreeze()

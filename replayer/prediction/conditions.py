@@ -97,7 +97,7 @@ def _length(text: str) -> tuple[int, int] | None:
     return int(old), int(new)
 
 
-def short(name: str) -> str:
+def short_gpu_name(name: str) -> str:
     return name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ").removeprefix("AMD Instinct ")
 
 

@@ -1,6 +1,6 @@
 """Finds the step, phase and op of each recorded kernel, and what the kernel waited for.
 
-    steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).lay_out()
+    steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).recorded_steps()
 
 Note [Active host time]
     Host times exclude the time in which the host waited for the GPU, because the replayed host waits for the virtual GPU at the
@@ -224,7 +224,7 @@ class RecordingIndexer:
             pending = int((np.arange(1, len(returned_ns) + 1) - ended).max())
             self.launch_queue_depth = max(self.launch_queue_depth, pending)
 
-    def lay_out(self) -> list[RecordedStep]:
+    def recorded_steps(self) -> list[RecordedStep]:
         steps: list[RecordedStep] = []
         host = self.trace.host
         phase_of = (np.searchsorted(self.phase_start, self.launched_ns, side="right") - 1).tolist()

@@ -36,7 +36,7 @@ import numpy as np
 
 from replayer.cost_model.constants import BANDWIDTH_FROM_BYTES, MOVES_PER_PARAMETER, OPTIMIZER_BANDWIDTH_REACHED
 from replayer.errors import NotInLibrary
-from traces.library.catalogue import twice_text
+from traces.library.catalogue import duplicate_text
 from traces.library.cells import CellTimes, Gpu, LibraryCell, NotMeasured, read_cells
 from traces.library.matching import Match, batch_of, compared, nearest
 from traces.model.layouts import Shape
@@ -218,7 +218,7 @@ class LibraryPace:
             self._matches[key] = found
             having = [of.path for of in self._files if found.cell.model in of.models]
             if found.is_same and len(having) > 1:  # Note [One name, one entry] in catalogue.py
-                self._stop(twice_text(found.cell.name, having[0], having[1]))
+                self._stop(duplicate_text(found.cell.name, having[0], having[1]))
         return found
 
     def _of_cell(self, cell: LibraryCell, batch: int, trains: bool) -> ModelCall | None:

@@ -76,7 +76,7 @@ class RecordedRun:
         recording = cls(trace, rank, slowdown)
         recording.costs.slowdown = slowdown
         indexer = RecordingIndexer(trace, rank, recording.match_keys, slowdown)
-        recording.steps = indexer.lay_out()
+        recording.steps = indexer.recorded_steps()
         recording.latency_ns, recording.launch_queue_depth = indexer.latency_ns, indexer.launch_queue_depth
         recording._choose()
         recording._sample()

@@ -17,7 +17,7 @@ def install(torch_module: ModuleType) -> None:
     def collect_all(collect: Callable[..., int], generation: int = 2) -> int:
         if generation != 2 or (gpu := started()) is None:
             return collect(generation)
-        with gpu.steps.thawed():
+        with gpu.steps.gc_unfrozen():
             return collect()
 
     patch_around(gc, collect=collect_all)

@@ -74,7 +74,7 @@ class _Utilization:
         return self._percent
 
 
-def stand_in(utilization: _Utilization, cuda: Any) -> Any:
+def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
     module: Any = ModuleType("pynvml", "NVML of the virtual GPU of trace replay")
     module.__spec__ = ModuleSpec("pynvml", None)
 
@@ -134,7 +134,7 @@ def stand_in(utilization: _Utilization, cuda: Any) -> Any:
 def install(torch_module: ModuleType) -> None:
     cuda: Any = torch_module.cuda
     sampled = _Utilization()
-    patch_item(sys.modules, "pynvml", stand_in(sampled, cuda))
+    patch_item(sys.modules, "pynvml", pynvml_module(sampled, cuda))
 
     def index_of(device: Any) -> int:
         return checked_index(cuda._utils._get_device_index(device, optional=True))

@@ -26,7 +26,7 @@ _CHOICE = "call scaled_dot_product_attention, which chooses a kernel"
 REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "efficient", "cudnn")}
 
 
-def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
+def flag_functions(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
     chosen: list[TorchAny] = []
 
     def choose(value: TorchAny) -> None:
@@ -37,8 +37,8 @@ def kept(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[
 
 def install(torch_module: ModuleType) -> None:
     c: TorchAny = torch_module._C
-    get_linalg, set_linalg = kept(c._get_linalg_preferred_backend)
-    get_blas, set_blas = kept(c._get_blas_preferred_backend)
+    get_linalg, set_linalg = flag_functions(c._get_linalg_preferred_backend)
+    get_blas, set_blas = flag_functions(c._get_blas_preferred_backend)
     patch(
         c,
         _has_cudnn=True,

@@ -28,7 +28,7 @@ IGNORED: dict[str, tuple[object, str]] = {
 _End = Callable[[str], None]
 
 
-def begun() -> _End | None:
+def begin_range() -> _End | None:
     """Begin a range in the timeline. Return None before the first use of a GPU."""
     return None if started() is None else gpu().profile.begin_range()
 
@@ -42,7 +42,7 @@ def install(torch_module: ModuleType) -> None:
     record_function = torch_module.autograd.profiler.record_function
 
     def enter_in_timeline(enter: TorchAny, self: TorchAny) -> TorchAny:
-        self.ends_in_timeline = begun()
+        self.ends_in_timeline = begin_range()
         return enter(self)
 
     def leave_in_timeline(leave: TorchAny, self: TorchAny, *error: TorchAny) -> TorchAny:
@@ -65,7 +65,7 @@ def install(torch_module: ModuleType) -> None:
         return len(stack)
 
     def range_start(message: str) -> int:
-        open_by_id[number := next(ids)] = message, begun()
+        open_by_id[number := next(ids)] = message, begin_range()
         return number
 
     def range_end(number: int) -> None:
@@ -74,7 +74,7 @@ def install(torch_module: ModuleType) -> None:
             end(message)
 
     def mark(message: str) -> None:
-        if (end := begun()) is not None:
+        if (end := begin_range()) is not None:
             end(message)
 
     patch(nvtx, rangePushA=push, rangePop=pop, rangeStartA=range_start, rangeEnd=range_end, markA=mark)

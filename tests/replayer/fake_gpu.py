@@ -110,7 +110,7 @@ class SurfaceGpu(FakeGpu):
     def work_ns(self) -> int:
         return self.worked_ns
 
-    def within_ranges(self, *names: str) -> AbstractContextManager[None]:
+    def open_ranges(self, *names: str) -> AbstractContextManager[None]:
         return nullcontext()
 
     def begin_range(self) -> Callable[[str], None]:

@@ -110,7 +110,7 @@ class FakeGpu:
     def loss_called(self) -> None:
         pass
 
-    def thawed(self) -> AbstractContextManager[None]:
+    def gc_unfrozen(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def enter_phase(self, name: str) -> None:

@@ -16,7 +16,7 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.timing.host_threads import HostThread
 from replayer.timing.simulator import Simulator
 from replayer.timing.timeline.host_ranges import HostRanges
-from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, LoaderWait, put_together
+from replayer.timing.timeline.timeline_writer import HOST_COLUMNS, WORK_COLUMNS, DeferredRows, LoaderWait, concatenate_rows
 from traces.model.trace import (
     NONE,
     Column,
@@ -117,7 +117,7 @@ class Log:
         return len(self.host) - 1
 
     def op_rows(self, rows: Column | DeferredRows) -> int:
-        table = put_together([rows])
+        table = concatenate_rows([rows])
         self.host += [tuple(row) for row in table.tolist()]
         return len(self.host) - len(table)
 
@@ -125,10 +125,10 @@ class Log:
         self.device.append(dict(zip(WORK_COLUMNS, map(int, row), strict=True)))
 
     def work_rows(self, rows: Column | DeferredRows) -> None:
-        for row in put_together([rows]).tolist():
+        for row in concatenate_rows([rows]).tolist():
             self.work(row)
 
-    def relieve(self) -> None:
+    def hand_over_if_due(self) -> None:
         pass
 
     def phase(self, name: str, start_ns: int, end_ns: int, device_start_ns: int, device_end_ns: int, origin: int) -> None:

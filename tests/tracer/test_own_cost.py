@@ -10,7 +10,7 @@ import pytest
 
 from tests.tracer.fakes import FakeClock
 from tracer.device.clock import EpochClock
-from tracer.own_cost import OwnCost, costed
+from tracer.own_cost import OwnCost, counted_as_cost
 from traces.script.script_hooks import ModuleCalls
 
 
@@ -21,16 +21,16 @@ class Costly:
         self.clock = clock
         self.cost = OwnCost(clock)  # type: ignore[arg-type]
 
-    @costed
+    @counted_as_cost
     def work(self, took_ns: int) -> None:
         self.clock.ns += took_ns
 
-    @costed
+    @counted_as_cost
     def append(self, took_ns: int) -> None:
         self.clock.ns += took_ns
         self.cost.appended(took_ns)
 
-    @costed
+    @counted_as_cost
     def work_twice(self, took_ns: int) -> None:
         self.work(took_ns)
         self.work(took_ns)

@@ -361,9 +361,9 @@ def test_collectives_of_the_flight_recorder_are_written_between_steps(tmp_path: 
         timed_call = call._replace(name="broadcast", start_ns=bench.clock.ns + 1)
         flight.found = [FlightRecord(call, NONE), FlightRecord(timed_call, 700)]
         bench.train_step()
-    bench.recorder.communication.leaving(is_all=False)
+    bench.recorder.communication.group_ends(is_all=False)
     assert flight.reads == [False, False] and flight.spent_ns == 10_000
-    bench.recorder.communication.leaving(is_all=True)
+    bench.recorder.communication.group_ends(is_all=True)
     trace = recorded(bench)
     assert flight.reads == [False, False, True, True]
     assert set(trace.steps.duration_ns.tolist()) == {350}

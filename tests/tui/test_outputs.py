@@ -16,7 +16,7 @@ from tui.commands import export
 from tui.errors import line_for
 from tui.outputs import require_writable, write_json
 from tui.running import progress
-from tui.terminal import look
+from tui.terminal import terminal_style
 
 
 class Terminal(io.StringIO):
@@ -88,10 +88,10 @@ def test_colour_is_used_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("COLUMNS", "77")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert look(Terminal()) == {"width": 77, "colour": True}
-    assert look(io.StringIO()) == {"width": 100, "colour": False}
+    assert terminal_style(Terminal()) == {"width": 77, "colour": True}
+    assert terminal_style(io.StringIO()) == {"width": 100, "colour": False}
     monkeypatch.setenv("NO_COLOR", "1")
-    assert look(Terminal())["colour"] is False
+    assert terminal_style(Terminal())["colour"] is False
 
 
 def test_an_export_of_many_ranks_names_the_first_and_the_last_file(

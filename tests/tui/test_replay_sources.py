@@ -62,7 +62,7 @@ def test_the_workload_is_known_only_if_all_steps_are_the_library_s(
     steps: list[tuple[int, int, str]], is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
-    monkeypatch.setattr("tui.commands.replay_library.driven_trace", lambda *facts: given.extend(facts))
+    monkeypatch.setattr("tui.commands.replay_library.trace_with_step_times", lambda *facts: given.extend(facts))
     trace = played(*steps)
     trace.workload = workload = object()  # type: ignore[assignment]
     driven_by(trace, None, trace)  # type: ignore[arg-type]

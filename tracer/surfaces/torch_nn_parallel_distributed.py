@@ -30,7 +30,7 @@ def install(torch: ModuleType) -> None:
 
     def destroyed(destroy: Any, *args: Any, **kwargs: Any) -> None:
         if (to := started()) is not None:
-            to.communication.leaving(is_all=group_of(args, kwargs) in (None, dist.group.WORLD))
+            to.communication.group_ends(is_all=group_of(args, kwargs) in (None, dist.group.WORLD))
         destroy(*args, **kwargs)
 
     patch_around(cls, __init__=made)

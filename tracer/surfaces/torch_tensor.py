@@ -28,7 +28,7 @@ class _Depth(threading.local):
 _DEPTH = _Depth()  # one value per thread
 
 
-class Quiet:
+class WithoutReads:
     """Stops the recording of tensor values in the current thread."""
 
     def __enter__(self) -> Self:
@@ -39,7 +39,7 @@ class Quiet:
         _DEPTH.quiet -= 1
 
 
-def quietly(call: Call) -> Call:
+def without_reads(call: Call) -> Call:
     @wraps(call)
     def inside(*args: Any, **kwargs: Any) -> Any:
         _DEPTH.quiet += 1
@@ -118,7 +118,7 @@ class _ReadsAndMoves:
     def copy_read(self, read: Call, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._reads(tensor):
             return read(tensor, *args, **kwargs)
-        with Quiet():
+        with WithoutReads():
             copied = read(tensor, *args, **kwargs)
         _note(tensor, copied)
         return copied
@@ -158,7 +158,7 @@ class _ReadsAndMoves:
     def shown(self, show: Call, tensor: Any, **kwargs: Any) -> Any:
         if not self._reads(tensor):
             return show(tensor, **kwargs)
-        with Quiet():
+        with WithoutReads():
             text = show(tensor, **kwargs)
             host = tensor.detach().cpu() if tensor.is_cuda and tensor.numel() <= READ_LIMIT else tensor
         _note(tensor, host)
@@ -167,7 +167,7 @@ class _ReadsAndMoves:
     def comparison(self, compare: Call, one: Any, other: Any, *args: Any, **kwargs: Any) -> Any:
         if not self._reads(one):
             return compare(one, other, *args, **kwargs)
-        with Quiet():
+        with WithoutReads():
             answer = compare(one, other, *args, **kwargs)
         if (to := recorder()) is not None:
             to.read(f"aten::{compare.__name__}", "bool", [float(answer)])
@@ -182,7 +182,7 @@ def _name_of(dtype: Any) -> str:
 def _note(tensor: Any, host: Any) -> None:
     if tensor.numel() > READ_LIMIT or tensor.is_complex() or not tensor.numel():
         return
-    with Quiet():
+    with WithoutReads():
         nested = host.tolist() if hasattr(host, "tolist") else host
     if (to := recorder()) is not None:
         to.aside_called()

@@ -16,7 +16,7 @@ import torch.utils.data._utils.pin_memory
 import torch.utils.data.dataloader
 
 from tracer.state import optimizers, recorder
-from tracer.surfaces.torch_tensor import Quiet, quietly
+from tracer.surfaces.torch_tensor import WithoutReads, without_reads
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
 from traces.script.patching import around, patch, patch_around, stands_for
@@ -26,7 +26,7 @@ from traces.script.script_hooks import ScriptHooks, tensors_in
 def install(torch_module: ModuleType) -> None:
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     fetch = iterator.__next__
-    load = ScriptHooks(torch_module, recorder, optimizers()).loading(quietly(fetch))
+    load = ScriptHooks(torch_module, recorder, optimizers()).loading(without_reads(fetch))
 
     @stands_for(fetch)
     def fetch_as_phase(self: Any) -> Any:
@@ -44,7 +44,7 @@ def install(torch_module: ModuleType) -> None:
 
     def make_quietly(make: Any, self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         self._recorded_loader, self._recorded_number = loader, (None, 0)
-        with Quiet():
+        with WithoutReads():
             make(self, loader, *args, **kwargs)
 
     patch(iterator, __next__=fetch_as_phase)

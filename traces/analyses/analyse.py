@@ -18,7 +18,7 @@ from traces.analyses.transfers import TransferSum, transfers
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
 from traces.figures.measure import profiled_steps
 from traces.figures.problems import why_work_is_hidden
-from traces.model.each_once import each_once
+from traces.model.result_cache import result_cache
 from traces.model.trace import Trace
 from traces.rates.achieved_rates import OpRates, achieved_tables
 
@@ -42,7 +42,7 @@ class Analyses:
     compiled: CompiledFigures | None = None
 
 
-@each_once()
+@result_cache()
 def analyse(trace: Trace, *, details: bool = True) -> Analyses:
     """Run all analyses, or only those for the first screen of `trace info`."""
     lacks_work = bool(why_work_is_hidden(trace))

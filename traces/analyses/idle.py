@@ -40,8 +40,8 @@ from traces.analyses.waits import calls_by_rank, host_waits
 from traces.comparison.thresholds import EDGE_NS, LATE_START_NS
 from traces.figures.measure import busy_by_device, profiled_steps, steady_steps, work_rows
 from traces.figures.pace import StepPace, device_windows, pace
-from traces.model.each_once import once
 from traces.model.intervals import Intervals
+from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import I4, I8, I8_OR_NONE, NONE, U1, BatchKind, Column, Table, Trace
 
@@ -149,13 +149,13 @@ def gaps(trace: Trace, *, by_stream: bool = False) -> Iterator[Gaps]:
         )
 
 
-@once
+@cached_result
 def idle_spans(trace: Trace, *, by_stream: bool = False) -> IdleSpans:
     found = [_explained(trace, _to_the_ends_of_steps(trace, of)) for of in gaps(trace, by_stream=by_stream)]
     return IdleSpans.concatenated([spans for spans in found if len(spans)]) if any(map(len, found)) else IdleSpans.empty()
 
 
-@once
+@cached_result
 def busy_times(trace: Trace) -> dict[int, BusyTime]:
     """Return the busy time of each GPU in the steps with recorded kernels."""
     steps, busy_of = profiled_steps(trace), busy_by_device(trace)
@@ -170,7 +170,7 @@ def busy_times(trace: Trace) -> dict[int, BusyTime]:
     return found
 
 
-@once
+@cached_result
 def idle_times(trace: Trace) -> dict[str, IdleTime]:
     spans = idle_spans(trace)
     rows_of = by_value(spans.device)

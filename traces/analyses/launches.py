@@ -30,7 +30,7 @@ from traces.analyses.waits import host_waits
 from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
 from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.figures.measure import enclosing, launch_steps, profiled_steps, work_rows
-from traces.model.each_once import once
+from traces.model.result_cache import cached_result
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, Column, HostKind, Trace
 
@@ -79,7 +79,7 @@ def launched_ns(trace: Trace, rows: Column) -> Column:
     return np.asarray(np.where(launch != NONE, np.minimum(returned_ns, trace.device.start_ns[rows]), NONE))
 
 
-@once
+@cached_result
 def _returned_ns(trace: Trace) -> Column:
     returned_ns = trace.host.end_ns
     for rank in trace.ranks:

@@ -36,8 +36,8 @@ import numpy as np
 
 from traces.comparison.thresholds import CLOCK_NS, LAST_PART_OF_A_WAIT, LEAST_WAIT_NS, RETURN_NS
 from traces.figures.measure import backlog, device_ranks, host_ranks, launch_time_ns, work_rows
-from traces.model.each_once import each_once, once
 from traces.model.intervals import Intervals
+from traces.model.result_cache import cached_result, result_cache
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import HOST_SPAN_OR_NONE, I4, I8, NONE, Column, DeviceKind, HostKind, Table, Trace
 from traces.names.device_names import copy_direction
@@ -81,7 +81,7 @@ def host_waits(trace: Trace, rank: int) -> HostWaits:
     return waits_by_rank(trace).get(rank, HostWaits.empty())
 
 
-@once
+@cached_result
 def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
     if len(trace.ranks) == 1:
         return {rank: _host_waits(trace, rank) for rank in trace.ranks}
@@ -99,7 +99,7 @@ def waits_by_rank(trace: Trace) -> dict[int, HostWaits]:
             continue
         rows = of_rank[rank]
         part = replace(trace, host=host.take(rows), device=replace(device.take(spans), launch=launch[spans]))
-        with each_once(fresh=True):
+        with result_cache(fresh=True):
             waits = _host_waits(part, rank)
         found[rank] = replace(waits, call=rows[waits.call], work=spans[waits.work])
     return found

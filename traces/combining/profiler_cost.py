@@ -55,7 +55,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from traces.analyses.modules import PREFIX
-from traces.analyses.waits import host_waits, synchronous_calls
+from traces.analyses.waits import HostWaits, host_waits, synchronous_calls
 from traces.comparison.thresholds import (
     EVENT_COST_SPREAD,
     EVENT_COSTS,
@@ -289,14 +289,15 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     profiled, clean = _comparable_steps(trace, rank, steps)
     if not len(clean) or not len(profiled):
         return run
-    waits = host_waits(trace, rank).intervals
+    host_waited, synchronous = host_waits(trace, rank), synchronous_calls(trace, rank)
+    waits = host_waited.intervals
     is_full = _full_queues(trace, rank, profiled)
-    phases = _phases(trace, rank, steps, profiled, clean, is_full)
+    phases = _phases(trace, host_waited, synchronous, steps, profiled, clean, is_full)
     cost = _fitted_cost(phases)
     without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
     own_ns = without_cost(end_ns) - without_cost(start_ns)
-    first_wait_ns = _active_ns(_first_waits_ns(trace, rank, steps.rows, waits), waits)
+    first_wait_ns = _active_ns(_first_waits_ns(trace, synchronous, steps.rows, waits), waits)
     before_wait_ns = without_cost(first_wait_ns) - without_cost(start_ns)
     for phase in phases:
         places = steps.rows_by_step(phase.names, profiled)
@@ -306,9 +307,9 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, unhindered)))
 
 
-def _first_waits_ns(trace: Trace, rank: int, rows: Column, waits: Intervals) -> Column:
+def _first_waits_ns(trace: Trace, synchronous: Column, rows: Column, waits: Intervals) -> Column:
     start_ns, end_ns = trace.phases.start_ns[rows], trace.phases.end_ns[rows]
-    calls_ns = np.sort(trace.host.start_ns[synchronous_calls(trace, rank)])
+    calls_ns = np.sort(trace.host.start_ns[synchronous])
     first_ns = np.minimum(np.append(calls_ns, np.iinfo(np.int64).max)[np.searchsorted(calls_ns, start_ns)], end_ns)
     # Without the profiler, the launch queue is longer, so launches may wait earlier.
     return np.asarray(np.where(waits.within(start_ns, first_ns) > 0, start_ns, first_ns))
@@ -354,12 +355,12 @@ def _launched(trace: Trace) -> tuple[Column, Column]:
 
 
 def _phases(
-    trace: Trace, rank: int, steps: ProfiledSteps, profiled: Column, clean: Column, is_full: Column
+    trace: Trace, host_waited: HostWaits, synchronous: Column, steps: ProfiledSteps, profiled: Column, clean: Column,
+    is_full: Column,
 ) -> list[_Phase]:  # fmt: skip
     of = trace.phases
-    host_waited = host_waits(trace, rank)
     waits, is_launch = host_waited.intervals, np.isin(host_waited.call, trace.device.launch)
-    is_launch &= ~np.isin(host_waited.call, synchronous_calls(trace, rank))
+    is_launch &= ~np.isin(host_waited.call, synchronous)
     synchronous_ns = np.sort(host_waited.start_ns[~is_launch])
     in_clean = np.isin(of.step, clean)
     names = {trace.strings[name]: name for name in np.unique(of.name[in_clean]).tolist()}

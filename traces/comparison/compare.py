@@ -61,8 +61,8 @@ from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.figures.spread import NOTHING, Spread, median_per_step, relative_error, spread
 from traces.figures.stage_times import StageError, stage_errors
 from traces.figures.step_memory import step_rises
-from traces.model.each_once import each_once
 from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
+from traces.model.result_cache import result_cache
 from traces.model.run import KINETO, RECORDER, HostFigures, MissingOp, ReplayNotes, Run
 from traces.model.trace import NONE, PHASES, Column, Origin, StepKind, Trace
 from traces.model.workload import Sameness
@@ -275,7 +275,7 @@ class Comparison(ComparedFigures):
         return replace(self, memory=memory)
 
 
-@each_once()
+@result_cache()
 def compare(
     recorded: Trace,
     other: Trace,

@@ -16,26 +16,26 @@ import numpy as np
 
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.compiled.regions import is_graph_launch, is_region_range
-from traces.model.each_once import once
 from traces.model.intervals import Intervals, TimeWindows, union_by_group
+from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 from traces.names.device_names import LAUNCH_CALL
 
 
-@once
+@cached_result
 def work_rows(trace: Trace) -> Column:
     return np.flatnonzero(trace.device.is_work)
 
 
-@once
+@cached_result
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
     work = work_rows(trace)
     start_ns, end_ns = trace.device.start_ns[work], trace.device.end_ns[work]
     return {device: Intervals(start_ns[rows], end_ns[rows]) for device, rows in by_value(trace.device.device[work]).items()}
 
 
-@once
+@cached_result
 def busy_by_stream(trace: Trace) -> dict[tuple[int, int], Intervals]:
     work = work_rows(trace)
     device, stream = trace.device.device[work], trace.device.stream[work]
@@ -174,7 +174,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
     return found
 
 
-@once
+@cached_result
 def launch_time_ns(trace: Trace) -> Column:
     """Return the launch time of each kernel, or its start time if the launch is unknown."""
     spans = trace.device
@@ -204,7 +204,7 @@ def step_windows(trace: Trace) -> TimeWindows:
     return TimeWindows(trace.steps.start_ns, trace.steps.end_ns, trace.steps.rank)
 
 
-@once
+@cached_result
 def backlog(trace: Trace) -> Column:
     """Return a boolean mask of the kernels that were launched before the recording began."""
     spans = trace.device
@@ -219,7 +219,7 @@ def backlog(trace: Trace) -> Column:
     return found
 
 
-@once
+@cached_result
 def launch_steps(trace: Trace) -> Column:
     """Return the step in which each kernel was launched, or NONE."""
     # see Note [A step's time] in traces/figures/pace.py
@@ -248,7 +248,7 @@ def phase_names(trace: Trace) -> Column:
     return np.array([*(trace.strings[name] for name in trace.phases.name.tolist()), ""])
 
 
-@once
+@cached_result
 def op_of(trace: Trace, *, outermost: bool = False) -> Column:
     """Return the innermost or outermost op that launched each kernel, or NONE if the op is unknown."""
     host = trace.host
@@ -427,12 +427,12 @@ def rank_of_device(trace: Trace, device: int) -> int:
     return trace.devices[device].rank if device < len(trace.devices) else 0
 
 
-@once
+@cached_result
 def host_ranks(trace: Trace) -> Column:
     return np.array([thread.rank for thread in trace.threads] or [0])[trace.host.thread]
 
 
-@once
+@cached_result
 def device_ranks(trace: Trace) -> Column:
     ranks = np.array([device.rank for device in trace.devices] or [0], dtype=np.int64)
     return np.asarray(ranks[np.where(trace.device.device < len(ranks), trace.device.device, 0)])

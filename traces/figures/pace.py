@@ -79,8 +79,8 @@ from traces.figures.measure import (
     work_rows,
 )
 from traces.figures.spread import mean, means_of_periods, median_per_step, noise_floor, period_of, varies_much
-from traces.model.each_once import once
 from traces.model.intervals import Intervals, union_by_group
+from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, Trace
 
@@ -165,7 +165,7 @@ class PaceSeries:
     device: int  # row of the device with these intervals; NONE for host intervals
 
 
-@once
+@cached_result
 def step_times(trace: Trace) -> StepTimes:
     steps = trace.steps
     order = np.lexsort((steps.start_ns, steps.rank))

@@ -43,9 +43,9 @@ from traces.figures.pipeline import (
     step_kinds,
 )
 from traces.figures.problems import problems_of, why_work_is_hidden
-from traces.model.each_once import each_once
 from traces.model.json_facts import Json, as_json
 from traces.model.machine import Machine
+from traces.model.result_cache import result_cache
 from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
 from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace
 from traces.rates.estimate_errors import EstimateError, expected_error
@@ -177,7 +177,7 @@ class Outline:
     run: Run
 
 
-@each_once()
+@result_cache()
 def outline(trace: Trace) -> Outline:
     """Return fewer statistics than `summarize`, in less time."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
@@ -214,7 +214,7 @@ def _ms(time_ns: int | None) -> str:
     return "-" if time_ns is None else f"{time_ns / 1e6:.3f} ms"
 
 
-@each_once()
+@result_cache()
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
     """Return the statistics of a trace."""
     start_ns, end_ns = window_ns(trace)

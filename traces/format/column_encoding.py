@@ -52,7 +52,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         return {"rows": 0, "columns": {}}
     packed: dict[str, Any] = {"rows": rows}
     columns = table.columns()
-    if compact and isinstance(table, HostSpans) and (nest := nesting.fold(table, first_row)) is not None:
+    if compact and isinstance(table, HostSpans) and (nest := nesting.encode_nesting(table, first_row)) is not None:
         packed["nested"] = [nest.first_ns, pack_column(nest.depth, LEAST, False), pack_column(nest.gaps_ns, ZERO, True)]
         for name in nesting.COLUMNS:
             del columns[name]
@@ -98,8 +98,8 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: boo
         if nest is not None and name in nesting.COLUMNS:
             depth = unpack_column(nest[1], rows, _I8, "depth")
             gaps_ns = unpack_column(nest[2], 2 * rows, _I8, "gaps")
-            spans = nesting.Nest(depth, _in_range(nest[0], _I8, "start_ns"), gaps_ns)
-            return nesting.unfold(spans, decoded("name")["name"], first_row)
+            spans = nesting.HostNesting(depth, _in_range(nest[0], _I8, "start_ns"), gaps_ns)
+            return nesting.decode_nesting(spans, decoded("name")["name"], first_row)
         value = stored.get(name, kind.DEFAULTS[name])
         return {name: unpack_column(value, rows, np.dtype(kind.DTYPES[name]), name)}
 

@@ -28,13 +28,13 @@ Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Nest:
+class HostNesting:
     depth: Ints
     first_ns: int
     gaps_ns: Ints  # two gaps per row, in `_context_order`; a gap is negative where spans overlap or a new thread begins
 
 
-def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
+def encode_nesting(spans: HostSpans, first_row: int = 0) -> HostNesting | None:
     """Encode the call tree as nesting depths and time gaps. Return None if the ops do not form a valid call tree."""
     parent = np.where(spans.parent < 0, NONE, spans.parent.astype(np.int64) - first_row)
     if not len(spans) or not ((parent < np.arange(len(parent))) & ((parent >= 0) == (spans.parent >= 0))).all():
@@ -47,10 +47,10 @@ def fold(spans: HostSpans, first_row: int = 0) -> Nest | None:
     times[opens] = spans.start_ns
     times[closes] = spans.end_ns
     gaps = np.diff(times, prepend=times[0])
-    return Nest(depth, int(times[0]), gaps[_context_order(spans.name, opens, closes)])
+    return HostNesting(depth, int(times[0]), gaps[_context_order(spans.name, opens, closes)])
 
 
-def unfold(nest: Nest, name: Column, first_row: int = 0) -> dict[str, Column]:
+def decode_nesting(nest: HostNesting, name: Column, first_row: int = 0) -> dict[str, Column]:
     """Return the columns `parent`, `start_ns` and `duration_ns`. Raises Damaged for invalid depths."""
     depth = nest.depth
     if depth[0] != 0 or (depth < 0).any() or (np.diff(depth) > 1).any():

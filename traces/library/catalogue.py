@@ -56,7 +56,7 @@ def faults() -> list[str]:
             first = seen.setdefault((file.gpu.name, model), file.path)
             if first != file.path:
                 twice.setdefault((first, file.path), []).append(f"{file.gpu.name}/{model}")
-    return [*found, *(twice_text(names[0], *paths, others=len(names) - 1) for paths, names in twice.items())]
+    return [*found, *(duplicate_text(names[0], *paths, others=len(names) - 1) for paths, names in twice.items())]
 
 
 def gpus() -> list[Gpu]:
@@ -88,7 +88,7 @@ def cell(gpu_name: str, model: str) -> LibraryCell:
     of = gpu(gpu_name)
     files = [file for file in cell_files() if file.gpu.name == of.name and model in file.models]
     if len(files) > 1:
-        raise TraceLibraryError(twice_text(f"{of.name}/{model}", files[0].path, files[1].path))
+        raise TraceLibraryError(duplicate_text(f"{of.name}/{model}", files[0].path, files[1].path))
     if not files:
         known = models(of.name)
         listed = f"trace library list --gpu {of.name} shows its {len(known)}"
@@ -127,7 +127,7 @@ def _suggested(name: str, known: list[str]) -> str:
     return f" (did you mean {' or '.join(near)}?)" if near else ""
 
 
-def twice_text(name: str, first: Path, second: Path, others: int = 0) -> str:
+def duplicate_text(name: str, first: Path, second: Path, others: int = 0) -> str:
     them = f"{name} and {others} more are" if others else f"{name} is"
     return f"{them} in two files, {first} and {second}: remove one of them, or remove its entry (trace library remove)"
 

@@ -2,7 +2,7 @@
 
     trace_of(find_cell("v100/resnet50"), batch=32)      # one steady step: h2d, forward, backward
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
-    driven_trace(gpu, blank, rows, cells, workload)     # the steps that a replay has run
+    trace_with_step_times(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
 The published times include a synchronization, so CPU and GPU times of a phase are equal. If only a sum was measured, it is
 stored as the phase `backward`.
@@ -41,7 +41,7 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
     return _trace(cell.gpu, [phases], cell.source, provenance, cell.workload_at(batch), origin)
 
 
-def driven_trace(
+def trace_with_step_times(
     gpu: Gpu, blank: Trace, steps: Sequence[Mapping[str, int]], cells: Sequence[str], workload: WorkloadSignature | None
 ) -> Trace:
     """Return the trace of a replay. `steps` contains the phase durations of each step in nanoseconds."""
@@ -64,11 +64,11 @@ def _trace(
     trace.phase_timing = PhaseTiming.SYNCHRONIZED
     if source.torch is not None:
         trace.machines = {0: Machine(torch=source.torch)}
-    lay_out(trace, [{name: durations[name] for name in _ORDER if name in durations} for durations in steps], origin)
+    add_steps(trace, [{name: durations[name] for name in _ORDER if name in durations} for durations in steps], origin)
     return trace
 
 
-def lay_out(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
+def add_steps(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
     """Fill a trace with consecutive steps."""
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])

@@ -73,7 +73,7 @@ class CellSource:
         return bool(self.repository or self.study or self.source)
 
 
-def parted(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
+def split_provenance(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
     """Split a recording's metadata into its source (such as study and commit) and the rest. Raises ValueError for a value of a
     wrong type."""
     names = {field.name for field in fields(CellSource)}
@@ -203,7 +203,7 @@ class CellFile:
         self.path = path
         self.gpu = gpu
         self.shared = shared
-        self.source, self.provenance = parted(shared)
+        self.source, self.provenance = split_provenance(shared)
         self._stored = stored
         self._cells: dict[str, LibraryCell] = {}
 
@@ -242,7 +242,7 @@ class CellFile:
         if not isinstance(own, dict):
             raise ValueError("provenance is not an object")
         cell = LibraryCell(self.gpu, model, self.workload(model), batches, phases, spread, memory, peak, persistent, oom,
-                    *parted({**self.shared, **own}))  # fmt: skip
+                    *split_provenance({**self.shared, **own}))  # fmt: skip
         if reason := fault(cell):
             raise ValueError(reason)
         return cell

@@ -57,7 +57,7 @@ from traces.rates.op_traffic import (
     indexed_traffic,
     is_inductor_kernel,
     is_resize,
-    once,
+    moved_once,
     traffic,
     triton_traffic,
 )
@@ -424,18 +424,18 @@ def _convolution_flops(output: Shape, weight: Shape) -> int:
 
 def _bytes(call: _LikeCalls) -> Traffic | None:
     if call.copied_bytes is not None:
-        return once(call.copied_bytes)
+        return moved_once(call.copied_bytes)
     if call.is_half:  # two halves correspond to one op in newer releases
         whole = traffic(call.op, call.name, call.operands) if call.operands else None
-        return None if whole is None else once(whole.moved_bytes // 2)
+        return None if whole is None else moved_once(whole.moved_bytes // 2)
     if is_inductor_kernel(call.op):
         return triton_traffic(call.op, call.operands, prod(call.grid) if call.grid else None)
     if call.around and call.operands:  # the gradient of a mean has one number per sum, expanded to the recorded shape
-        return once(call.operands[0].bytes)
+        return moved_once(call.operands[0].bytes)
     if (paged := PagedAttention.of(call.name, call.parsed)) is not None:
         query, cache = [of.itemsize for of in call.operands if len(of.shape) > 2][:2]
         moved = paged.moved_bytes(query, cache)
-        return None if moved is None else once(moved)
+        return None if moved is None else moved_once(moved)
     if call.name in ATTENTION_LAYOUTS:
         return traffic("attention_backward" if is_attention_backward(call.name) else "attention", call.name, call.operands)
     of = traffic(call.op, call.name, call.operands, call.output)

@@ -79,7 +79,7 @@ class Traffic:
     footprint_bytes: int
 
 
-def once(moved_bytes: int) -> Traffic:
+def moved_once(moved_bytes: int) -> Traffic:
     return Traffic(moved_bytes, moved_bytes)
 
 
@@ -88,7 +88,7 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
     # see Note [Bytes that an op touches]
     rule = _RULES.get(op)
     if op == "item":
-        return once(operands[0].itemsize if operands else 4)
+        return moved_once(operands[0].itemsize if operands else 4)
     if not operands:
         return None
     if rule is not None:
@@ -97,21 +97,21 @@ def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | N
     wide = [of for of in operands if len(of.shape) > 1]
     own = operands[0].itemsize
     if op in MATMULS and len(wide) >= 2:
-        return once(sizes + flops(op, tuple(of.shape for of in operands)) // (2 * max(wide[-2].shape[-1], 1)) * own)
+        return moved_once(sizes + flops(op, tuple(of.shape for of in operands)) // (2 * max(wide[-2].shape[-1], 1)) * own)
     if op == "convolution":
-        return once(sizes + (prod(output) * own if output is not None else 0))
+        return moved_once(sizes + (prod(output) * own if output is not None else 0))
     if op == "convolution_backward":
         images = [of for of in wide if len(of.shape) > 2]
         gradient = _output_gradient(images)
-        return once(sizes + sum(of.bytes for of in images if of is not gradient))
+        return moved_once(sizes + sum(of.bytes for of in images if of is not gradient))
     if op.startswith("attention") and wide:
-        return once(sizes + sum(of.bytes for of in (wide[1:4] if op.endswith("backward") else wide[:1])))
+        return moved_once(sizes + sum(of.bytes for of in (wide[1:4] if op.endswith("backward") else wide[:1])))
     if is_resize(op):
-        return None if output is None else once(sizes + prod(output) * operands[0].itemsize)
+        return None if output is None else moved_once(sizes + prod(output) * operands[0].itemsize)
     if op.endswith("_with_output"):
         return _outputs_given(operands, False)
     if op in _REDUCTIONS or op.startswith("rnn") or _POOLS.match(op) or _LISTS.match(op):
-        return once(sizes)
+        return moved_once(sizes)
     return _elementwise(op, operands, name.partition(".")[0].endswith("_"))
 
 
@@ -156,23 +156,23 @@ def _broadcast(shapes: tuple[Shape, ...]) -> int:
 
 
 def _written_once(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    return once(operands[0].bytes)
+    return moved_once(operands[0].bytes)
 
 
 def _copy(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     source = operands[1] if len(operands) > 1 else operands[0]  # the first operand of `copy_` is the target
-    return once(operands[0].bytes + source.bytes)
+    return moved_once(operands[0].bytes + source.bytes)
 
 
 def _joined(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    return once(2 * sum(of.bytes for of in operands))
+    return moved_once(2 * sum(of.bytes for of in operands))
 
 
 def _gather(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     if len(operands) < 2:
         return None
     table, index = operands[:2]
-    return once(index.bytes + 2 * index.elements * table.itemsize)
+    return moved_once(index.bytes + 2 * index.elements * table.itemsize)
 
 
 def _scatter(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -181,7 +181,7 @@ def _scatter(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     target, index = operands[:2]
     source = index.elements * operands[2].itemsize if len(operands) > 2 else 0
     moved = index.bytes + source + index.elements * target.itemsize
-    return once(moved + (0 if in_place else 2 * target.bytes))
+    return moved_once(moved + (0 if in_place else 2 * target.bytes))
 
 
 def _scatter_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -197,14 +197,14 @@ def _index_select(operands: tuple[Operand, ...], in_place: bool) -> Traffic | No
     if len(operands) < 2:
         return None
     table, index = operands[:2]
-    return once(index.bytes + 2 * _rows(table.shape, index.elements) * table.itemsize)
+    return moved_once(index.bytes + 2 * _rows(table.shape, index.elements) * table.itemsize)
 
 
 def _embedding(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     if len(operands) < 2:
         return None
     table, index = operands[:2]
-    return once(index.bytes + 2 * index.elements * prod(table.shape[1:]) * table.itemsize)
+    return moved_once(index.bytes + 2 * index.elements * prod(table.shape[1:]) * table.itemsize)
 
 
 def _embedding_bag(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -212,11 +212,11 @@ def _embedding_bag(operands: tuple[Operand, ...], in_place: bool) -> Traffic | N
         return None
     table, index, offsets = operands[:3]
     row = prod(table.shape[1:]) * table.itemsize
-    return once(index.bytes + offsets.bytes + (index.elements + offsets.elements) * row)
+    return moved_once(index.bytes + offsets.bytes + (index.elements + offsets.elements) * row)
 
 
 def _embedding_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    return once(2 * operands[0].bytes + sum(of.bytes for of in operands[1:]))
+    return moved_once(2 * operands[0].bytes + sum(of.bytes for of in operands[1:]))
 
 
 def _index_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -237,7 +237,7 @@ def _indexed(table: Operand, indices: tuple[Operand, ...]) -> int | None:
 def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     table, indices = operands[0], operands[1:]
     chosen = _indexed(table, indices)
-    return None if chosen is None else once(2 * chosen * table.itemsize + sum(of.bytes for of in indices))
+    return None if chosen is None else moved_once(2 * chosen * table.itemsize + sum(of.bytes for of in indices))
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -247,10 +247,10 @@ def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
         return None
     copied = 0 if in_place else 2 * target.bytes
     if rest[0].itemsize == target.itemsize:
-        return once(2 * rest[0].bytes + copied)
+        return moved_once(2 * rest[0].bytes + copied)
     indices = tuple(of for of in rest if of.itemsize != target.itemsize)
     chosen = _indexed(target, indices)
-    return None if chosen is None else once(sum(of.bytes for of in rest) + chosen * target.itemsize + copied)
+    return None if chosen is None else moved_once(sum(of.bytes for of in rest) + chosen * target.itemsize + copied)
 
 
 def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -258,7 +258,7 @@ def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
         return None
     scores, target = operands[:2]
     weights = target.elements * scores.itemsize if len(operands) > 2 else 0
-    return once(target.bytes + target.elements * scores.itemsize + weights)
+    return moved_once(target.bytes + target.elements * scores.itemsize + weights)
 
 
 def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -268,7 +268,7 @@ def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic
     if place is None:
         return None
     scores, target = operands[place - 1], operands[place]
-    return once(target.bytes + target.elements * scores.itemsize + sum(of.bytes for of in operands[: place - 1]))
+    return moved_once(target.bytes + target.elements * scores.itemsize + sum(of.bytes for of in operands[: place - 1]))
 
 
 def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -276,14 +276,14 @@ def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | Non
         return None
     keys, values, key_cache, value_cache, slots = operands[:5]
     written = keys.elements * key_cache.itemsize + values.elements * value_cache.itemsize
-    return once(keys.bytes + values.bytes + written + slots.bytes)
+    return moved_once(keys.bytes + values.bytes + written + slots.bytes)
 
 
 def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     if len(operands) < 4:
         return None
     latent, keys, cache, slots = operands[:4]
-    return once(latent.bytes + keys.bytes + (latent.elements + keys.elements) * cache.itemsize + slots.bytes)
+    return moved_once(latent.bytes + keys.bytes + (latent.elements + keys.elements) * cache.itemsize + slots.bytes)
 
 
 def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
@@ -298,11 +298,11 @@ def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 def _scaled_product(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     if len(operands) < 2 or not len(operands[0].shape) == len(operands[1].shape) == 2:
         return None
-    return once(sum(of.bytes for of in operands) + 2 * operands[0].shape[0] * operands[1].shape[1])
+    return moved_once(sum(of.bytes for of in operands) + 2 * operands[0].shape[0] * operands[1].shape[1])
 
 
 def _outputs_given(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    return once(sum(of.bytes for of in operands))
+    return moved_once(sum(of.bytes for of in operands))
 
 
 def _added_norm(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
@@ -345,9 +345,9 @@ def indexed_traffic(table: Operand, kernel: str, grid: tuple[int, ...]) -> Traff
         return None
     if by_element := _INDEX_KERNEL.search(kernel):
         elements = grid[0] * int(by_element[1]) * int(by_element[2])
-        return once(2 * elements * table.itemsize) if grid[0] >= INDEX_BLOCKS else None
+        return moved_once(2 * elements * table.itemsize) if grid[0] >= INDEX_BLOCKS else None
     if _GATHER_KERNEL in kernel:
-        return once(grid[0] * (2 * prod(table.shape[1:]) * table.itemsize + _INDEX_BYTES))
+        return moved_once(grid[0] * (2 * prod(table.shape[1:]) * table.itemsize + _INDEX_BYTES))
     return None
 
 
@@ -360,7 +360,7 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
     if not pointers:
         return None
     most = triton_elements(name, tuple(of.elements for of in pointers), programs)
-    return once(sum(min(of.elements, most) * of.itemsize for of in pointers))
+    return moved_once(sum(min(of.elements, most) * of.itemsize for of in pointers))
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:

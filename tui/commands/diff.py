@@ -15,7 +15,7 @@ from traces.model.trace import TraceError
 from tui.formatting import ABSENT, fit, table, time_text
 from tui.outputs import json_text, require_writable, show_text, write_text
 from tui.report.ci import comparison_junit, comparison_markdown
-from tui.terminal import is_quiet, look
+from tui.terminal import is_quiet, terminal_style
 from tui.text.diff import diff_text
 from tui.text.gate import gate_line
 from tui.trace_names import load_trace
@@ -52,7 +52,7 @@ def run(
     else:
         hint = f"trace diff {shlex.join([first, second])} --details"
         if not is_quiet():
-            print(diff_text(comparison, first, second, details=details, next_step=hint, **look(sys.stdout)))
+            print(diff_text(comparison, first, second, details=details, next_step=hint, **terminal_style(sys.stdout)))
         if result is not None:
             print(gate_line(result))
     if junit is not None:
@@ -94,7 +94,7 @@ def by_function(first: str, second: str, json: bool) -> int:
         functions = [extended(FunctionFacts, change, delta_ns=change.delta_ns) for change in changes]
         print(json_text(DiffByFunctionFacts(functions)))
         return 0
-    width = int(look(sys.stdout)["width"])
+    width = int(terminal_style(sys.stdout)["width"])
     rows = [_row(change, width) for change in changes[:_MOST]]
     head = ["GPU time per step, by function", "own A", "own B", "own B - A", "with callees A", "B"]
     show_text("\n".join(table(head, rows, width=width, stretch=True)))

@@ -31,7 +31,7 @@ from tui.formatting import paint, size_text
 from tui.outputs import json_text, show_text
 from tui.running.kernel_access import why_no_kernels
 from tui.running.progress import working
-from tui.terminal import look
+from tui.terminal import terminal_style
 
 _TIMEOUT_S = 120
 _DEADLINES, _APART_NS = 300, 2_000_000
@@ -118,7 +118,7 @@ def run(json_wanted: bool) -> int:
         findings += found
         if not json_wanted:
             for of in found:
-                state = paint(of.state.ljust(5), colours[of.state], colour=look(sys.stdout)["colour"])
+                state = paint(of.state.ljust(5), colours[of.state], colour=terminal_style(sys.stdout)["colour"])
                 show_text(f"{state} {of.check.ljust(14)} {of.told}{f'; {of.advice}' if of.advice else ''}")
                 sys.stdout.flush()
     failed = any(of.state is Health.fail for of in findings)

@@ -41,7 +41,7 @@ from tui.outputs import json_text, show_text
 from tui.running.narration import ending_text
 from tui.running.progress import working
 from tui.running.ranks import available_bytes, require_ranks
-from tui.terminal import is_verbose, look
+from tui.terminal import is_verbose, terminal_style
 from tui.text.fit import CardFacts, CardFit, Need, OtherMemory, fit_lines
 
 # usual names of the batch-size option
@@ -92,7 +92,7 @@ def run(fit: FitOptions) -> int:
     if fit.verify and scaled:
         found = _verified(fit, found, option, need)
     facts = extended(FitFacts, need, workload=need.workload.to_json(), gpus=[one.facts() for one in found])
-    show_text(json_text(facts) if fit.json else "\n".join(fit_lines(need, found, **look(sys.stdout))))
+    show_text(json_text(facts) if fit.json else "\n".join(fit_lines(need, found, **terminal_style(sys.stdout))))
     return 0 if any(one.fits for one in found) else 1
 
 

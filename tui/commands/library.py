@@ -35,7 +35,7 @@ from traces.model.trace import Trace, TraceError, TraceLibraryError
 from tui.formatting import counted, size_text, table, time_text
 from tui.outputs import json_text, show_text
 from tui.running.narration import say
-from tui.terminal import look
+from tui.terminal import terminal_style
 from tui.trace_names import viewable
 
 _OF_THE_RUN = ("virtual_gpu", "software", "settings", "protocol", "grain", "spread", "estimated")
@@ -385,4 +385,4 @@ def _text(value: Any) -> str:
 
 
 def _width() -> int:
-    return look(sys.stdout)["width"] if sys.stdout.isatty() else 160
+    return terminal_style(sys.stdout)["width"] if sys.stdout.isatty() else 160

@@ -17,7 +17,7 @@ from traces.model.trace import Trace, TraceError
 from tui.options import PredictOptions
 from tui.outputs import json_text, require_writable, show_text
 from tui.running.progress import working
-from tui.terminal import look
+from tui.terminal import terminal_style
 from tui.text.predict import prediction_text, sweep_text
 from tui.trace_names import load_trace
 
@@ -56,14 +56,14 @@ def run(options: PredictOptions) -> int:
         costs = [_cost(prediction, options) for prediction in found]
         facts = [_facts(prediction, cost) for prediction, cost in zip(found, costs, strict=True)]
         sweep = SweepFacts(sweep=options.sweep, predictions=facts)
-        show_text(json_text(sweep) if options.json else sweep_text(found, costs, options.trace, **look(sys.stdout)))
+        show_text(json_text(sweep) if options.json else sweep_text(found, costs, options.trace, **terminal_style(sys.stdout)))
         return 0
     prediction = predict(recorded, conditions, strict=options.strict)
     if options.output is not None:
         save(prediction.trace, options.output)
     cost = _cost(prediction, options)
     text = json_text(_facts(prediction, cost)) if options.json else None
-    show_text(text or prediction_text(prediction, options.trace, cost, options.output, **look(sys.stdout)))
+    show_text(text or prediction_text(prediction, options.trace, cost, options.output, **terminal_style(sys.stdout)))
     return 0
 
 

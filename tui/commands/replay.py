@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from replayer.prediction.conditions import Conditions, short
+from replayer.prediction.conditions import Conditions, short_gpu_name
 from replayer.recording.replicas import require_kernels_of_one
 from traces.combining.replayed_ranks import one_replay, timelines_in
 from traces.comparison.compare import Comparison, compare
@@ -33,7 +33,7 @@ from tui.outputs import require_writable, write_json
 from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say
 from tui.running.ranks import available_bytes, require_ranks, require_torchrun
 from tui.running.replay_progress import reporting_steps
-from tui.terminal import is_quiet, is_verbose, look
+from tui.terminal import is_quiet, is_verbose, terminal_style
 from tui.text.diff import diff_text
 from tui.text.memory import fit_sentences
 
@@ -161,7 +161,7 @@ def _estimate_sentence(prediction: Prediction) -> str:
     from tui.text.predict import error_words
 
     shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
-    gpu = f" on {short(prediction.device)}" if prediction.conditions.gpu else ""
+    gpu = f" on {short_gpu_name(prediction.device)}" if prediction.conditions.gpu else ""
     host = f" with a host {prediction.conditions.host_speed:g} times as fast" if prediction.conditions.host_speed != 1 else ""
     return f"ESTIMATE{gpu}{host}, not recorded: {error_words(prediction)}; GPU time from {shares}"
 
@@ -196,7 +196,7 @@ def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, compariso
             _script_name(replay),
             details=replay.details or is_verbose(),
             next_step=hint,
-            **look(sys.stderr),
+            **terminal_style(sys.stderr),
         )
         print(text, file=sys.stderr)
 

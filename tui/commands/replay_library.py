@@ -22,7 +22,7 @@ from traces.format.trace_file import save
 from traces.library import entries, find, is_cell_name, load
 from traces.library.catalogue import cell_file, files_of, gpus
 from traces.library.catalogue import gpu as gpu_of
-from traces.library.cell_traces import blank_trace, driven_trace
+from traces.library.cell_traces import blank_trace, trace_with_step_times
 from traces.library.cells import Gpu, read_cells
 from traces.model.run import LibrarySteps
 from traces.model.trace import Trace, TraceError, TraceLibraryError
@@ -64,14 +64,14 @@ class ReplaySource:
 
 def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpus: int = 0) -> ReplaySource:
     if gpu and estimate and gpus > 1:  # the library's entries are for one GPU
-        return ReplaySource(gpu, card_alone(gpu, gpus), is_estimate=True)
+        return ReplaySource(gpu, trace_of_card(gpu, gpus), is_estimate=True)
     choice = choice_of(trace, gpu, estimate)
     if choice is not None:
         require_phases_enough(strict, gpus)
         of, recorded = card_of(choice)
         return ReplaySource(trace or of.name, recorded, choice=choice, gpu=of)
     if gpu:
-        return ReplaySource(gpu, card_alone(gpu), is_estimate=True)
+        return ReplaySource(gpu, trace_of_card(gpu), is_estimate=True)
     path, recorded = load_replayable(trace)
     return ReplaySource(trace, recorded, path=path)
 
@@ -83,14 +83,14 @@ def is_gpu_name(name: str) -> bool:
             return False
     with suppress(TraceLibraryError):
         return bool(gpu_of(name))
-    return lacks(name)
+    return lacks_measurements(name)
 
 
 def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
     if gpu and trace:
         raise TraceLibraryError(f"--gpu {gpu} and --trace {trace} both choose the times; give only one of them")
     if gpu:
-        if lacks(gpu):
+        if lacks_measurements(gpu):
             if not estimate:
                 known = f"the library has no measurements of {gpu}, only of {', '.join(of.name for of in gpus())}"
                 raise TraceLibraryError(f"{known}; --estimate estimates each op instead")
@@ -104,7 +104,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
     return None
 
 
-def lacks(gpu: str) -> bool:
+def lacks_measurements(gpu: str) -> bool:
     """Return True for a known GPU without measurements in the library. Return False for an unknown name."""
     try:
         gpu_of(gpu)
@@ -117,7 +117,7 @@ def lacks(gpu: str) -> bool:
     return False
 
 
-def card_alone(gpu: str, gpus: int = 1) -> Trace:
+def trace_of_card(gpu: str, gpus: int = 1) -> Trace:
     # see Note [A card that the library lacks]
     card = find_card(gpu)
     alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
@@ -159,7 +159,7 @@ def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
     cells = sorted({call.cell for call in calls})
-    return driven_trace(gpu, blank, [steps.phases_ns for steps in played], cells, replayed.workload if known else None)
+    return trace_with_step_times(gpu, blank, [steps.phases_ns for steps in played], cells, replayed.workload if known else None)
 
 
 def library_messages(replayed: Trace) -> tuple[str, ...]:

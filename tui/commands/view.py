@@ -11,7 +11,7 @@ from traces.comparison.compare import compare
 from traces.figures.summary import summarize
 from traces.library import load
 from tui.outputs import require_suffix, require_writable, write_text
-from tui.terminal import look
+from tui.terminal import terminal_style
 from tui.text.diff import diff_text
 from tui.text.info import info_text
 from tui.trace_names import viewable
@@ -51,7 +51,7 @@ def size_of(text: str) -> tuple[int, int]:
 def _summary(names: list[str]) -> int:
     first = load(names[0])
     if len(names) == 2:
-        print(diff_text(compare(first, load(names[1])), *names, details=False, **look(sys.stdout)))
+        print(diff_text(compare(first, load(names[1])), *names, details=False, **terminal_style(sys.stdout)))
     else:
-        print(info_text(summarize(first, details=False), names[0], details=False, **look(sys.stdout)))
+        print(info_text(summarize(first, details=False), names[0], details=False, **terminal_style(sys.stdout)))
     return 0

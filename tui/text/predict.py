@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from replayer.prediction.conditions import short
+from replayer.prediction.conditions import short_gpu_name
 from replayer.prediction.predict import PredictedTime, Prediction
 from tui.formatting import ABSENT, counted, error_text, paint, rough_text, share_text, size_text, table, time_text
 
@@ -85,7 +85,7 @@ def sweep_text(
 
 def _asked(prediction: Prediction, *, swept: bool = False) -> str:
     of = prediction.conditions
-    words = [f"on {short(prediction.device)}" if of.gpu else ""]
+    words = [f"on {short_gpu_name(prediction.device)}" if of.gpu else ""]
     if not swept:
         words += [f"at batch {of.batch}" if of.batch else "", f"on {of.gpus} GPUs under nn.DataParallel" if of.gpus > 1 else ""]
         words += [f"as {of.nproc} ranks under {_PARALLELS[of.parallel]}" if of.nproc > 1 else ""]

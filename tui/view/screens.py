@@ -19,7 +19,7 @@ from tui.view.scene.character_rows import CUT, INSTANT, SIGN_WORDS, SIGNS, Sign
 from tui.view.scene.short_names import short_name
 from tui.view.search import Hit
 from tui.view.timeline.palette import Palette
-from tui.view.timeline.status import words_of
+from tui.view.timeline.status import category_text
 
 _BOX = """
 {name} {{ align: center middle; }}
@@ -122,7 +122,7 @@ def _legend(palette: Palette) -> Text:
         text.append(f" {words}, " if sign is not Sign.EARLIER else f" {words}\n")
     for category in Category:
         text.append("██ ", palette.colours[category])
-        text.append(words_of(category).ljust(13))
+        text.append(category_text(category).ljust(13))
         if category % 4 == 3:
             text.append("\n")
     return text

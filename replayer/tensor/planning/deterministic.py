@@ -1,7 +1,7 @@
 """Raises the errors of `torch.use_deterministic_algorithms` for ops without a deterministic CUDA kernel.
 
     torch.use_deterministic_algorithms(True)
-    alert(torch.ops.aten.nll_loss2d_forward.default, args)
+    alert_not_deterministic(torch.ops.aten.nll_loss2d_forward.default, args)
     # RuntimeError: nll_loss2d_forward_out_cuda_template does not have a deterministic implementation, but you set ...
 
 The kernel names are the arguments of `alertNotDeterministic` in PyTorch 2.14.
@@ -77,7 +77,7 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
 }
 
 
-def alert(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
+def alert_not_deterministic(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
     op = func._schema.name.removeprefix("aten::")
     rule = _BY_ARGUMENTS.get(op)
     name = _NAMES.get(op, "") if rule is None else rule(*args)

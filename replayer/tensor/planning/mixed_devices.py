@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 
 from replayer.state import computing
 from replayer.tensor.generators import is_random, require_device
-from replayer.tensor.planning.deterministic import alert
+from replayer.tensor.planning.deterministic import alert_not_deterministic
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn, require_dtypes
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
@@ -66,7 +66,7 @@ def runner(
     if func.namespace == "aten":
         _require_cuda_kernel(func, args)
     if torch.are_deterministic_algorithms_enabled():
-        alert(func, args)
+        alert_not_deterministic(func, args)
     tensors = _tensors([*args, *kwargs.values()])
     if len({tensor.device for tensor in tensors}) < 2 and func not in _ALWAYS:
         require_dtypes(func, args, kwargs)

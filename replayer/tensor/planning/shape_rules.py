@@ -60,35 +60,29 @@ def _convolution_backward(grad: torch.Tensor, data: torch.Tensor, weight: torch.
 
 
 def _cudnn_convolution(
-    data: torch.Tensor, weight: torch.Tensor, padding: TorchAny, stride: TorchAny, dilation: TorchAny, groups: int, *flags: bool
-) -> TorchAny:
-    return _convolution(data, weight, None, stride, padding, dilation, False, [0] * len(padding), groups)
+    data: torch.Tensor, weight: torch.Tensor, padding: TorchAny, stride: TorchAny, dilation: TorchAny, groups: int,
+    *flags: bool, bias: torch.Tensor | None = None,
+) -> TorchAny:  # fmt: skip
+    return _convolution(data, weight, bias, stride, padding, dilation, False, [0] * len(padding), groups)
 
 
 def _cudnn_convolution_transpose(
-    data: torch.Tensor,
-    weight: torch.Tensor,
-    padding: TorchAny,
-    output_padding: TorchAny,
-    stride: TorchAny,
-    dilation: TorchAny,
-    groups: int,
-    *flags: bool,
-) -> TorchAny:
+    data: torch.Tensor, weight: torch.Tensor, padding: TorchAny, output_padding: TorchAny, stride: TorchAny, dilation: TorchAny,
+    groups: int, *flags: bool,
+) -> TorchAny:  # fmt: skip
     return _convolution(data, weight, None, stride, padding, dilation, True, output_padding, groups)
 
 
-def _cudnn_convolution_relu(data: torch.Tensor, weight: torch.Tensor, bias: TorchAny, *options: TorchAny) -> TorchAny:
-    stride, padding, dilation, groups = options
-    return _convolution(data, weight, bias, stride, padding, dilation, False, [0] * len(padding), groups).relu()
-
-
 def _cudnn_convolution_add_relu(
-    data: torch.Tensor, weight: torch.Tensor, other: torch.Tensor, alpha: TorchAny, bias: TorchAny, *options: TorchAny
-) -> TorchAny:
-    stride, padding, dilation, groups = options
-    out = _convolution(data, weight, bias, stride, padding, dilation, False, [0] * len(padding), groups)
+    data: torch.Tensor, weight: torch.Tensor, other: TorchAny, alpha: TorchAny, bias: TorchAny, stride: TorchAny,
+    padding: TorchAny, *options: TorchAny,
+) -> TorchAny:  # fmt: skip
+    out = _cudnn_convolution(data, weight, padding, stride, *options, bias=bias)
     return (out + other * (1 if alpha is None else alpha)).relu()
+
+
+def _cudnn_convolution_relu(data: torch.Tensor, weight: torch.Tensor, *rest: TorchAny) -> TorchAny:
+    return _cudnn_convolution_add_relu(data, weight, 0, None, *rest)
 
 
 def _cudnn_batch_norm(data: torch.Tensor, *options: TorchAny) -> TorchAny:

@@ -23,7 +23,7 @@ from replayer.timing.timeline.timeline_writer import LoaderWait
 from replayer.timing.timing_rules import queue_ends
 from traces.chrome.events import RankEvents
 from traces.kineto.spans.nesting import nesting_order, parents
-from traces.kineto.spans.python_calls import holding, scripts_calls
+from traces.kineto.spans.python_calls import scripts_calls, with_ancestors
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Trace
 from traces.names.profiler_json import ProfilerJson
 
@@ -306,7 +306,7 @@ def _scripts_calls(events: list[ProfilerJson]) -> tuple[list[ProfilerJson], set[
     if not is_call.any():
         return events, set()
     gone = np.flatnonzero(~scripts_calls(parent, is_call, [str(event["name"]) for event in spans])).tolist()
-    idle = np.flatnonzero(~holding(parent, ~is_call)).tolist()
+    idle = np.flatnonzero(~with_ancestors(parent, ~is_call)).tolist()
     callers = {spans[row]["args"].get(_ID): spans[row]["args"].get(_CALLER) for row in gone}
     for event in spans:
         while event["cat"] == _CALL and (caller := event["args"].get(_CALLER)) in callers:

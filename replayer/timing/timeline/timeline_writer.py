@@ -93,7 +93,7 @@ def _written_over(template: Column, written: dict[int, Column | int]) -> Column:
     return table
 
 
-def put_together(tables: Sequence[Column | DeferredRows]) -> Column:
+def concatenate_rows(tables: Sequence[Column | DeferredRows]) -> Column:
     whole = np.concatenate([table.make() if isinstance(table, DeferredRows) else table for table in tables])
     return whole.astype(np.int64, copy=False)
 
@@ -163,7 +163,7 @@ class _HandedOver:
     memory_ops: list[UnresolvedOps]
 
     def matrices(self, memory_ns: dict[int, int]) -> dict[str, Column]:
-        tables = {name: put_together(tables) for name, tables in self.tables.items()}
+        tables = {name: concatenate_rows(tables) for name, tables in self.tables.items()}
         if "memory" in tables and "host" in tables:
             start_ns = tables["host"][:, HOST_COLUMNS.index("start_ns")]
             _time_memory(tables["memory"], self.next_ops() - self.first, start_ns)
@@ -297,7 +297,7 @@ class TimelineWriter:
         if self._live:
             self._hand_over()
         else:
-            self.relieve()
+            self.hand_over_if_due()
 
     @property
     def is_due(self) -> bool:
@@ -340,7 +340,7 @@ class TimelineWriter:
         next_ops = np.concatenate([np.empty(0, np.int64), *(handed_over.next_ops() for handed_over in watched)])
         return header, places[next_ops]
 
-    def relieve(self) -> None:
+    def hand_over_if_due(self) -> None:
         """Pass the rows to the writing thread once a second, or earlier if there are many."""
         if self.is_due:
             self._hand_over()

@@ -284,9 +284,9 @@ def written(tmp_path: Path) -> Iterator[tuple[VirtualGpu, Any]]:
 def test_ranges_of_the_script_surround_the_ops_launched_within(written: tuple[VirtualGpu, Any]) -> None:
     gpu, read = written
     gpu.launches.launch(op("before"), 0)
-    with gpu.steps.within_ranges("epoch", "batch"):
+    with gpu.steps.open_ranges("epoch", "batch"):
         gpu.launches.launch(MM, 0)
-        with gpu.steps.within_ranges("inner"):
+        with gpu.steps.open_ranges("inner"):
             gpu.launches.launch(op("inside"), 0)
     gpu.launches.launch(op("after"), 0)
     trace = read()
@@ -299,7 +299,7 @@ def test_ranges_of_the_script_surround_the_ops_launched_within(written: tuple[Vi
 
 def test_a_range_of_another_thread_does_not_surround_this_thread_s_ops(written: tuple[VirtualGpu, Any]) -> None:
     gpu, read = written
-    with gpu.steps.within_ranges("main"):
+    with gpu.steps.open_ranges("main"):
         other = threading.Thread(target=lambda: gpu.launches.launch(op("other"), 0))
         other.start()
         other.join()

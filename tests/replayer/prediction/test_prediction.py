@@ -341,13 +341,13 @@ def test_a_copy_of_pageable_memory_waits_for_shorter_kernels() -> None:
 def test_a_sweep_reads_the_recording_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     save(training(), tmp_path / "t.msgpack")
     indexed = []
-    lay_out = RecordingIndexer.lay_out
+    recorded_steps = RecordingIndexer.recorded_steps
 
     def noted(self: RecordingIndexer) -> list[RecordedStep]:
         indexed.append(self)
-        return lay_out(self)
+        return recorded_steps(self)
 
-    monkeypatch.setattr(RecordingIndexer, "lay_out", noted)
+    monkeypatch.setattr(RecordingIndexer, "recorded_steps", noted)
     assert run(["predict", str(tmp_path / "t.msgpack"), "--sweep", "gpus,batch", "--json"]) == 0
     assert len(indexed) == 1
 

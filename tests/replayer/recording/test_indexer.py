@@ -110,7 +110,7 @@ HANDMADE = {
 def indexed(trace: Trace) -> str:
     """Each step with its sums, first kernels and ops: number of calls, then sums of their times and kernels."""
     indexer = RecordingIndexer(trace, 0, RecordedKeys(trace))
-    steps = indexer.lay_out()
+    steps = indexer.recorded_steps()
     found: dict[str, Any] = {"steps": len(steps), "launch queue": indexer.launch_queue_depth, "latency": indexer.latency_ns}
     found |= {f"step {number}": _step(step) for number, step in enumerate(steps[:3])}
     return in_short(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,3 +225,32 @@ def test_kernels_on_several_streams_are_not_batched() -> None:
             script.step([("aten::mm", False, 0)] * 40, [], 64)
     assert len({row["stream"] for row in scripts[0].stage.log.device}) == 2
     assert scripts[0].outcome() == scripts[1].outcome()
+
+
+def test_a_batch_stores_the_recorded_times_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN calls of 4 us that begin 6 us apart, each with a kernel of 2 us that ends with its call."""
+    made: list[OpBatchSchedule] = []
+    of = OpBatchSchedule.of
+
+    def kept(*arguments: Any) -> OpBatchSchedule:
+        made.append(of(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(OpBatchSchedule, "of", kept)
+    ops = [Op("aten::mm", 10 * i + 6, 4, kernel=(10 * i + 8, 2)) for i in range(12)]
+    script = Script(make_recording([("forward", 0, 900)], ops), at_once=True)
+    for _ in range(2):
+        script.step([("aten::mm", False, 0)] * 12, [], 64)
+    (batch,) = made
+    assert (batch.position_ns[:3], batch.begins_ns[:3].tolist()) == ([0, 10 * US, 20 * US], [6 * US, 16 * US, 26 * US])
+    assert (set(batch.advance_ns.tolist()), set(batch.own_ns.tolist())) == ({6 * US}, {4 * US})
+    assert (set(batch.after_ns.tolist()), set(batch.duration_ns.tolist())) == ({4 * US}, {2 * US})
+    assert (batch.first.tolist(), batch.stops) == (list(range(13)), [12] * 12)
+    # A batch may begin where an earlier call has ended, or later, but not after the recorded begin of its first call.
+    positions_us = (9, 10, 12, 16, 17)
+    assert [batch.may_begin(1, at_us * US) for at_us in positions_us] == [True, True, True, True, False]
+    # The launch queue must have room for one kernel more than the batch has.
+    signatures = batch.signatures[2:9]
+    assert [batch.executable_until(2, signatures, depth) for depth in (7, 8)] == [2, 9]
+    assert batch.executable_until(2, [*signatures[:3], OpSignature("aten::sin", (), ())], 99) == 2
+    assert batch.executable_until(12, signatures, 99) == 12

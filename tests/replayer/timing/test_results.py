@@ -50,13 +50,26 @@ def evaluated(stage: Stage) -> None:
     stage.within("forward", "aten::mm", "aten::relu")
 
 
-PROGRAMS = {of.__name__: of for of in (play_step, other_names, fewer_ops, larger_shapes, evaluated)}
+def without_loader(stage: Stage) -> None:
+    stage.clock.time_ns += 40 * US
+    stage.within("h2d", "aten::copy_", wait_us=15)
+    stage.module()
+    stage.op("aten::mm")
+    stage.op("aten::relu")
+    stage.within("backward", "aten::mm", "aten::threshold_backward")
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+
+
+PROGRAMS = {of.__name__: of for of in (play_step, other_names, fewer_ops, larger_shapes, evaluated, without_loader)}
 STREAMS = [replace(op, stream=7 + at % 2) for at, op in enumerate(OPS)]
+LATER = [replace(op, start_us=op.start_us + 90, kernel=op.kernel and (op.kernel[0] + 90, op.kernel[1])) for op in OPS]
+LEADING = [("other", 0, 190), *((name, start_us + 90, end_us + 90) for name, start_us, end_us in PHASES[1:])]
 NESTED = [Op("aten::linear", 105, 60, children=[Op("aten::mm", 110, 20, kernel=(118, 50))]), *OPS[1:]]
 RECORDINGS = {
     "plain": lambda: make_recording(PHASES, OPS, steps=3),
     "gaps": lambda: make_recording(PHASES, OPS, steps=3, period_us=700),
     "streams": lambda: make_recording(PHASES, STREAMS, steps=2),
+    "leading": lambda: make_recording(LEADING, LATER, steps=3),
     "nested": lambda: make_recording(PHASES, NESTED, steps=2),
     "warm_up": lambda: recording_of(
         [(StepKind.WARMUP, PHASES, OPS[:3]), (StepKind.STEADY, PHASES, OPS), (StepKind.EVALUATION, PHASES[:2], OPS[:2])]
@@ -74,10 +87,18 @@ def played(stage: Stage, program: Callable[[Stage], None]) -> str:
         lines += [f"{name}: {row}" for row in getattr(log, name)]
     lines += [f"{Origin(origin).name}: {charged}" for origin, charged in sorted(stats.charged_ns.items()) if charged]
     lines += [f"missing {of}: {count}" for of, count in stats.missing.items()]
-    return "\n".join([*lines, f"lag: {list(stats.step_lag_ns)}"]) + "\n"
+    lines += [f"{name}: {list(getattr(stats, name))}" for name in ("step_lag_ns", "step_busy_ns", "step_ops")]
+    lines.append(f"uncharged: {stats.uncharged_ns}")
+    return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("recording", RECORDINGS)
 def test_a_program_on_a_recording(recording: str, program: str) -> None:
     assert_golden(GOLDEN / f"{recording}_{program}.txt", played(Stage(RECORDINGS[recording]()), PROGRAMS[program]))
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_program_with_recorded_waits_for_data(program: str) -> None:
+    stage = Stage(RECORDINGS["gaps"](), pad_loader=True)
+    assert_golden(GOLDEN / f"padded_{program}.txt", played(stage, PROGRAMS[program]))

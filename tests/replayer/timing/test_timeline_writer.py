@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.timing.timeline.timeline_writer import BufferedRows, DeferredRows, TimelineWriter, put_together
+from replayer.timing.timeline.timeline_writer import BufferedRows, DeferredRows, TimelineWriter, concatenate_rows
 from tests.replayer.recordings import make_recording
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, Origin, StepKind, Trace
@@ -38,7 +38,7 @@ def test_buffered_rows_keep_their_order(done: list[bool | int | None]) -> None:
             assert rows.add(make() if what >= 0 else DeferredRows(-what, make)) == abs(what)
             number += abs(what)
         assert len(rows) == number - left
-    assert put_together([*tables, *rows.pop()]).tolist() == [[i, -i] for i in range(number)]
+    assert concatenate_rows([*tables, *rows.pop()]).tolist() == [[i, -i] for i in range(number)]
 
 
 def test_a_disk_that_never_answers_ends_the_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_rows_are_written_when_there_are_many_of_them(
         timeline.op(0, (0, NONE, NONE, NONE), 10, 15)
     assert timeline.is_due
     timeline.ranges.under_way = 0
-    timeline.relieve()
+    timeline.hand_over_if_due()
     for later_ns, is_due in ((999_999_999, False), (1_000_000_000, True)):
         now_ns[0] = 5 + later_ns
         assert timeline.is_due is is_due

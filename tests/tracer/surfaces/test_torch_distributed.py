@@ -48,7 +48,7 @@ class Notes:
     def distributes(self, model: object) -> None:
         self.models.append(model)
 
-    def leaving(self, is_all: bool) -> None:
+    def group_ends(self, is_all: bool) -> None:
         assert is_all
         self.left = dist.is_initialized()
 

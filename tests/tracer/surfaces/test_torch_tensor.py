@@ -140,7 +140,7 @@ def test_reads_of_a_compiler_and_quiet_reads_are_not_recorded(on_gpu: Script) ->
     on_gpu.compiles = True
     on_gpu.tensor([1.0]).item()
     on_gpu.compiles = False
-    with torch_tensor.Quiet():
+    with torch_tensor.WithoutReads():
         on_gpu.tensor([1.0]).item()
     assert on_gpu.recorder.reads == []
     on_gpu.tensor([1.0]).item()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.traces.kineto.test_eras import kernel, op, training_step
 from traces.kineto import read_kineto_bytes
 from traces.kineto.reading import event_rows, pieces
-from traces.kineto.reading.event_rows import CategoryEvents, as_list, taken
+from traces.kineto.reading.event_rows import CategoryEvents, as_list, event_fields
 from traces.kineto.reading.text import parse
 from traces.model.trace import TABLES, Trace
 
@@ -136,7 +136,7 @@ def test_taking_a_column_frees_only_that_column() -> None:
     rows = CategoryEvents("kernel")
     for stream in (7, 9):
         event = {"name": "k", "pid": 0, "tid": 1, "ts": 3, "dur": 4, "args": {"stream": stream}}
-        rows.pieces.append(taken("kernel", [event]))
+        rows.pieces.append(event_fields("kernel", [event]))
     assert as_list(rows.take("stream")) == [7, 9]
     assert rows.column("stream") == []
     assert as_list(rows.column("dur")) == [4, 4]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from traces.rates.op_traffic import Operand, Traffic, indexed_traffic, once, traffic, triton_traffic
+from traces.rates.op_traffic import Operand, Traffic, indexed_traffic, moved_once, traffic, triton_traffic
 
 
 def f(*shape: int) -> Operand:
@@ -163,9 +163,9 @@ def test_the_traffic_of_an_inductor_kernel_on_a_slice() -> None:
 def test_traffic_of_an_index_op_without_recorded_indices_comes_from_its_grid() -> None:
     """The upper triangle of 128 x 128 in 512 x 4 matrices: 512 x 4 x 8256 elements in 33024 blocks of 512 elements."""
     table, kernel = Operand((512, 4, 128, 128), 4), "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index>"
-    assert indexed_traffic(table, kernel, (33024,)) == once(2 * 512 * 4 * 8256 * 4)
+    assert indexed_traffic(table, kernel, (33024,)) == moved_once(2 * 512 * 4 * 8256 * 4)
     assert indexed_traffic(table, kernel, (19,)) is None  # the last block may be more than 5 % of all
     assert indexed_traffic(table, "another_kernel", (33024,)) is None and indexed_traffic(table, kernel, ()) is None
     # 32 rows of 2880 elements in two blocks each, and an index of 8 bytes for each row
     rows = indexed_traffic(Operand((100, 2880), 2), "vectorized_gather_kernel<16, long>", (32, 2))
-    assert rows == once(32 * (2 * 2880 * 2 + 8))
+    assert rows == moved_once(32 * (2 * 2880 * 2 + 8))

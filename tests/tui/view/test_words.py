@@ -26,7 +26,7 @@ from tui.view.tables.parts import csv_text
 from tui.view.tables.rows import TABS, table_of
 from tui.view.timeline.details import details
 from tui.view.timeline.headline import headline
-from tui.view.timeline.ruler import round_ns, step_positions, steps_line, tick_text, when
+from tui.view.timeline.ruler import round_ns, step_positions, steps_line, tick_text, time_in_step
 from tui.view.timeline.spans import Span, counterpart, find_span, name_of, span_at_cursor, step_of
 from tui.view.timeline.window import Window
 
@@ -110,9 +110,9 @@ def test_a_time_on_another_rank_is_shown_with_the_rank_number() -> None:
     trace.steps.start_ns[trace.steps.rank == 1] -= 4 * US
     scene = whole(("t", trace))
     ours, theirs = (int(np.flatnonzero(trace.steps.rank == rank)[0]) for rank in (0, 1))
-    assert when(scene, 0, 5 * US, ours) == "+5.0 µs in step 0"
-    assert when(scene, 0, 5 * US, theirs) == "+9.0 µs in step 0 of rank 1"
-    assert when(scene, 0, -2 * US, NONE) == "-2.0 µs from the first step"
+    assert time_in_step(scene, 0, 5 * US, ours) == "+5.0 µs in step 0"
+    assert time_in_step(scene, 0, 5 * US, theirs) == "+9.0 µs in step 0 of rank 1"
+    assert time_in_step(scene, 0, -2 * US, NONE) == "-2.0 µs from the first step"
 
 
 # --- ruler ---

@@ -1,7 +1,7 @@
 """Copies the needed fields of parsed events into columns.
 
     rows = CategoryEvents("kernel")
-    rows.pieces.append(taken("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
+    rows.pieces.append(event_fields("kernel", [{"name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": 4, "args": {"stream": 7}}]))
     rows.column("stream")  # [7]
 
 Note [Take, then drop]
@@ -31,7 +31,7 @@ from traces.names.launch_configs import CONFIG_ARGS
 from traces.names.profiler_json import ProfilerJson
 
 Values = Sequence[Any] | Column
-Taken = list[Values]
+EventFields = list[Values]
 
 FIELDS = ("name", "pid", "tid", "ts", "dur")
 ABSENT = -(1 << 40)
@@ -80,7 +80,7 @@ _NUMERIC = (np.dtype("i8"), np.dtype("f8"))
 class CategoryEvents:
     def __init__(self, category: str) -> None:
         self.defaults = _ARGS.get(category, _NO_ARGS)
-        self.pieces: list[Taken] = []
+        self.pieces: list[EventFields] = []
 
     def __len__(self) -> int:
         return sum(len(piece[0]) for piece in self.pieces)
@@ -103,7 +103,7 @@ class CategoryEvents:
         return column
 
 
-def taken(category: str, events: list[ProfilerJson]) -> Taken:
+def event_fields(category: str, events: list[ProfilerJson]) -> EventFields:
     try:
         names, pids, tids, stamps, durations, args = zip(*map(_TAKE, events), strict=True)
         names = _shared(names)
@@ -116,8 +116,8 @@ def taken(category: str, events: list[ProfilerJson]) -> Taken:
         return [*rows, *_args_of_category(category, texts, [args if isinstance(args, dict) else _NO_ARGS for args in kept])]
 
 
-def _args_of_category(category: str, names: Sequence[str], args: Sequence[ProfilerJson]) -> Taken:
-    columns: Taken = []
+def _args_of_category(category: str, names: Sequence[str], args: Sequence[ProfilerJson]) -> EventFields:
+    columns: EventFields = []
     for key, default in _ARGS.get(category, _NO_ARGS).items():
         if key == SHAPES:
             columns.append(_shared(keys_of(args)))

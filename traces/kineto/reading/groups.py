@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from traces.chrome.counters import COUNTER
 from traces.kineto.reading.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
-from traces.kineto.reading.event_rows import CategoryEvents, Taken, taken
+from traces.kineto.reading.event_rows import CategoryEvents, EventFields, event_fields
 from traces.kineto.reading.odd_events import categorized, paired
 from traces.names.profiler_json import ProfilerJson
 
@@ -32,7 +32,7 @@ _CLOCK_EVENTS = 64
 # see Note [Take, then drop] in traces/kineto/reading/event_rows.py
 @dataclass
 class Piece:
-    complete: dict[Any, Taken]
+    complete: dict[Any, EventFields]
     others: dict[Any, list[ProfilerJson]]
     stamps: list[Any]
     unreadable: int
@@ -74,7 +74,7 @@ class Piece:
         for kind, members in by_kind.items():
             phase, category = kind
             if phase == "X":
-                piece.complete[kind] = taken(_text(category), members)
+                piece.complete[kind] = event_fields(_text(category), members)
             elif phase in _INSTANTS:
                 piece.others[kind] = [event for event in members if event.get("name") == "[memory]"]
             else:
@@ -125,7 +125,7 @@ class Groups:
 
     @classmethod
     def of(cls, pieces: list[Piece], problems: Counter[str], stamps_per_us: int = 1) -> Groups:
-        complete: defaultdict[Any, list[Taken]] = defaultdict(list)
+        complete: defaultdict[Any, list[EventFields]] = defaultdict(list)
         others: defaultdict[Any, list[ProfilerJson]] = defaultdict(list)
         stamps: list[Any] = []
         for piece in pieces:
@@ -141,7 +141,7 @@ class Groups:
         if unpaired:
             problems["begin-without-end"] += unpaired
         for category, members in spans.items():
-            complete["X", category].append(taken(category, members))
+            complete["X", category].append(event_fields(category, members))
         categories = {category for _, category in (*complete, *others) if isinstance(category, str) and category}
         groups = cls({}, [], [], categories, stamps, [])
         for (_, category), parts in complete.items():

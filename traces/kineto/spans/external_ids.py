@@ -49,7 +49,7 @@ class CallOwners:
         calls = np.flatnonzero(self.op != NONE)
         spans.thread[calls] = spans.thread[self.op[calls]]
 
-    def hang_under_ops(self, spans: HostSpans, ids: Column) -> None:
+    def set_parents(self, spans: HostSpans, ids: Column) -> None:
         """In the call tree, make each runtime call a child of the op that made the call."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]

@@ -49,7 +49,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
         return np.ones(len(names), bool)
     above, calls = parent.tolist(), is_call.tolist()
     of_script = [not call or whose[name] == _SCRIPTS for name, call in zip(names, calls, strict=True)]
-    leads_back = holding(parent, np.array(of_script, bool)).tolist()
+    leads_back = with_ancestors(parent, np.array(of_script, bool)).tolist()
     is_ours = [False] * (len(above) + 1)  # whether the innermost call at or around a row belongs to this tool
     begins = [*(call and name.startswith("threading.py(") for name, call in zip(names, calls, strict=True)), False]
     in_own_thread = [False] * (len(above) + 1)
@@ -63,7 +63,7 @@ def scripts_calls(parent: Column, is_call: Column, names: Sequence[str]) -> Colu
             is_ours[row] = whose[names[row]] == _TOOLS or (is_ours[outer] and not leads_back[row])
             stays[row] = not is_ours[row]
     own = np.array(in_own_thread[:-1], bool)
-    kept: Column = np.array(stays, bool) & ~((holding(parent, own) | own) & np.array(is_call, bool))
+    kept: Column = np.array(stays, bool) & ~((with_ancestors(parent, own) | own) & np.array(is_call, bool))
     return kept
 
 
@@ -87,13 +87,13 @@ def is_short_call(trace: Trace) -> Column:
     calls = np.bincount(host.name[is_call], minlength=places)
     took_ns = np.bincount(host.name[is_call], weights=host.duration_ns[is_call].astype(np.float64), minlength=places)
     goes = (calls > 0) & (took_ns < SHORT_NS * calls)
-    goes[host.name[is_call & holding(host.parent, ~is_call)]] = False
+    goes[host.name[is_call & with_ancestors(host.parent, ~is_call)]] = False
     goes &= ~np.array([text.startswith(_MODULE) for text in trace.strings.texts], bool)
     fleeting: Column = is_call & goes[host.name]
     return fleeting
 
 
-def holding(parent: Column, rows: Column) -> Column:
+def with_ancestors(parent: Column, rows: Column) -> Column:
     """Return a boolean mask of the given events and all their ancestors in the call tree."""
     above, holds = parent.tolist(), [*rows.tolist(), False]
     for row in range(len(above) - 1, -1, -1):

@@ -212,7 +212,7 @@ def _nested(
     if overlaps:
         problems["partial-overlap"] += overlaps
     nested = HostColumns(spans, host.op[order], host.named[order], host.correlation[order])
-    owners.in_order(order).hang_under_ops(spans, nested.op)
+    owners.in_order(order).set_parents(spans, nested.op)
     comms = dict(zip(np.argsort(order)[list(comms)].tolist(), comms.values(), strict=True)) if comms else {}
     return nested, comms
 

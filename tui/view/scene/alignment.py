@@ -28,7 +28,7 @@ class Alignment(Enum):
     WALL = "wall time"
 
 
-def alone(trace: Trace) -> Axis:
+def axis_of_trace(trace: Trace) -> Axis:
     start_ns, end_ns = extent_ns(trace)
     return Axis.of([SlotTimes([start_ns], [end_ns])])
 

@@ -224,10 +224,10 @@ def _write_names(
 def difference_characters(first: Busy, second: Busy, edges_ns: Column) -> CharacterRow:
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
     is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
-    return change_characters((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, anything(first, second))
+    return change_characters((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, has_events(first, second))
 
 
-def anything(first: Busy, second: Busy) -> Column:
+def has_events(first: Busy, second: Busy) -> Column:
     return np.asarray((first.total_ns + second.total_ns + first.instants + second.instants) > 0)
 
 
@@ -284,7 +284,7 @@ def blank(columns: int) -> CharacterRow:
     return CharacterRow(np.full(columns, " "), np.full(columns, Sign.BLANK, dtype=np.uint16))
 
 
-def plain(text: str) -> str:
+def one_column_each(text: str) -> str:
     """Replace characters that are wider than one terminal column."""
     if text.isascii() and text.isprintable():
         return text

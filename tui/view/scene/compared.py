@@ -12,7 +12,7 @@ import numpy as np
 from traces.comparison.counterparts import Counterparts, KernelChange
 from traces.model.trace import Column, Trace
 from tui.view.scene.axis import SlotTimes
-from tui.view.scene.character_rows import SAME_SHARE, SIGNS, Busy, CharacterRow, Sign, anything, change_characters
+from tui.view.scene.character_rows import SAME_SHARE, SIGNS, Busy, CharacterRow, Sign, change_characters, has_events
 from tui.view.scene.lanes import Lane
 
 _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace is ignored
@@ -59,7 +59,7 @@ def sign_columns(busy: tuple[Busy, Busy], sums: tuple[Column, Column], by_place:
     if by_place:
         changed = (busy[1].total_ns - busy[0].total_ns).astype(float)
         most = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
-    return change_characters(changed, SAME_SHARE * most, other > SAME_SHARE * most, anything(*busy))
+    return change_characters(changed, SAME_SHARE * most, other > SAME_SHARE * most, has_events(*busy))
 
 
 def mark_gaps(cells: CharacterRow, sides: tuple[SlotTimes, ...], edges_ns: Column) -> None:

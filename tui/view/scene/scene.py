@@ -26,7 +26,7 @@ from traces.rates.achieved_rates import OpRates, achieved
 from tui.view.scene import alignment
 from tui.view.scene.alignment import Alignment, extent_ns
 from tui.view.scene.axis import Axis
-from tui.view.scene.character_rows import plain
+from tui.view.scene.character_rows import one_column_each
 from tui.view.scene.compared import Sums, compared
 from tui.view.scene.difference import Difference
 from tui.view.scene.lanes import Curve, Lane
@@ -171,7 +171,7 @@ class Scene:
             return self.axis(Alignment.STEP)
         if by not in self._axes:
             of_two = alignment.by_step if by is Alignment.STEP else alignment.by_wall
-            self._axes[by] = of_two(*self.traces) if len(self.traces) == 2 else alignment.alone(self.traces[0])
+            self._axes[by] = of_two(*self.traces) if len(self.traces) == 2 else alignment.axis_of_trace(self.traces[0])
         return self._axes[by]
 
     def limit_bytes(self, row: int) -> int | None:
@@ -263,7 +263,7 @@ def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) ->
         return place.get(key.rank, len(place)), key.rank, not of_similar, key.kind, key.position, key.detail
 
     def row(key: TrackKey, label: str, pair: tuple[Track | None, ...]) -> SceneRow:
-        return SceneRow(key, plain(label), pair, similar.get(key.rank))
+        return SceneRow(key, one_column_each(label), pair, similar.get(key.rank))
 
     if len(tracks) == 1:
         return tuple(row(key, tracks[0][key].label, (tracks[0][key],)) for key in sorted(tracks[0], key=position))

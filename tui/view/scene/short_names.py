@@ -10,7 +10,7 @@ import re
 
 from traces.analyses.modules import PREFIX
 from tui.formatting import kernel_text
-from tui.view.scene.character_rows import plain
+from tui.view.scene.character_rows import one_column_each
 
 # CUTLASS kernels share a few template names. The template's argument contains the kernel's name.
 _WRAPPED = re.compile(r"cutlass::(?:\w+::)*(?:Kernel2?|device_kernel)<(?:\w+::)*(\w+)")
@@ -22,11 +22,11 @@ def short_name(text: str) -> str:
     name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
     inner = _WRAPPED.match(name)
     if inner is not None:
-        return plain(inner[1])
+        return one_column_each(inner[1])
     bare, _, arguments = name.partition("<")
     if " " not in bare:
         name = bare.rpartition("::")[2] or name
         functor = _FUNCTOR.search(arguments)
         if functor is not None:
             name = f"{functor[1]} {name}"
-    return plain(name)
+    return one_column_each(name)

@@ -15,7 +15,7 @@ from textual.widget import Widget
 from textual.widgets import DataTable, Input, Static, Tab, Tabs
 
 from tui.formatting import Unit, Value, count_text, fit
-from tui.view.scene.character_rows import plain
+from tui.view.scene.character_rows import one_column_each
 from tui.view.scene.scene import TABLE_ROWS
 from tui.view.tables.parts import TableRow, TabTable, csv_text
 from tui.view.tables.rows import TABS
@@ -172,7 +172,7 @@ class TablePanel(Widget):
         if more:
             text = f"{count_text(more)} more rows are not shown, but are copied and saved;  {text}"
         # The prefix "void" is removed from kernel names, to save space in narrow columns.
-        self.query_one("#name", Static).update(Text(plain(text).removeprefix("void ")))
+        self.query_one("#name", Static).update(Text(one_column_each(text).removeprefix("void ")))
 
     # --- events ---
 
@@ -232,7 +232,7 @@ class TablePanel(Widget):
 
 def _cell_text(unit: Unit, value: Value) -> str:
     text = unit.text(value)
-    return fit(plain(text), _NAME_WIDTH) if unit is Unit.TEXT else text
+    return fit(one_column_each(text), _NAME_WIDTH) if unit is Unit.TEXT else text
 
 
 def _searched(row: TableRow) -> str:

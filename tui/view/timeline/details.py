@@ -14,11 +14,11 @@ from traces.names.launch_configs import config_args
 from traces.rates.achieved_rates import compared_text
 from tui.formatting import count_text, error_text, fit, share_text, size_text, time_text
 from tui.view.scene.alignment import Alignment
-from tui.view.scene.character_rows import plain
+from tui.view.scene.character_rows import one_column_each
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.timeline.related import backward, launched_rows, modules_and_stack
-from tui.view.timeline.ruler import when
+from tui.view.timeline.ruler import time_in_step
 from tui.view.timeline.spans import Span, counterpart, duration_of, name_of, start_of, step_of
 
 _ORIGINS = {
@@ -50,7 +50,7 @@ _FRAMES = 8  # maximum number of innermost frames of a call stack
 def details(scene: Scene, span: Span, by: Alignment, at_ns: int) -> list[str]:
     trace = scene.traces[span.side]
     duration_ns = duration_of(scene, span)
-    name = plain(name_of(scene, span))
+    name = one_column_each(name_of(scene, span))
     lines = [fit(name, _HEAD), _kind(trace, span)]
     if len(scene.traces) == 2:
         lines.append(_fact("trace", f"{scene.words[span.side]}: {scene.names[span.side]}"))
@@ -76,7 +76,7 @@ def _fact(label: str, text: str) -> str:
 
 
 def _begin_text(scene: Scene, span: Span) -> str:
-    return when(scene, span.side, start_of(scene, span), step_of(scene, span))
+    return time_in_step(scene, span.side, start_of(scene, span), step_of(scene, span))
 
 
 def _kind(trace: Trace, span: Span) -> str:
@@ -87,7 +87,7 @@ def _kind(trace: Trace, span: Span) -> str:
     if span.table == "host":
         thread = trace.threads[int(trace.host.thread[number])]
         kind = _HOST_KINDS.get(HostKind(int(trace.host.kind[number])), "span")
-        return f"{kind} on the {thread.role} thread" + (f" ({plain(thread.name)})" if thread.name else "")
+        return f"{kind} on the {thread.role} thread" + (f" ({one_column_each(thread.name)})" if thread.name else "")
     return {"phases": "phase", "batches": "input pipeline", "collectives": "collective", "parts": "part of a phase"}[span.table]
 
 
@@ -106,7 +106,7 @@ def _of_device(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]
     waited_ns = int(spans.start_ns[number]) - int(host.start_ns[launch])
     op = int(op_of(trace)[number])
     by = op if op != NONE else launch
-    lines.append(_fact("launched by", f"{plain(trace.strings[int(host.name[by])])}, {time_text(waited_ns)} before"))
+    lines.append(_fact("launched by", f"{one_column_each(trace.strings[int(host.name[by])])}, {time_text(waited_ns)} before"))
     lines += _compiled(trace, number)
     return lines + _shapes(trace, by) + (_rate(scene, span.side, op) if op != NONE else []) + _position(trace, by)
 
@@ -153,8 +153,8 @@ def _rate(scene: Scene, side: int, op: int) -> list[str]:
 
 def _position(trace: Trace, number: int) -> list[str]:
     modules, stack = modules_and_stack(trace, number)
-    lines = [_fact("module", plain(" > ".join(modules)))] if modules else []
-    return lines + [_fact("called from" if not n else "", plain(frame)) for n, frame in enumerate(stack[:_FRAMES])]
+    lines = [_fact("module", one_column_each(" > ".join(modules)))] if modules else []
+    return lines + [_fact("called from" if not n else "", one_column_each(frame)) for n, frame in enumerate(stack[:_FRAMES])]
 
 
 def _of_host(scene: Scene, span: Span, trace: Trace, number: int) -> list[str]:
@@ -216,7 +216,7 @@ def _counterpart(scene: Scene, other: Span, duration_ns: int, called: str) -> li
     theirs_ns = duration_of(scene, other)
     recorded_ns, replayed_ns = (theirs_ns, duration_ns) if other.side == 0 else (duration_ns, theirs_ns)
     error = replayed_ns / recorded_ns - 1 if recorded_ns else None
-    name = "" if name_of(scene, other) == called else f" {plain(name_of(scene, other))}"
+    name = "" if name_of(scene, other) == called else f" {one_column_each(name_of(scene, other))}"
     return [
         f"Counterpart, {scene.words[other.side]}:{name}",
         _fact("begins", _begin_text(scene, other)),

@@ -1,6 +1,6 @@
 """Makes the top lines of the timeline app, such as step times and memory peak.
 
-    headline(scene, width=80)   # [Said("Same program, PASS: ...", "good"), ...]
+    headline(scene, width=80)   # [StyledText("Same program, PASS: ...", "good"), ...]
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ _FEW_DEVICES = 4
 T = TypeVar("T", int, float)
 
 
-class Said(NamedTuple):
+class StyledText(NamedTuple):
     text: str
     tone: str
 
 
-def headline(scene: Scene, width: int) -> list[Said]:
+def headline(scene: Scene, width: int) -> list[StyledText]:
     if scene.comparison is not None:
         lines = [_verdict(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
     elif scene.outline is not None:
-        lines = [Said(_origin(scene.names[0], scene.outline), "plain"), *_packed(_figures(scene.outline), width)]
+        lines = [StyledText(_origin(scene.names[0], scene.outline), "plain"), *_packed(_figures(scene.outline), width)]
     else:
         names = " against ".join(scene.names)
-        lines = [Said(names, "plain"), Said("computing the figures ...", "plain")]
-    return [Said(fit(line.text, width), line.tone) for line in lines][:LINES]
+        lines = [StyledText(names, "plain"), StyledText("computing the figures ...", "plain")]
+    return [StyledText(fit(line.text, width), line.tone) for line in lines][:LINES]
 
 
-def _verdict(of: Comparison) -> Said:
+def _verdict(of: Comparison) -> StyledText:
     (sentence, style), *_ = verdict_sentences(of)
     sentence = sentence.rstrip(".")
     if of.verdict.same is None:
-        return Said(f"Same program? Unknown: {of.verdict.reason}", "plain")
+        return StyledText(f"Same program? Unknown: {of.verdict.reason}", "plain")
     if of.verdict.same:
         sentence = f"Same program, {sentence} · {of.verdict.reason}"
-    return Said(sentence, "good" if style == "green" else "bad")
+    return StyledText(sentence, "good" if style == "green" else "bad")
 
 
 def _pair_figures(of: Comparison) -> list[str]:
@@ -119,11 +119,11 @@ def _of_devices(words: str, values: Mapping[str, T], text: Callable[[T], str]) -
     return [f"{words} {device_text}" for device_text in of_devices(values, text)]
 
 
-def _packed(figures: list[str], width: int) -> list[Said]:
+def _packed(figures: list[str], width: int) -> list[StyledText]:
     lines: list[str] = []
     for figure in figures:
         if lines and len(lines[-1]) + 3 + len(figure) <= width:
             lines[-1] += " · " + figure
         else:
             lines.append(figure)
-    return [Said(line, "plain") for line in lines]
+    return [StyledText(line, "plain") for line in lines]

@@ -47,7 +47,7 @@ def step_name(scene: Scene, number: int, by: Alignment = Alignment.STEP) -> str:
     return numbers[0] if by is Alignment.WALL else "/".join(dict.fromkeys(numbers))
 
 
-def when(scene: Scene, side: int, time_ns: int, step: int) -> str:
+def time_in_step(scene: Scene, side: int, time_ns: int, step: int) -> str:
     """Format the time since the start of a step, such as "+94.8 ms in step 5"."""
     steps = scene.traces[side].steps
     first = next((pair[side] for pair in scene.step_pairs if pair[side] != NONE), NONE)

@@ -14,7 +14,7 @@ from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.timeline.drawing import Drawing
 from tui.view.timeline.palette import Palette
-from tui.view.timeline.ruler import Marks, pair_at, when
+from tui.view.timeline.ruler import Marks, pair_at, time_in_step
 from tui.view.timeline.spans import Span, duration_of, name_of, start_of, step_of
 from tui.view.timeline.window import Window
 
@@ -42,7 +42,7 @@ def status(window: Window, drawing: Drawing, marks: Marks, span: Span | None, pa
 
 
 def _span_text(scene: Scene, span: Span) -> str:
-    at = when(scene, span.side, start_of(scene, span), step_of(scene, span))
+    at = time_in_step(scene, span.side, start_of(scene, span), step_of(scene, span))
     return f"{time_text(duration_of(scene, span))} {scene.words[span.side]} at {at}".replace("  ", " ")
 
 
@@ -53,7 +53,7 @@ def _times(window: Window, marks: Marks) -> list[str]:
         view = window.axis.sides[side]
         if view.shown([window.cursor_ns])[0]:
             step = scene.step_pairs[pair][side] if pair != NONE else NONE
-            found.append(f"{word} {when(scene, side, int(view.times([window.cursor_ns])[0]), step)}".strip())
+            found.append(f"{word} {time_in_step(scene, side, int(view.times([window.cursor_ns])[0]), step)}".strip())
     return found
 
 
@@ -100,7 +100,7 @@ def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Te
         if busy is not None:
             seen |= {kind for kind, ns in busy.by_category.items() if kind not in seen and ns.any()}
     two = len(window.scene.traces) == 2
-    parts = [("█", palette.colours[Category(kind)], words_of(Category(kind))) for kind in sorted(seen)]
+    parts = [("█", palette.colours[Category(kind)], category_text(Category(kind))) for kind in sorted(seen)]
     if two:
         parts += [(SIGNS[sign], palette.signs[sign] if sign is not Sign.ALIKE else "", of) for sign, of in SIGN_WORDS.items()]
     lines = [Text()]
@@ -113,5 +113,5 @@ def legend(window: Window, drawing: Drawing, palette: Palette, width: int) -> Te
     return Text("\n").join([*lines, *[Text()] * (most - len(lines))][:most])
 
 
-def words_of(category: Category) -> str:
+def category_text(category: Category) -> str:
     return category.name.lower().replace("_", " ")

@@ -1,9 +1,9 @@
 """Caches the results of functions that take a trace as argument.
 
-    @once
+    @cached_result
     def launch_time_ns(trace: Trace) -> Column: ...
 
-    @each_once()
+    @result_cache()
     def summarize(trace: Trace) -> Summary: ...     # for each of 256 ranks, but launch_time_ns runs once
 
 Cached arrays are read-only.
@@ -30,9 +30,9 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 
 @contextmanager
-def each_once(*, fresh: bool = False) -> Iterator[None]:
-    """Cache the results of functions decorated with `once`. The cache is deleted at the end of the `with` block or of the
-    decorated function."""
+def result_cache(*, fresh: bool = False) -> Iterator[None]:
+    """Cache the results of functions with the decorator `cached_result` until the end of the `with` block or of the decorated
+    function."""
     if _KEPT.get() is not None and not fresh:
         yield
         return
@@ -43,9 +43,8 @@ def each_once(*, fresh: bool = False) -> Iterator[None]:
         _KEPT.reset(token)
 
 
-def once(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Decorate a function, so that its results are cached inside a block `with each_once()`. The function's first argument is a
-    trace."""
+def cached_result(compute: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
+    """Cache the results of a function inside a block `with result_cache()`. The function's first argument is a trace."""
 
     @wraps(compute)
     def kept(trace: Trace, /, *args: P.args, **kwargs: P.kwargs) -> R:

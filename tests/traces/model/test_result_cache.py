@@ -5,26 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from traces.model.each_once import each_once, once
+from traces.model.result_cache import cached_result, result_cache
 from traces.model.trace import Column, Trace
 
 
 def test_a_figure_is_computed_once_in_a_block_and_again_after_it() -> None:
     calls = []
 
-    @once
+    @cached_result
     def figure(trace: Trace, rank: int = 0) -> Column:
         calls.append((id(trace), rank))
         return np.array([rank])
 
     one, two = Trace(), Trace()
-    with each_once():
-        with each_once():  # belongs to the outer block
+    with result_cache():
+        with result_cache():  # belongs to the outer block
             figure(one)
         figure(one), figure(one, 1), figure(two)
         with pytest.raises(ValueError, match="read-only"):
             figure(one)[0] = 3
-        with each_once(fresh=True):
+        with result_cache(fresh=True):
             figure(one)
     assert calls == [(id(one), 0), (id(one), 1), (id(two), 0), (id(one), 0)]
     figure(one)
