@@ -98,7 +98,9 @@ def test_info_names_the_bottleneck_and_says_that_the_gpu_falls_behind(folder: Pa
     assert said["a"].startswith("The GPU limits the pace: the host needs 2.0 ms of a 20.0 ms step and runs ahead.")
     assert "The GPU falls 18.0 ms further behind the host in each step" in said["a"]
     assert "step 250.0 ms" in said["c"]
-    assert said["c"].startswith("The GPU waits for the host. A step of 250.0 ms could be up to")
+    assert said["c"].startswith(
+        "The GPU is busy 80.0 % of the time; otherwise, it mostly waits for the host. A step of 250.0 ms could be up to"
+    )
     assert "falls" not in said["c"]
 
 

@@ -59,6 +59,12 @@ def stragglers(trace: Trace) -> list[RankLateness]:
     return sorted(found, key=lambda of: (-of.late_ns, of.rank))
 
 
+def late_ranks(found: Sequence[RankLateness]) -> list[RankLateness]:
+    # see Note [Late ranks]
+    similar = set(similar_ranks(found))
+    return [of for of in found if of.rank not in similar]
+
+
 def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
     # see Note [Late ranks]
     if not found:

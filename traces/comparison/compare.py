@@ -29,7 +29,7 @@ from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.comparison.thresholds import DEFAULT_TOLERANCE, MATCHED_STEP
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
-from traces.figures.bottleneck import PaceLimit, bottleneck, caught_up, why_idle_is_unknown
+from traces.figures.bottleneck import PaceLimit, bottleneck_of
 from traces.figures.measure import (
     busy_by_stream,
     busy_ns,
@@ -321,8 +321,8 @@ def compare(
         ranks=Both(len(recorded.ranks), len(other.ranks)),
         paces=paces,
         bottlenecks=Both(
-            _bottleneck(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),
-            _bottleneck(other, paces.replayed, analyses.replayed, between_ranks.replayed if between_ranks else None),
+            bottleneck_of(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),
+            bottleneck_of(other, paces.replayed, analyses.replayed, between_ranks.replayed if between_ranks else None),
         ),
         problems=Both(_problems(recorded, other), _problems(other, recorded)),
         steps=steps,
@@ -518,10 +518,6 @@ def _problems(trace: Trace, beside: Trace) -> list[str]:
 def _paced_by(trace: Trace) -> str:
     run = trace.run_of(trace.ranks[0]) if trace.ranks else Run()
     return run.source if run.replay is None else run.replay.recording_source
-
-
-def _bottleneck(trace: Trace, of: StepPace | None, analyses: Analyses, between_ranks: Communication | None) -> PaceLimit | None:
-    return bottleneck(of, analyses.idle, between_ranks, why_idle_is_unknown(trace), caught_up(trace))
 
 
 def _communication(recorded: Trace, other: Trace) -> Both[Communication | None] | None:

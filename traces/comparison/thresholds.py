@@ -31,6 +31,8 @@ CAUGHT_UP_SHARE = _declare("CAUGHT_UP_SHARE", 0.02, "share of the phase", CHOSEN
 ALWAYS_BUSY = _declare("ALWAYS_BUSY", 0.9, "share of the pace", CHOSEN,
     "the device limits the pace if its GPU time fills at least this share",
     "a GPU with work in every gap still loses some microseconds between kernels")
+MOSTLY_BUSY = _declare("MOSTLY_BUSY", 0.5, "share of the pace", CHOSEN,
+    "`trace info` says first how busy the GPU is if it works for more than this share", "it works longer than it waits")
 FALLS_BEHIND_SHARE = _declare("FALLS_BEHIND_SHARE", 0.01, "share of the pace", CHOSEN,
     "if the device's lag grows by less than this per step, the growth is jitter", "steps of one program vary by about 1 %")
 STEPS_FALLING_BEHIND = _declare("STEPS_FALLING_BEHIND", 0.75, "share of the steps", CHOSEN,
@@ -50,6 +52,8 @@ MOST_OPS_OF_A_BATCH = _declare("MOST_OPS_OF_A_BATCH", 2, "times", CHOSEN,
 MATCHED_STEP = _declare("MATCHED_STEP", 0.9, "share of the step's GPU time", CHOSEN,
     "the GPU time of a replay is compared in the steps with at least this share of recorded times, or in all steps if none has",
     "steps of the recorded kinds are usually matched to more than 95 %")
+MUCH_LATE = _declare("MUCH_LATE", 0.1, "share of the pace", CHOSEN,
+    "one rank limits the pace if it is late at collectives for at least this share of a step", "equal to MUCH_DATA")
 MUCH_IN_ONE_CALL = _declare("MUCH_IN_ONE_CALL", 0.25, "share of idle time", CHOSEN,
     "a runtime function of the host is named as a cause of idle time if its calls cover at least this share",
     "rule of thumb")

@@ -9,20 +9,27 @@ Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
     behind during a phase, it limits the phase. If the GPU finishes forward or backward just after the last launch, it has
     waited for launches, so the host is the limit. The rule does not hold if the host waits for the GPU within the phase.
+
+Note [A late rank]
+    If one rank is late at collectives for at least MUCH_LATE of a step, the other ranks wait for it. The limit of this rank is
+    then the limit of all ranks, unless a rank's GPU waits longer for its own host or for data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traces.analyses.analyse import Analyses
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
-from traces.comparison.thresholds import CAUGHT_UP_NS, CAUGHT_UP_SHARE, MUCH_DATA
-from traces.figures.measure import device_time_by_origin, steady_steps
+from traces.analyses.stragglers import late_ranks
+from traces.comparison.thresholds import CAUGHT_UP_NS, CAUGHT_UP_SHARE, MUCH_DATA, MUCH_LATE
+from traces.figures.measure import device_time_by_origin, profiled_steps, rank_of_device, steady_steps
 from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
+from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
 from traces.model.trace import NONE, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
@@ -41,6 +48,7 @@ class PaceLimit:
     exposed_ns: int = 0  # the time per step in which the GPU communicates without computing
     caught_up_in: str = ""  # without kernels: the phase that shows that the host is the limit
     behind_ns: int | None = None  # how much later the device finishes this phase than the host
+    late_rank: int | None = None  # the rank that the others wait for; `limit` is its limit
 
 
 # see Note [Without kernels]
@@ -81,6 +89,27 @@ def why_idle_is_unknown(trace: Trace) -> str:
     return ""
 
 
+def bottleneck_of(
+    trace: Trace, pace: StepPace | None, analyses: Analyses, between_ranks: Communication | None
+) -> PaceLimit | None:
+    """Return what limits the training speed, or None if the trace has no steps."""
+    of = bottleneck(pace, analyses.idle, between_ranks, why_idle_is_unknown(trace), caught_up(trace))
+    late = next(iter(late_ranks(analyses.stragglers)), None)
+    if pace is None or of is None or of.gain_ns is None or late is None:
+        return of
+    # see Note [A late rank]
+    rows = (found[trace.steps.rank[found] == late.rank] for found in (steady_steps(trace), profiled_steps(trace)))
+    mine, profiled = rows
+    step_ns = (pace.mean or pace).pace_ns
+    late_ns = min(late.late_ns // max(int((trace.steps.rank == late.rank).sum()), 1), step_ns)
+    if late_ns < MUCH_LATE * step_ns or (of.limit not in (OTHER_RANKS, DEVICE) and late_ns < of.gain_ns):
+        return of
+    labels = {trace.device_label(row) for row in range(len(trace.devices)) if rank_of_device(trace, row) == late.rank}
+    idle = {device: time for device, time in analyses.idle.items() if device in labels}
+    own = bottleneck(pace_of_steps(trace, mine, with_kernels=profiled), idle, None)
+    return own and replace(own, gain_ns=late_ns, share=late_ns / step_ns, late_rank=late.rank)
+
+
 def bottleneck(
     pace: StepPace | None,
     idle: Mapping[str, IdleTime],
@@ -88,7 +117,6 @@ def bottleneck(
     why_unknown: str = "",
     keeps_up: CaughtUp | None = None,
 ) -> PaceLimit | None:
-    """Return what limits the training speed, or None if the trace has no steps."""
     if pace is None or not pace.pace_ns:
         return None
     if why_unknown:
@@ -97,7 +125,8 @@ def bottleneck(
     data_ns = step.pace_ns - step.without_data_ns
     if step.busy_share is None:
         return _without_kernels(pace, step, data_ns, keeps_up)
-    busy_ns = min(round(step.busy_share * step.pace_ns), step.pace_ns)
+    shares = [] if pace.mean else [of.busy_ns / of.window_ns for of in idle.values() if of.window_ns]
+    busy_ns = min(round(max(shares, default=step.busy_share) * step.pace_ns), step.pace_ns)
     exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
     idle_ns = step.pace_ns - busy_ns
     rest_ns = max(idle_ns - data_ns, 0)

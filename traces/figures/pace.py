@@ -44,7 +44,7 @@ Note [What limits the pace]
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
     limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, the limit is
     therefore found from the mean step (`StepPace.mean`). Two or three steps vary much if their mean differs from their median
-    by more than MUCH_SPREAD.
+    by more than DEFAULT_TOLERANCE.
 
 Note [Waits for data]
     "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. A wait is free
@@ -60,8 +60,8 @@ import numpy as np
 
 from traces.comparison.thresholds import (
     ALWAYS_BUSY,
+    DEFAULT_TOLERANCE,
     FALLS_BEHIND_SHARE,
-    MUCH_SPREAD,
     RUNS_AHEAD,
     STEPS_FALLING_BEHIND,
 )
@@ -305,7 +305,7 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns and has_queue
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean_step = None
-    few_vary = noise is None and abs(mean_ns - pace_ns) > MUCH_SPREAD * pace_ns
+    few_vary = noise is None and abs(mean_ns - pace_ns) > DEFAULT_TOLERANCE * pace_ns
     if few_vary or varies_much(chosen.interval_ns[chosen.rows]):
         share = max(mean_busy, default=None)
         limit, mean_host_ns = _limit(runs_ahead, share), mean(host.interval_ns[host.rows])

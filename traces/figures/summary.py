@@ -14,7 +14,7 @@ import numpy as np
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communicates, communication
 from traces.analyses.idle import busy_times
-from traces.figures.bottleneck import PaceLimit, bottleneck, caught_up, why_idle_is_unknown
+from traces.figures.bottleneck import PaceLimit, bottleneck_of
 from traces.figures.measure import (
     MemoryPeak,
     WorkSum,
@@ -240,7 +240,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         step_median_ns=None if pace is None else pace.pace_ns,
         compute_side_median_ns=None if pace is None else pace.without_data_ns,
         pace=pace,
-        bottleneck=bottleneck(pace, analyses.idle, between_ranks, why_idle_is_unknown(trace), caught_up(trace)),
+        bottleneck=bottleneck_of(trace, pace, analyses, between_ranks),
         step_kinds=step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from traces.analyses.launches import LOADED
-from traces.comparison.thresholds import MUCH_IN_ONE_CALL
+from traces.comparison.thresholds import MOSTLY_BUSY, MUCH_IN_ONE_CALL
 from tui.formatting import counted, share_text, time_text
 
 if TYPE_CHECKING:
@@ -31,6 +31,13 @@ def bottleneck_text(summary: Summary) -> str:
     name = "The recording" if step == "recording" else "An average step" if pace.mean else "A step"
     takes, whole = f"{name} takes {lasts}", f"{name} of {lasts}"
     of_step = f"an average step of {lasts}" if pace.mean else f"a {lasts} {step}"
+    if of.late_rank is not None:
+        own_shares = [share for name, share in summary.busy_shares.items() if name.startswith(f"rank {of.late_rank} ")]
+        reason = "; the recording does not show why it is idle" if of.limit == "unknown" else ""
+        waits = f" and waits for {_WAITS_FOR[of.limit]}" if of.limit in _WAITS_FOR else reason
+        own = f"Its GPU is busy {share_text(max(own_shares, default=0.0))} of the time{waits}."
+        shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})"
+        return f"Rank {of.late_rank} limits the pace: the other ranks wait for it. {own} {whole} could be up to {shorter}."
     if of.limit == "unknown" and of.gain_ns is not None:
         return (
             f"{takes}. For {time_text(of.gain_ns)} of it ({share_text(of.share)}), the GPU is idle, and the recording does not"
@@ -64,12 +71,17 @@ def bottleneck_text(summary: Summary) -> str:
     if of.limit == "host" and of.gain_ns and compiled is not None and compiled.compiling_ns >= of.gain_ns / 2:
         took = time_text(compiled.compiling_ns)
         gained += f" On average, compiling takes {took} of a step, which a later step does not need."
+    busy = max(summary.busy_shares.values(), default=0.0)
+    if of.limit in ("host", "data") and busy > MOSTLY_BUSY:
+        return f"The GPU is busy {share_text(busy)} of the time; otherwise, it mostly waits for {_WAITS_FOR[of.limit]}.{gained}"
     return f"The GPU waits for {_WAITS_FOR[of.limit]}.{gained}"
 
 
 def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
     if pace is None or of is None:
         return ""
+    if of.late_rank is not None:
+        return f"rank {of.late_rank} (up to {share_text(of.share)} to gain)"
     if of.limit == "unknown":
         return f"unknown ({of.reason})" if pace.busy_share is not None else ""
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)

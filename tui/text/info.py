@@ -10,7 +10,7 @@ from dataclasses import replace
 from textwrap import wrap
 from typing import Any
 
-from traces.analyses.stragglers import similar_ranks
+from traces.analyses.stragglers import late_ranks
 from traces.comparison.thresholds import MUCH_SPREAD, SLOW_STEP
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
@@ -155,9 +155,7 @@ def _step(summary: Summary) -> str:
 
 
 def _late_ranks(summary: Summary) -> str:
-    found = summary.analyses.stragglers
-    similar = set(similar_ranks(found))
-    late = [row for row in found if row.rank not in similar][:_LATE_RANKS]
+    late = late_ranks(summary.analyses.stragglers)[:_LATE_RANKS]
     steps = max(summary.counts.steps // len(summary.ranks), 1)
     listed = " and ".join(f"rank {row.rank} is {time_text(row.late_ns / steps)} late" for row in late)
     return f"in each step, {listed} at collectives" if listed else ""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tests.traces.figures.test_pace import Work, a_trace, at
 from tests.traces.handmade import replay_of, training
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
@@ -14,7 +15,8 @@ from traces.comparison.explain import explain
 from traces.figures.bottleneck import CaughtUp, PaceLimit, bottleneck, caught_up
 from traces.figures.pace import StepPace
 from traces.figures.summary import summarize
-from traces.model.trace import Device, DeviceKind, Origin, Phases, Sizes, Steps, Trace, Values
+from traces.model.trace import Collectives, Device, DeviceKind, Ending, Origin, Phases, Sizes, Steps, Trace, Values
+from tui.text.bottleneck import bottleneck_text
 
 MS = 1_000_000
 # A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
@@ -35,9 +37,11 @@ OF_DATA = StepPace(
 )
 
 
-def idle(data_ms: float, host_ms: float, collective_ms: float = 0, **others_ms: float) -> dict[str, IdleTime]:
+def idle(
+    data_ms: float, host_ms: float, collective_ms: float = 0, busy_ms: int = 40, **others_ms: float
+) -> dict[str, IdleTime]:
     found = {"data": data_ms, "host": host_ms, "collective": collective_ms, **others_ms}
-    return {"cuda:0": IdleTime(100 * MS, 40 * MS, {reason: round(ms * MS) for reason, ms in found.items()}, 1)}
+    return {"cuda:0": IdleTime(100 * MS, busy_ms * MS, {reason: round(ms * MS) for reason, ms in found.items()}, 1)}
 
 
 def test_the_bottleneck_is_the_largest_cause_of_idle_time() -> None:
@@ -65,11 +69,53 @@ def test_host_time_added_by_the_profiler_is_not_counted_as_gain() -> None:
 
 def test_a_busy_device_is_the_bottleneck_unless_it_communicates() -> None:
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
-    assert bottleneck(full, idle(0, 5), None) == PaceLimit("device", 5 * MS, 0.05)
+    five = idle(0, 5, busy_ms=95)
+    assert bottleneck(full, five, None) == PaceLimit("device", 5 * MS, 0.05)
     half = Communication((), 900 * MS, 0, steps=10, exposed_per_step_ns=60 * MS, hidden_per_step_ns=0)
-    assert bottleneck(full, idle(0, 5), half) == PaceLimit("other ranks", 60 * MS, 0.6, exposed_ns=60 * MS)
+    assert bottleneck(full, five, half) == PaceLimit("other ranks", 60 * MS, 0.6, exposed_ns=60 * MS)
     less = replace(half, exposed_per_step_ns=30 * MS)
-    assert bottleneck(full, idle(0, 5), less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
+    assert bottleneck(full, five, less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
+
+
+def test_the_gain_is_computed_from_the_mean_idle_time() -> None:
+    """GIVEN a GPU that is busy 40 % of the median step and 30 % of all steps THEN 70 ms of 100 ms are lost."""
+    assert bottleneck(OF_DATA, idle(35, 35, busy_ms=30), None) == PaceLimit("data", 35 * MS, 0.35)
+    assert bottleneck(replace(OF_DATA, without_data_ns=100 * MS), idle(0, 70, busy_ms=30), None) == PaceLimit(
+        "host", 70 * MS, 0.7
+    )
+
+
+def test_a_late_rank_limits_all_ranks() -> None:
+    """GIVEN steps of 100 ms on two GPUs WHEN rank 0 communicates from 20 ms and rank 1 launches nothing before 80 ms and
+    communicates from 90 ms THEN rank 1 is 70 ms late because of its host."""
+    steps = [(0, 100), (0, 100), (100, 200), (100, 200)]
+    trace = a_trace(
+        steps,
+        [
+            Work(start + launched, start + launched, start + end, device=device)
+            for start in (0, 100)
+            for device, launched, end in ((0, 0, 20), (0, 20, 100), (1, 80, 90), (1, 90, 100))
+        ],
+        numbers=[0, 0, 1, 1],
+        ranks=[0, 1, 0, 1],
+        devices=(0, 1),
+    )
+    trace.collectives = Collectives.of(
+        rank=[0, 1, 0, 1],
+        name=[trace.strings.add("all_reduce")] * 4,
+        start_ns=[at(ms) for ms in (20, 90, 120, 190)],
+        duration_ns=[80 * MS, 10 * MS] * 2,
+        ending=[Ending.SEEN] * 4,
+    )
+    summary = summarize(trace)
+    assert summary.bottleneck == PaceLimit("host", 70 * MS, 0.7, late_rank=1)
+    assert bottleneck_text(summary) == (
+        "Rank 1 limits the pace: the other ranks wait for it. Its GPU is busy 20.0 % of the time and waits for the host."
+        " A step of 100.0 ms could be up to 70.0 ms shorter (70.0 %)."
+    )
+    trace.collectives.start_ns = np.array([at(ms) for ms in (20, 25, 120, 125)])
+    trace.collectives.duration_ns = np.array([80 * MS, 75 * MS] * 2)  # 5 ms late: less than a tenth of a step
+    assert summarize(replace(trace)).bottleneck != summary.bottleneck
 
 
 def test_the_bottleneck_without_kernels_comes_from_the_step_times() -> None:
