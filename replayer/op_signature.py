@@ -17,7 +17,7 @@ _MOST_KEPT = 1 << 16
 
 @dataclass(slots=True, eq=False)
 class OpSignature:
-    """`shapes` and `dtypes` include the tensors in lists."""
+    """Tensors in lists are included in `shapes` and `dtypes`."""
 
     op: str  # a name with namespace but without overload ("aten::add_")
     shapes: tuple[Shape, ...]

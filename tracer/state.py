@@ -54,7 +54,7 @@ os.register_at_fork(after_in_child=_STATE.after_fork)
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
-    """Set the function that creates the recorder. The function returns None in processes that are not recorded."""
+    """Set the function that creates the recorder. In processes that are not recorded, the function returns None."""
     _STATE.make, _STATE.recorder = make, None
 
 

@@ -187,7 +187,7 @@ class StoreExchange:
         return for_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. The first rank waits for the others, because it may host the store."""
+        """Announce that this rank ends. The first rank leaves last, because it may host the store."""
         if self._left:
             return
         self._left = True

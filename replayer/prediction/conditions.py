@@ -102,7 +102,7 @@ def short_gpu_name(name: str) -> str:
 
 
 def require_link(gbps: float) -> None:
-    """Raise TraceError if no known GPU link has such a bandwidth."""
+    """Raise TraceError for a bandwidth that no known GPU link has."""
     if not _SLOWEST_LINK_GBPS <= gbps <= _FASTEST_LINK_GBPS:
         raise TraceError(
             f"no link between GPUs moves {gbps:g} GB/s; PCI Express 3.0 has 16, NVLink of an H100 450 GB/s in one direction"

@@ -88,8 +88,7 @@ class RecordedRegions:
     ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None.
 
-        Functions are found by torch.compile's number, such as "0/1", and input shapes. The default is the function with the
-        most similar ops.
+        Functions are found by torch.compile's number, such as "0/1", and input shapes.
 
         Args:
             number: counts the function's calls in a training step

@@ -22,7 +22,7 @@ class MatchKeys(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """Stores one recorded op call. Times are in ns since the start of the phase."""
+    """Stores one recorded op call. Times count from the start of the phase, in ns."""
 
     start_ns: int
     end_ns: int

@@ -3,7 +3,7 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 A GPU may wait for data, the host, other ranks, or an unknown reason. The bottleneck is the reason for which the GPU waits
-longest. The GPU itself is the bottleneck if it computes for longer than any of these waits.
+longest. If the GPU computes for longer than it waits for any reason, the GPU is the bottleneck.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls

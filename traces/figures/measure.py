@@ -72,8 +72,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. Later evaluation
-    steps are added if there are fewer than FEWEST_CLEAN_STEPS."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. Later steps are
+    added if fewer than FEWEST_CLEAN_STEPS are found."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()

@@ -310,8 +310,7 @@ class HostSpans(_Spans):
 
     @property
     def earlier_parent(self) -> Column:
-        """For each event, return the row of the event that encloses it, or NONE. Later rows count as NONE (damaged files only).
-        """
+        """For each event, return the row of the event that encloses it, or NONE."""
         return np.where(self.parent < np.arange(len(self)), self.parent, NONE)
 
     def outward(self, row: int) -> Iterator[int]:

@@ -1,7 +1,5 @@
 """Records the allocator's actions for scripts that call `torch.cuda.memory._record_memory_history`.
 
-Entries have the format of torch/csrc/cuda/Module.cpp for PyTorch's memory viewers.
-
     memory.history = history = History("all")
     memory.malloc(3 << 20, stream=0)
     list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]

@@ -54,7 +54,7 @@ class Figures(NamedTuple):
 
 
 class OutOfMemory(MemoryError):
-    """Reports a failed memory allocation. `to_torch` returns the PyTorch exception for the script."""
+    """Reports a failed memory allocation."""
 
     def __init__(self, figures: Figures, template: str, observers: Sequence[OomObserver] = ()) -> None:
         self.figures = figures

@@ -2,8 +2,6 @@
 """Computes ops in a wider dtype if CPU kernels do not support the dtype.
 
     in_wider_dtypes(torch.ops.aten.flip.default, torch.ops.aten.flip.default, [x, [0]], {})     # x: uint16, computed in int32
-
-The result dtypes come from PyTorch's meta kernels.
 """
 
 from __future__ import annotations

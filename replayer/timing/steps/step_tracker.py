@@ -107,8 +107,7 @@ COMPILATIONS: list[str] = []
 
 
 class StepTracker:
-    """Tracks the script's position in the recording. `step` finds times for the current step, and `segment` for the current
-    phase."""
+    """Tracks the script's position in the recording."""
 
     def __init__(
         self, recording: RecordedRun, scheduler: StreamScheduler, optimizers: Optimizers, *, strict: bool, pad_loader: bool

@@ -234,7 +234,7 @@ class WindowOp(NamedTuple):
 
 
 def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
-    """Yield the virtual GPU's ops, sorted by start time. The last entry contains kernels without an op."""
+    """Yield the virtual GPU's ops, sorted by start time."""
     strings, kernels = window.strings, defaultdict(list)
     device = window.device
     for launch, name, row, start_ns, took_ns in zip(

@@ -248,8 +248,7 @@ class TimelineWriter:
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events from a matrix with the columns of the memory table. Events get the start time of their op, or
-        `now_ns`."""
+        """Add memory events from a matrix with the columns of the memory table."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
