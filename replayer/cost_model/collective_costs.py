@@ -201,7 +201,7 @@ def kernel_label(name: str) -> str:
     return f"ncclDevKernel_{_FUNCTIONS.get(name, 'SendRecv')}"
 
 
-# With one rank, NCCL launches no kernels for these collectives (recorded on an H200).
+# With one rank, NCCL launches no kernels for in-place collectives (recorded on an H200).
 _IN_PLACE = frozenset({"all_reduce", "barrier", "broadcast", "reduce"})
 
 # names of torch.distributed's operations, and the NCCL functions that they call

@@ -51,7 +51,7 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # PyTorch reads the fill value, but recordings do not contain it.
+            # PyTorch waits for the GPU to read the fill value.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 

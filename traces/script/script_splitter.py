@@ -153,7 +153,7 @@ class ScriptSplitter(Generic[ThreadT]):
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
         """Handle an op that autograd has recorded after a backward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # If steps end just before backward passes, ops after a backward pass belong to the phase "other".
+            # If steps end before backward passes, ops after a backward pass belong to the phase "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)

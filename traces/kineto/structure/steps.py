@@ -409,7 +409,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
-    # Ignore the lookup of compiled autograd's code before the backward pass.
+    # Compiled autograd looks up its code before the backward pass.
     nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
     visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
     # Ops inside torch.compile regions are examined, because they may belong to an optimizer step.
@@ -642,8 +642,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. For other unrecorded launches, the start
-        # time on the GPU is used.
+        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. If another launch was not recorded, the
+        # start time on the GPU is used.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])

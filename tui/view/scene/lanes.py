@@ -101,7 +101,7 @@ class Curve:
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
         # `np.maximum.reduceat` computes a maximum for each time window and for each gap between two windows. The slice [::2]
-        # drops the gaps. The appended zero makes the end of the array a valid index.
+        # drops the gaps. Append a zero, because an index may equal the array's length.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])
