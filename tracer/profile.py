@@ -9,7 +9,9 @@
 Note [When a window begins and ends]
     When a profile ends, torch.profiler waits for the device without a time limit. The recorder therefore first waits for the
     device with a time limit. If the device does not finish in time, the profiler keeps running, and the profile is discarded.
-    No profile begins or ends during the capture of a CUDA graph (device_access.py).
+    No profile begins or ends during the capture of a CUDA graph (device_access.py). PyTorch crashes if a thread ends another
+    thread's profile, unless the profile is of all threads. If another thread trains when a window ends, the profile therefore
+    ends at the end of the script.
 
 Note [Profiles of the script]
     PyTorch prepares a profile some steps before the profile starts. A second profile that is prepared before the start replaces
@@ -39,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from threading import get_ident, main_thread
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -46,6 +49,7 @@ from tracer.device.clock import EpochClock
 from tracer.device.device_access import PATIENCE_NS, DeviceAccess
 from tracer.device.torch_messages import quiet_profiler
 from traces.model.run import ProfilerUse
+from traces.script.deferred_signals import deferred_signals
 from traces.script.step_rule import RECORDERS_MARK
 
 _MOST_WARNINGS = 8  # maximum number of warnings kept
@@ -81,6 +85,7 @@ class Profiler:
         self._stacks = stacks
         self._modules = None if stacks else modules
         self._profile: Any = None
+        self._thread: int | None = None  # the only thread that may end the profile, or None
         self._has_gpu: bool | None = None  # None until the GPU count is first needed
         self._has_device = False  # True if device activities were requested
         self._range: Any = None
@@ -98,7 +103,7 @@ class Profiler:
         now_ns = self._clock.perf_ns()
         self._longest_ns = max(self._longest_ns, now_ns - self._began_ns if self._began_ns else 0)
         self._began_ns = now_ns
-        if self._access.is_capturing:
+        if self._access.is_capturing or self._is_of_other_thread:
             return
         if self._profile is not None and (action == "" or (action == "prepare" and self._tracing)):
             self.stop()
@@ -115,7 +120,7 @@ class Profiler:
                 self._range.__enter__()
 
     def end_step(self, number: int) -> None:
-        if self._range is not None:
+        if self.is_recording:
             self._windows[-1].append(number)
             self._leave_range()
 
@@ -126,7 +131,7 @@ class Profiler:
 
     def stop(self, at_end: bool = False) -> None:
         # see Note [When a window begins and ends]
-        if self._profile is None:
+        if self._profile is None or self._is_of_other_thread:
             return
         if self._is_idle(PATIENCE_NS if at_end else self._patience_ns):
             self._leave_range()
@@ -141,7 +146,7 @@ class Profiler:
 
     @property
     def is_recording(self) -> bool:
-        return self._range is not None
+        return self._range is not None and not self._is_of_other_thread
 
     @property
     def must_wait(self) -> bool:
@@ -151,6 +156,11 @@ class Profiler:
         if self._has_gpu is None:
             self._has_gpu = self._torch.cuda.device_count() > 0  # the count comes from NVML, which does not initialize CUDA
         return self._has_gpu
+
+    @property
+    def _is_of_other_thread(self) -> bool:
+        # see Note [When a window begins and ends]
+        return self._profile is not None and self._thread not in (None, get_ident())
 
     @property
     def _patience_ns(self) -> int:
@@ -170,6 +180,8 @@ class Profiler:
         if self._has_device:  # see Note [No context of the recorder's]
             self._access.start_waiting_thread()  # for the wait at the end of the script
             activities.append(profiler.ProfilerActivity.CUDA)
+        self.all_threads |= get_ident() != main_thread().ident  # the main thread ends the last profile
+        self._thread = None if self.all_threads else get_ident()
         self._profile = profiler._KinetoProfile(
             activities=activities,
             record_shapes=True,
@@ -234,12 +246,13 @@ class Profiler:
     def _attempt(self, action: Callable[..., None]) -> None:
         """Run `action`. Stop profiling if `action` raises an exception, for example because CUPTI has no permission."""
         self.paused = self.is_beginning = True
-        try:
-            with quiet_profiler(self._torch, self._warnings):
-                action()
-        except Exception as failure:
-            self._profile, self.active, self.wanted, self._tracing = None, False, False, False
-            self._why_not = str(failure).partition("\n")[0]
-        finally:
-            self.is_beginning = False
-            del self._warnings[_MOST_WARNINGS:]
+        with deferred_signals():
+            try:
+                with quiet_profiler(self._torch, self._warnings):
+                    action()
+            except Exception as failure:
+                self._profile, self.active, self.wanted, self._tracing = None, False, False, False
+                self._why_not = str(failure).partition("\n")[0]
+            finally:
+                self.is_beginning = False
+                del self._warnings[_MOST_WARNINGS:]

@@ -122,7 +122,7 @@ class Recorder:
         with self.cost.lock:
             self.steps.catch_up()
             self.steps.capture = self._captured[graph] = CapturedReports()
-            self.steps.has_captured = True
+            self.steps.is_unlike_others = True
 
     def capture_ends(self) -> None:
         self.steps.capture = None

@@ -87,7 +87,7 @@ class RecordingWriter:
     def end_run(self) -> None:
         if self.run is not None:
             self._unpack(self.run)
-            self.run = None
+            self.number, self.run = self.run.number, None
 
     def _unpack(self, run: RepeatedRun) -> None:
         for step in run.unpack():

@@ -73,8 +73,8 @@ class RepeatedSteps:
 
     # With slots, the attributes need fewer cache lines.
     __slots__ = (
-        "_learning", "captures", "current_device", "current_handle", "device", "events", "expected", "is_plain", "known",
-        "lock", "offset_ns", "perf_ns", "plan", "profiles", "stream", "thread", "times_ns", "weight",
+        "_learning", "captures", "current_device", "current_handle", "device", "events", "expected", "is_plain", "is_reporting",
+        "known", "lock", "offset_ns", "perf_ns", "plan", "profiles", "stream", "thread", "times_ns", "weight",
     )  # fmt: skip
 
     def __init__(self, cost: OwnCost, boundaries: BoundaryEvents) -> None:
@@ -88,6 +88,7 @@ class RepeatedSteps:
         self.thread: int | None = None  # that makes the reports
         # see Note [Steps on one stream] in step_recorder.py
         self.is_plain = False
+        self.is_reporting = False  # see Note [Interrupted reports] in step_recorder.py
         self.stream: EventStream | None = None  # None without a GPU, and if `is_plain` is False
         self.events: list[Any] = []  # torch's CUDA events of the current step
         self.device = NONE  # of `stream`
@@ -108,6 +109,11 @@ class RepeatedSteps:
 
     def give_up(self) -> None:
         self._learning = None
+
+    def forget(self) -> None:
+        """Drop the calls of the current step, and learn nothing from it."""
+        self.known, self.expected, self.times_ns, self.events, self._learning = [], [], [], [], None
+        self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
         """Stop the comparison, because the two steps differ."""

@@ -12,13 +12,20 @@ Note [Steps on one stream]
     If steps repeat on the default stream of one GPU, no BoundaryEvent is created. A RepeatedRun collects the CUDA events, and
     reads and writes them 64 steps at a time. If anything differs, the events of the current step become instances of
     BoundaryEvent, and the rest of the step is recorded as usual.
+
+Note [Interrupted reports]
+    A signal handler of the script may run in the middle of a report. If the handler raises an exception, the recorder drops the
+    current step. If the handler calls torch, the reports of these calls are ignored. An error of the recorder itself also drops
+    the current step, and does not reach the script.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from sys import exception
 from threading import get_ident
+from traceback import walk_tb
 from typing import Any
 
 from tracer.communication import CommunicationRecorder
@@ -50,9 +57,16 @@ from tracer.writing.ended_steps import DataParallelStage, EndedStep, Found, Read
 from tracer.writing.thread_rows import ThreadRows
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import NONE, StepKind, Untimed
+from traces.script.patching import OUR_MODULES
 from traces.script.phase_rule import PLAIN, Segment, new_segment
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
+
+
+def is_own(error: BaseException) -> bool:
+    """Return True if the recorder or torch raised the error, and not a signal handler of the script."""
+    names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
+    return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 
 
 class CapturedReports:
@@ -91,7 +105,9 @@ class StepRecorder:
         self.cost = cost
         self.has_returned = False  # True if a module has returned that `script` takes for running
         self.capture: CapturedReports | None = None  # in progress
-        self.has_captured = False  # True if a CUDA graph was captured since the last step ended
+        # True if the script captured a CUDA graph, or a report was interrupted, since the last step ended
+        self.is_unlike_others = False
+        self._has_failed = False
         self.compiled_ns: list[int] = []  # when torch.compile began to compile something since the last step ended
         self.reads: list[Read] = []  # values read since the last step ended
         self.found: list[Found] = []  # sizes found since the last step ended
@@ -119,7 +135,7 @@ class StepRecorder:
 
     def reporter(self, kind: int) -> Callable[..., None]:
         """Return a function that handles reports of one kind. Closures are faster than other callables."""
-        # see Note [Steps repeat] in repeated_steps.py and Note [Steps on one stream]
+        # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, leaves, modules = self.cost, self._repeated, kind == LEAVE, kind == MODULE
 
         def report(argument: Any = None) -> None:
@@ -127,33 +143,40 @@ class StepRecorder:
             if leaves and (error := exception()) is not None:
                 self._failed(error)
             with repeated.lock:
-                now_ns, times_ns, action = began_ns + repeated.offset_ns, repeated.times_ns, OTHER
-                if expected := repeated.expected:
-                    of_kind, of_argument, of_action, boundary = expected[len(times_ns)]
-                    if of_kind == kind and of_argument == argument and get_ident() == repeated.thread:
-                        times_ns.append(now_ns)
-                        action = of_action
-                        if modules:
-                            self.has_returned = False
-                if action == OTHER:
-                    self._report_other(kind, argument, now_ns)
-                elif action == ENDS:
-                    self._repeats(now_ns)
-                elif action and repeated.stream is None:
-                    if not repeated.is_plain:
-                        self._act(action, now_ns, boundary)
-                elif action:
-                    if (
-                        action != LEAVES
-                        and (
-                            repeated.current_device() != repeated.device
-                            or repeated.current_handle(repeated.device) != DEFAULT_STREAM
-                        )
-                    ) or repeated.captures or repeated.profiles:
-                        self._leave_stream()
-                        self._act(action, now_ns, boundary)
-                    elif action != CONTINUES:
-                        self._record()
+                if repeated.is_reporting:
+                    return
+                repeated.is_reporting = True
+                try:
+                    now_ns, times_ns, action = began_ns + repeated.offset_ns, repeated.times_ns, OTHER
+                    if expected := repeated.expected:
+                        of_kind, of_argument, of_action, boundary = expected[len(times_ns)]
+                        if of_kind == kind and of_argument == argument and get_ident() == repeated.thread:
+                            times_ns.append(now_ns)
+                            action = of_action
+                            if modules:
+                                self.has_returned = False
+                    if action == OTHER:
+                        self._report_other(kind, argument, now_ns)
+                    elif action == ENDS:
+                        self._repeats(now_ns)
+                    elif action and repeated.stream is None:
+                        if not repeated.is_plain:
+                            self._act(action, now_ns, boundary)
+                    elif action:
+                        if (
+                            action != LEAVES
+                            and (
+                                repeated.current_device() != repeated.device
+                                or repeated.current_handle(repeated.device) != DEFAULT_STREAM
+                            )
+                        ) or repeated.captures or repeated.profiles:
+                            self._leave_stream()
+                            self._act(action, now_ns, boundary)
+                        elif action != CONTINUES:
+                            self._record()
+                except BaseException as error:
+                    self._drop_step(error)
+                repeated.is_reporting = False
                 if weight := repeated.weight:
                     cost.calls += 1
                     cost.spent_ns += (repeated.perf_ns() - began_ns - cost.excluded_ns) * weight
@@ -179,6 +202,21 @@ class StepRecorder:
                     self._tell(meaning.kind, meaning.argument, thread, time_ns)
             finally:
                 self._is_catching_up = False
+
+    def _drop_step(self, error: BaseException) -> None:
+        """Drop the current step. Raise the error again, unless it is the recorder's."""
+        # see Note [Interrupted reports]
+        self._writer.end_run()
+        self._repeated.forget()
+        self._events.hand_out()
+        self._stages, self.reads, self.found = [], [], []
+        self.is_unlike_others = self._is_unusual = True
+        self.script.drop_step(get_ident(), self._clock.now_ns())
+        if not is_own(error):
+            raise error
+        if not self._has_failed:
+            print(f"trace: the recorder failed in step {self._writer.number}, the script continues: {error!r}", file=sys.stderr)
+        self._has_failed = True
 
     def stop(self) -> None:
         self.catch_up()
@@ -390,7 +428,7 @@ class StepRecorder:
             or events.taken
             or events.untimed
             or self._stages
-            or self.has_captured
+            or self.is_unlike_others
             or self.compiled_ns
             or events.access.captures
             or (stream is None and events.access.is_used)
@@ -460,7 +498,7 @@ class StepRecorder:
         start = self._event_at(start_ns)
         taken, untimed = self._events.hand_out()
         # A step is not representative if the script captured a CUDA graph or ran a profiler during the step.
-        is_unlike_others = self.has_captured or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
+        is_unlike_others = self.is_unlike_others or untimed in (Untimed.CAPTURE, Untimed.PROFILE)
         has_compiled = any(compiled_ns < end_ns for compiled_ns in self.compiled_ns)
         self.compiled_ns = [compiled_ns for compiled_ns in self.compiled_ns if compiled_ns >= end_ns]
         kind = self._schedule.kind(is_evaluation)
@@ -475,22 +513,32 @@ class StepRecorder:
             elif self._clean_steps >= FEWEST_CLEAN_STEPS:
                 kind = StepKind.AFTER_PROFILE
         ended = EndedStep(
-            self._writer.number, kind, start_ns, end_ns, segments, start, end, self._begins, taken, self._stages, self.reads,
-            self.found, untimed, plan, times_ns,
+            self._writer.number,
+            kind,
+            start_ns,
+            end_ns,
+            segments,
+            start,
+            end,
+            self._begins,
+            taken,
+            self._stages,
+            self.reads,
+            self.found,
+            untimed,
+            plan,
+            times_ns,
         )
         # Empty the lists first, so that an exception cannot cause a second write.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:
             self._schedule.end_step(is_evaluation)
-        self.has_captured = False
+        self.is_unlike_others = False
         if self.profiler.wanted or self.profiler.paused:
             self._turn_profiler()
         self._is_unusual = (
-            not self._schedule.is_settled
-            or self.profiler.wanted
-            or self.profiler.paused
-            or self._communication.has_flight
+            not self._schedule.is_settled or self.profiler.wanted or self.profiler.paused or self._communication.has_flight
         )
 
     def _turn_profiler(self) -> None:

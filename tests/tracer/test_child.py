@@ -92,3 +92,14 @@ def test_a_recording_by_kernels_profiles_the_steps_after_the_clean_ones(by_kerne
     assert kinds[:3] == [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
     assert kinds.count(StepKind.PROFILED) == 2
     assert len(profiles) == 1 and "kernels" not in trace.lacks
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.execl('/bin/sh', 'sh', '-c', 'exit 3')"])
+def test_a_script_that_ends_without_atexit_is_recorded_whole(tmp_path: Path, end: str) -> None:
+    session = json.dumps({"out": str(tmp_path / "run.msgpack"), "config": {"grain": "phase"}})
+    done = subprocess.run(
+        [sys.executable, "-c", f"{TRAIN}\nimport os; {end}", session], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 3, done.stderr
+    (part,) = tmp_path.glob("run.msgpack.*.part")
+    assert len(load(part).steps) == 6

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -250,3 +252,64 @@ def test_messages_of_kineto_are_kept_and_other_output_is_passed_on(capfd: pytest
     here.steps("prepare")
     assert capfd.readouterr().err == "WARNING: the script's own\n"
     assert here.profiler.use().warnings == ("failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)",)
+
+
+def _in_thread(*calls: Callable[[], None]) -> None:
+    thread = threading.Thread(target=lambda: [call() for call in calls])
+    thread.start()
+    thread.join()
+
+
+def test_another_thread_does_not_end_the_profile_of_the_main_thread() -> None:
+    """GIVEN a window of steps 1 to 3 WHEN another thread trains from step 2 on THEN the main thread ends the profile, which has
+    step 1."""
+    here = Profiled()
+    here.steps("prepare", "record")
+    profiler = here.profiler
+    _in_thread(
+        lambda: profiler.begin_step(2, "record"),
+        lambda: profiler.end_step(2),
+        lambda: profiler.begin_step(3, ""),
+        profiler.stop,
+    )
+    assert here.calls[-1] == "start" and not _recording_in_thread(profiler)
+    profiler.stop(at_end=True)
+    assert here.calls[-2:] == ["stop", "t.profile.json"]
+    assert profiler.use().steps == (1,)
+
+
+def _recording_in_thread(profiler: Profiler) -> bool:
+    found: list[bool] = []
+    _in_thread(lambda: found.append(profiler.is_recording))
+    return found[0]
+
+
+def test_the_main_thread_may_end_the_profile_of_another_thread() -> None:
+    here = Profiled()
+    _in_thread(lambda: here.steps("prepare", "record"))
+    assert here.profiler.all_threads
+    here.profiler.stop(at_end=True)
+    assert here.calls[-2:] == ["stop", "t.profile.json"]
+
+
+def test_a_signal_during_the_start_of_a_profile_is_handled_after_it() -> None:
+    """GIVEN a handler that raises WHEN its signal arrives while the profile starts THEN the profile has started, and the
+    exception reaches the script."""
+    here = Profiled()
+
+    def late(*_: object) -> None:
+        raise TimeoutError
+
+    def prepare_trace(kineto: FakeKineto) -> None:
+        signal.raise_signal(signal.SIGALRM)
+        kineto.calls.append("prepare")
+
+    here.kineto.prepare_trace = prepare_trace  # type: ignore[assignment, method-assign]
+    before = signal.signal(signal.SIGALRM, late)
+    try:
+        with pytest.raises(TimeoutError):
+            here.profiler.begin_step(0, "prepare")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    here.steps("record", "")
+    assert here.profiler.use().steps == (0,) and here.calls[-2:] == ["stop", "t.profile.json"]

@@ -429,7 +429,7 @@ def test_evaluation_and_captures_after_a_profile_keep_their_kind(tmp_path: Path)
     bench.profiles.has_attached = True  # by the script's own profile
     bench.evaluate_batch()
     bench.train_step()
-    bench.recorder.steps.has_captured = True
+    bench.recorder.steps.is_unlike_others = True
     bench.train_step()
     kinds = [*[StepKind.STEADY] * 6, StepKind.EVALUATION, StepKind.AFTER_PROFILE, StepKind.WARMUP]
     assert recorded(bench).steps.kind.tolist() == kinds

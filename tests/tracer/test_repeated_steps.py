@@ -11,10 +11,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracer.fakes import Bench
-from tracer.repeated_steps import BEGINS, CONTINUES, ENDS, ENTER, LEAVE, LEAVES, MODULE, OP, STEPPED, Meaning, RepeatedSteps
+from tests.tracer.fakes import Bench, FakeEvent, FakeStream
+from tracer.repeated_steps import (
+    BEGINS,
+    CONTINUES,
+    ENDS,
+    ENTER,
+    LEAVE,
+    LEAVES,
+    MODULE,
+    OP,
+    STEPPED,
+    Meaning,
+    RepeatedSteps,
+    StepPlan,
+)
+from tracer.step_recorder import is_own
 from traces.format.trace_file import load
-from traces.model.trace import NONE, Trace
+from traces.model.trace import NONE, Trace, Untimed
 from traces.script.phase_rule import Segment
 from traces.script.script_splitter import CutStep
 
@@ -174,3 +188,82 @@ def test_a_phase_that_is_entered_twice_in_a_row_needs_no_event_in_between(tmp_pa
     phases = load(bench.path).phases
     device_ns = (phases.device_end_ns - phases.device_start_ns).tolist()
     assert (device_ns[-7:-4], device_ns[-3:]) == ([20, 31, 0], [11, 30, 0])
+
+
+class _TimeIsUp(Exception):
+    """An exception that a signal handler of the script raises."""
+
+
+@pytest.mark.parametrize("at", range(1, 24))
+def test_a_signal_handler_that_raises_in_a_report_costs_one_step(tmp_path: Path, at: int) -> None:
+    """GIVEN 8 steps with 5 events each WHEN a handler raises at the `at`-th event THEN the exception reaches the script, its
+    step is left out, and the steps before and after are complete."""
+    bench = Bench(tmp_path)
+    bench.recorder.workload.is_open = False
+    record, done, dropped = FakeEvent.record, 0, 0
+
+    def interrupted(event: FakeEvent, stream: FakeStream) -> None:
+        record(event, stream)
+        if bench.cuda.recorded == at:
+            raise _TimeIsUp
+
+    with patch.object(FakeEvent, "record", interrupted):
+        for _ in range(8):
+            try:
+                bench.train_step()
+            except _TimeIsUp:
+                dropped += 1
+            else:
+                done += 1
+    bench.run(10**6)
+    bench.recorder.close()
+    trace = load(bench.path)
+    assert (done, dropped) == (7, 1)
+    names = [trace.strings[name] for name in trace.phases.name.tolist()]
+    assert names == ["loader", "forward", "loss", "backward", "optimizer"] * 7
+    assert trace.steps.number.tolist() == list(range(7)) and (trace.steps.untimed == Untimed.NO).all()
+
+
+def test_an_error_of_the_recorder_does_not_reach_the_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GIVEN a rule that fails in each step WHEN 3 steps are recorded THEN the script goes on, and one line names the error."""
+    bench = Bench(tmp_path)
+    with patch.object(RepeatedSteps, "learn", side_effect=KeyError(5)), patch("tracer.step_recorder.is_own", return_value=True):
+        for _ in range(3):
+            bench.train_step()
+    bench.train_step()
+    bench.run(10**6)
+    bench.recorder.close()
+    assert capsys.readouterr().err.splitlines() == ["trace: the recorder failed in step 1, the script continues: KeyError(5)"]
+    assert len(load(bench.path).steps) == 4
+
+
+def test_whose_error_it_is() -> None:
+    """Errors inside the recorder are its own. Errors of the script's functions, which are in this file, are not."""
+    with pytest.raises(KeyError) as inside:
+        StepPlan([], ["forward"], [7], NONE)
+    with pytest.raises(_TimeIsUp) as outside:
+        raise _TimeIsUp
+    trace = inside.value.__traceback__
+    assert trace is not None
+    assert is_own(inside.value.with_traceback(trace.tb_next)) and not is_own(inside.value.with_traceback(trace))
+    assert not is_own(outside.value) and not is_own(KeyboardInterrupt())
+
+
+def test_a_signal_handler_that_calls_torch_in_a_report(tmp_path: Path) -> None:
+    """GIVEN a handler that runs a backward pass WHEN it interrupts the report of every event THEN its calls change nothing."""
+    bench = Bench(tmp_path)
+    record = FakeEvent.record
+
+    def interrupted(event: FakeEvent, stream: FakeStream) -> None:
+        record(event, stream)
+        bench.recorder.enter_phase("backward")
+        bench.recorder.leave_phase("backward")
+
+    with patch.object(FakeEvent, "record", interrupted):
+        for _ in range(6):
+            bench.train_step()
+    bench.run(10**6)
+    bench.recorder.close()
+    trace = load(bench.path)
+    names = [trace.strings[name] for name in trace.phases.name.tolist()]
+    assert names == ["loader", "forward", "loss", "backward", "optimizer"] * 6

@@ -1,6 +1,7 @@
-"""Wraps `os._exit`, so that the recording is written before the process ends.
+"""Wraps functions that end the script without `atexit`, so that the recording is written before.
 
     os._exit(0)
+    os.execv(sys.executable, [sys.executable, "other.py"])
 """
 
 from __future__ import annotations
@@ -8,18 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tracer.state import started
 from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Wrap `os._exit`."""
-
-    def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
+    def closing_first(leave: Callable[..., NoReturn], *args: Any) -> NoReturn:
         if (recorder := started()) is not None:
             recorder.close()
-        leave(status)
+        leave(*args)
 
-    patch_around(os, _exit=_exit)
+    patch_around(os, _exit=closing_first, execv=closing_first, execve=closing_first)

@@ -193,6 +193,15 @@ class ScriptSplitter(Generic[ThreadT]):
         if ends := self._steps.at_stop:
             self._end(thread, ends, now_ns)
 
+    def drop_step(self, thread: ThreadT, now_ns: int) -> None:
+        """Drop the unfinished step. The next step begins with the next phase."""
+        self._steps.drop_step()
+        self.phases.close(now_ns)
+        self.phases.begin_ns = None
+        self._in_module = False
+        self.workload.forget()
+        self._listener.set_up_ends(thread, now_ns)
+
     def _is_other_thread(self, thread: ThreadT, *, shows: bool = False) -> bool:
         # see Note [The script's thread]
         if self.thread is None and shows:

@@ -107,6 +107,11 @@ class StepSplitter:
         self._first: int | None = None
         self._with_gradient = self._backward = False
 
+    def drop_step(self) -> None:
+        """Forget the calls of the unfinished step."""
+        self._last_batch_first, self._batch, self._asked = None, False, False
+        self._forget_calls()
+
     @property
     def state(self) -> tuple[object, ...]:
         return tuple(value for name, value in vars(self).items() if name != "_optimizers")
