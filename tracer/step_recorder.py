@@ -69,6 +69,10 @@ def is_own(error: BaseException) -> bool:
     return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 
 
+def _stream_of(event: BoundaryEvent | None) -> EventStream | None:
+    return None if event is None else event.of
+
+
 class CapturedReports:
     """Stores the calls that one thread makes during the capture of a CUDA graph."""
 
@@ -269,7 +273,7 @@ class StepRecorder:
 
     def _act(self, action: int, now_ns: int, boundary: int) -> None:
         if action == LEAVES:
-            self._events.record(now_ns, self._stream_of(self._open))
+            self._events.record(now_ns, _stream_of(self._open))
         elif action == BEGINS:
             self._begin(now_ns)
         elif action == CONTINUES:
@@ -294,7 +298,7 @@ class StepRecorder:
     def _follow(self) -> None:
         # see Note [Steps on one stream]
         repeated, access, start = self._repeated, self._events.access, self._start
-        plan, stream = repeated.plan, self._stream_of(start)
+        plan, stream = repeated.plan, _stream_of(start)
         repeated.thread = self.script.thread
         repeated.is_plain = (
             bool(repeated.expected)
@@ -364,7 +368,7 @@ class StepRecorder:
         """Record a CUDA event at the end of a phase, except "loader"."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
-            self._events.record(now_ns, self._stream_of(self._open))
+            self._events.record(now_ns, _stream_of(self._open))
 
     def set_up_ends(self, thread: int, now_ns: int) -> None:
         self._repeated.give_up()
@@ -411,10 +415,6 @@ class StepRecorder:
             if event.host_ns == boundary_ns and self._begins.get(boundary_ns) is not event:
                 return event
         return None
-
-    @staticmethod
-    def _stream_of(event: BoundaryEvent | None) -> EventStream | None:
-        return None if event is None else event.of
 
     def _repeats(self, now_ns: int) -> None:
         repeated, events, writer = self._repeated, self._events, self._writer
@@ -469,7 +469,7 @@ class StepRecorder:
         # on the GPU, a training step ends when the optimizer returns
         last = None if is_evaluation or left_ns is None else self._event_at(left_ns)
         if last is None:
-            last = self._events.record(now_ns, self._stream_of(self._open))
+            last = self._events.record(now_ns, _stream_of(self._open))
         if segments or plan is not None:
             self._keep(is_evaluation, segments, now_ns, last, plan, times_ns)
         else:
