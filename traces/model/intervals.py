@@ -34,7 +34,7 @@ class Intervals:
         last = np.append(first[1:], True)[: len(start)]
         self.start_ns: Column = start[first]
         self.end_ns: Column = end[last]
-        # For a time `t` in interval k, the union before `t` has the length `t + _shift_ns[k]`.
+        # length of the union before t, for t in interval k: t + _shift_ns[k]
         self._ends_ns = np.append(_LONG_AGO, self.end_ns)
         gaps = self.start_ns[1:] - self.end_ns[:-1]
         self._shift_ns = np.append(-_LONG_AGO, -np.cumsum(np.append(self.start_ns[:1], gaps)))
@@ -91,7 +91,7 @@ def union_by_group(group: Column, start_ns: Column, end_ns: Column, groups: int)
     """For each group of intervals, return the length of their union in nanoseconds."""
     order = np.lexsort((start_ns, group))
     group, start_ns, end_ns = group[order], start_ns[order], end_ns[order]
-    # Compute the running maximum of the end times in each group. `first_of_group` restarts the running maximum in each group.
+    # Compute the running maximum of the end times in each group.
     by_end = np.argsort(end_ns, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[by_end] = np.arange(len(order))

@@ -32,7 +32,7 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first. Without `everything`, warm-up steps and waits for data are ignored.
+    """Return up to TABLE_ROWS differences, largest first. With `everything`, warm-up steps and waits for data are included.
     """
     found = scene.counterparts
     if found is None:
