@@ -394,7 +394,7 @@ def markdown(rows: list[list[str]]) -> str:
         "marked.",
         "",
         "Start times are relative to the first kernel in both steps, because a replayed step may begin with work of the",
-        "previous step. The exclusions and the reference kernel were chosen after the results were known.",
+        "previous step. The rules of this comparison were chosen after the results were known.",
         "",
         "One replay per program is enough, because times do not depend on this machine. Only the column `host`, the delay of",
         "the replaying machine, depends on other programs.",

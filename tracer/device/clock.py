@@ -3,7 +3,7 @@
     clock = EpochClock()
     clock.now_ns()  # 1_790_000_000_000_000_000
 
-The clock adds the monotonic time to a Unix time that it reads once.
+The clock reads the Unix time once, and then adds monotonic time.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _KEYS_OF_TRACING = ("AutogradLazy", "AutogradPrivateUse1", "AutogradCUDA")
 
 CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 
-# On compute capability 9 and 10, torch 2.11 prefers cuDNN's attention if cuDNN is newer than 9.15.0
+# Since torch 2.11, cuDNN's attention is preferred on compute capability 9 and 10 if cuDNN is newer than 9.15.0
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535

@@ -472,7 +472,7 @@ def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int]
 def _outside_closures(
     events: list[_StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
 ) -> list[_StepEvent]:
-    """Replace the ops of an optimizer with a closure by events "optimizer", and keep the closure's events.
+    """If an optimizer calls a closure, replace its ops by events "optimizer", but keep the closure's events.
 
     Note [Closures in profiles]
         Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
