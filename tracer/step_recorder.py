@@ -376,7 +376,7 @@ class StepRecorder:
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Do nothing, because `step_ends` receives the same value in `CutStep.is_evaluation`."""
+        """Do nothing: `step_ends` receives the same value."""
 
     def more_recorded(self) -> None:
         """Return None, because only a replay knows how many model calls were recorded."""

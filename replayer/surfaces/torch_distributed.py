@@ -181,7 +181,7 @@ def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: To
 
 
 def _host_communication(torch_module: ModuleType) -> None:
-    """Make real backends, such as gloo, accept virtual tensors (Note [Gloo and tensors on the device])."""
+    """Make real backends, such as gloo, accept virtual tensors. See Note [Gloo and tensors on the device]."""
 
     def by_host(op: TorchAny, outputs: int) -> Callable[..., TorchAny]:
         def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:

@@ -6,7 +6,7 @@
 
     Wrapper(torch.ones(3, device="cuda")).device    # cuda:0
 
-In C++, the device type of wrappers is "lazy" (Note [Lazy] in replayer/tensor/tensor.py).
+See Note [Lazy] in replayer/tensor/tensor.py.
 """
 
 from __future__ import annotations

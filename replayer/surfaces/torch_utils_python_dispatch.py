@@ -5,7 +5,7 @@
             print(func, kwargs)     # aten._to_copy.default {'device': device(type='cuda', index=0)}
             return func(*args, **(kwargs or {}))
 
-In C++, the device is "lazy" (Note [Lazy] in replayer/tensor/tensor.py).
+See Note [Lazy] in replayer/tensor/tensor.py.
 """
 
 from __future__ import annotations

@@ -55,8 +55,7 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """Means that an op changes the shape, strides or memory of an argument. In `a.set_(b)`, `rebound` is the position of `b`.
-    """
+    """Means that an op changes the shape, strides or memory of an argument."""
 
     of: Where
     tensor_meta: TensorMeta

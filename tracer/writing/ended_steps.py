@@ -1,7 +1,5 @@
 """Defines steps that have ended and wait to be written.
 
-A RepeatedRun stores consecutive steps with the same phases.
-
     run = RepeatedRun(plan, stream, start, start_ns=0, number=16)
     run.steps.append(RepeatedStep([5, 9], [event, event], [], []))
     run.forget(1, end)      # the first step was written

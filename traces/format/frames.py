@@ -129,7 +129,7 @@ class Scan:
 def scan(data: bytes, before: Scan | None = None) -> Scan:
     """Find all complete frames in the bytes of a file. Raises Damaged.
 
-    Note [Cut or damaged]: a file that ends inside a frame was truncated, and all earlier frames are valid. Any other
+    Note [Cut or damaged]: a file that ends inside a frame was truncated. Any other
         error is damage. The head of a frame has its own checksum, so a corrupted length is not mistaken for truncation. The
         checksum of each frame's head includes the previous head, so lost, duplicated or swapped frames are detected as damage.
     """

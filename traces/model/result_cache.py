@@ -31,8 +31,7 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def result_cache(*, fresh: bool = False) -> Iterator[None]:
-    """Cache the results of functions with the decorator `cached_result` until the end of the `with` block or of the decorated
-    function."""
+    """Cache the results of `cached_result` functions until the block or the decorated function ends."""
     if _KEPT.get() is not None and not fresh:
         yield
         return

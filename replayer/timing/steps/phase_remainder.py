@@ -48,7 +48,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the SegmentMatcher and the CPU thread for the ops of a GPU."""
+        """Return the matcher and the CPU thread for the ops of a GPU."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread

@@ -473,7 +473,7 @@ class StepTracker:
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
     """Switch to a recorded step that contains the op, and return its phase. Return None if there is none. See Note [Training
-    steps of several shapes] in recorded_run.py."""
+    steps of several shapes]."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or segment.recorded is None or segment.recorded.phase_grained:
         return None

@@ -1,4 +1,4 @@
-"""Defines the class `ViewContext`. Actions change the view through a `ViewContext` object."""
+"""Defines the object through which actions change the view."""
 
 from __future__ import annotations
 
