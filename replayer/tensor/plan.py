@@ -60,7 +60,7 @@ class Reshaped(NamedTuple):
     of: Where
     tensor_meta: TensorMeta
     size_bytes: int
-    rebound: Where | None
+    rebound: Where | None  # in a.set_(b), the argument b
 
 
 class OutcomeKind(IntEnum):

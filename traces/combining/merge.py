@@ -238,7 +238,7 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         memory=MemoryEvents.empty() if len(profile.memory) else recording.memory,
     )
     kept = with_rows(kept, {"phases": np.flatnonzero(stays), "parts": np.flatnonzero(~measured)})
-    # Only the recorder stores the byte counts of gloo's collectives.
+    # The profiler does not record the byte counts of gloo's collectives.
     own_calls, seen = kept.collectives, profile.collectives
     if (seen.bytes != NONE).any():
         kept = with_rows(kept, {"collectives": np.flatnonzero(~_covered(profile.steps.take(theirs), own_calls.call_ns))})

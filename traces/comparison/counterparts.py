@@ -191,7 +191,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Two GPU events form a pair if all columns of a tuple in `_LEVELS` are equal. Equal GPU events are paired in launch order.
+# Each tuple in `_LEVELS` names columns. Two GPU events with equal columns form a pair. Equal GPU events are paired in launch
+# order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

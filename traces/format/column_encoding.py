@@ -65,7 +65,7 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # One column takes a byte per row, because a small damaged file could claim too many rows (FORMAT.md).
+        # At least one column takes a byte per row, so a small file cannot claim many rows (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

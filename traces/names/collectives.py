@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# The pattern matches kernels of communication libraries, and kernels named after a collective, such as vLLM's. A reduction
-# within a block or warp is not a collective.
+# The pattern matches kernels of communication libraries and kernels that are named after a collective. A reduction within a
+# block or warp is not a collective.
 _KERNEL = re.compile(
     r"[^<(]*(?:nccl|rccl|msccl|oneccl|nvshmem|deep_ep::|cross_device_reduce|multimem"
     r"|(?<!block)(?<!warp)(?<!block_)(?<!warp_)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all))",
