@@ -4,6 +4,7 @@ launches the function's recorded kernels."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import torch
 from torch.fx.graph import _BoxedCodeGen
@@ -75,7 +76,7 @@ class RegionGraph:
         sizes = tuple(value for value in inputs if isinstance(value, int))
         recorded = regions.call(region.name, shapes, lambda: self._ops_with(sizes), number, is_backward=self._is_backward)
         with gpu().steps.open_ranges(*self._ranges):
-            if recorded is None or computing():
+            if computing() or not len(regions):
                 results = self._run(inputs)
             else:
                 results, kept = self._run_as_recorded(inputs, recorded, device, kept)
@@ -86,19 +87,21 @@ class RegionGraph:
         return results
 
     def _run_as_recorded(
-        self, inputs: list[TorchAny], recorded: RecordedCall, device: int, kept: list[AllocationHandle]
+        self, inputs: list[TorchAny], recorded: RecordedCall | None, device: int, kept: list[AllocationHandle]
     ) -> tuple[TorchAny, list[AllocationHandle]]:
         here = gpu()
         launches = here.launches
+        without_kernels = nullcontext() if recorded is None else launches.kernels_off()
+        recorded = recorded or RecordedCall((), None)
         requested = self._planned(recorded) if recorded.memory is None else recorded.memory
         if requested is None:
-            with launches.kernels_off():
+            with without_kernels:
                 results = self._run(inputs)
             for signature in recorded.ops:
                 launches.launch(signature, device)
             return results, kept
         memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, kept)
-        with launches.kernels_off(), memory.uncounted(workspaces=recorded.launches_graph):
+        with without_kernels, memory.uncounted(workspaces=recorded.launches_graph):
             results = self._run(inputs)
         requests = list(requested)
         try:

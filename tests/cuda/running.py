@@ -89,7 +89,7 @@ def _command(program: Program) -> list[str]:
     return [str(HERE / "programs" / program.script), *program.arguments]
 
 
-TIMEOUT_S = 240
+TIMEOUT_S = 900  # Inductor compiles for minutes on a busy machine
 
 
 def run(device: Path, program: Program, folder: Path, *recorder: str, **settings: str) -> Run:

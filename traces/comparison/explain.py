@@ -17,6 +17,7 @@ from traces.comparison.compare import Both, Comparison
 from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 from traces.figures.pace import DEVICE
+from traces.names.equivalent_ops import canonical_op
 
 _MOST_OPS = 5
 _MOST_KERNELS = 3  # number of kernels shown per op
@@ -89,10 +90,12 @@ def explain(comparison: Comparison) -> Explanation:
 
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
-    verdict, noise = comparison.verdict, comparison.steps.noise_floor
+    verdict, noise, compiled = comparison.verdict, comparison.steps.noise_floor, comparison.compiled
     sentences = [f"In {name}: {text}" for name, texts in zip("AB", comparison.problems, strict=True) for text in texts]
     sentences += comparison.estimate_sentences()
-    if verdict.same is False:
+    if verdict.same is False and compiled and compiled.recorded.is_compiled != compiled.replayed.is_compiled:
+        sentences.append("Because only one of them is compiled, their ops do not show whether they are the same program.")
+    elif verdict.same is False:
         sentences.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
     elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
         sentences.append(f"The steps of A differ by {100 * noise:.1f} %, so this difference may be noise.")
@@ -208,7 +211,7 @@ def _of_fusion(fused: FusedOps, *, is_eager_first: bool) -> Reason:
     times = (fused.eager_ns or None, fused.compiled_ns or None)
     before_ns, after_ns = times if is_eager_first else times[::-1]
     trace = "B" if is_eager_first else "A"
-    where = f"fused into {listed}" if kernels else "in no fused kernel"
+    where = f"fused into {listed}" if kernels else "named by no fused kernel"
     subject = f"{ops or 'no eager op'} (in {trace} {where})"
     reason = _reason(f"fused {ops}", before_ns, after_ns, "", subject, "on the GPU")
     return replace(reason, names=tuple(kernels)[:1])
@@ -219,6 +222,8 @@ def _work(comparison: Comparison) -> Iterator[Reason]:
     if comparison.fused:  # then only work under the same name has not been explained
         lists = lists[0].of_same_names(), lists[1].of_same_names()
     ops, kernels = map(_by_size, lists)
+    not_fused = {op for fused in comparison.fused if not fused.kernels for op in fused.ops}
+    ops = [op for op in ops if not not_fused & {canonical_op(name) for name in _names(op)}]
     listed: set[int] = set()
     for op in ops[:_MOST_OPS]:
         names, keys = _names(op), {op_key(name) for name in _names(op)}

@@ -18,11 +18,8 @@ def run(first: str, second: str, json: bool) -> int:
     if json:
         print(json_text(explanation))
         return 0
-    show_text(explanation.headline)
-    if explanation.caution:
-        show_text(explanation.caution)
-    sentences = [compilation_difference(comparison), *compiling_sentences(comparison), *compilation_notes(comparison)]
-    for sentence in filter(None, sentences):
+    notes = [*compiling_sentences(comparison), *compilation_notes(comparison)]
+    for sentence in filter(None, [explanation.headline, compilation_difference(comparison), explanation.caution, *notes]):
         show_text(sentence)
     for reason, text in zip(explanation.reasons, reason_texts(explanation.reasons), strict=True):
         show_text(f"{'    ' if reason.phase else '  '}{text}")

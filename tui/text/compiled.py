@@ -46,17 +46,30 @@ def compilation_difference(comparison: Comparison) -> str:
     first, second = ("the recording", "the script") if comparison.replay else ("A", "B")
     if not both.replayed.is_compiled and comparison.replay:
         text = f"{first} is compiled and {second} is eager: fused kernels have no counterpart among the eager ops"
-    elif not both.replayed.is_compiled:
-        text = f"{first} is compiled and {second} is eager: a fused kernel runs several ops, so names and counts of ops differ"
     elif not both.recorded.is_compiled and comparison.replay:
         text = f"{second} is compiled and {first} is eager: compiled code takes the times of the recorded eager ops"
-    elif not both.recorded.is_compiled:
-        text = f"{second} is compiled and {first} is eager: a fused kernel runs several ops, so names and counts of ops differ"
+    elif both.recorded.is_compiled != both.replayed.is_compiled:
+        compiled, eager = (first, second) if both.recorded.is_compiled else (second, first)
+        text = f"{compiled} is compiled and {eager} is eager: {_fusion_text(comparison)}"
     elif (count := len(both.replayed.regions)) != len(both.recorded.regions):
         text = f"{second} compiles into {counted(count, 'region')}, {first} into {count_text(len(both.recorded.regions))}"
     else:
         return ""
     return f"{text[0].upper()}{text[1:]}."
+
+
+def _fusion_text(comparison: Comparison) -> str:
+    ops, kernels = _fused_counts([one for one in comparison.fused if one.kernels])
+    before_ns, after_ns = comparison.gpu_busy.recorded_ns, comparison.gpu_busy.replayed_ns
+    if not ops or before_ns is None or after_ns is None:
+        return "a fused kernel runs several ops, so names and counts of ops differ"
+    change = "falls" if after_ns < before_ns else "rises"
+    times = f"{time_text(before_ns)} to {time_text(after_ns)}"
+    return f"{counted(ops, 'op')} of a step run in {counted(kernels, 'fused kernel')}, and the GPU time {change} from {times}"
+
+
+def _fused_counts(fused: Sequence[FusedOps]) -> tuple[int, int]:
+    return sum(sum(one.ops.values()) for one in fused), sum(one.calls * len(one.kernels) for one in fused)
 
 
 def compiling_sentences(comparison: Comparison) -> list[str]:
@@ -181,8 +194,7 @@ def _fused_rows(fused: Sequence[FusedOps]) -> list[tuple[Value, ...]]:
     rows = [_fused_row(one) for one in fused]
     if len(rows) > 1:
         eager_ns, compiled_ns = sum(one.eager_ns for one in fused), sum(one.compiled_ns for one in fused)
-        ops, kernels = sum(sum(one.ops.values()) for one in fused), sum(one.calls * len(one.kernels) for one in fused)
-        rows.insert(0, ("all", compiled_ns - eager_ns, eager_ns, compiled_ns, ops, kernels))
+        rows.insert(0, ("all", compiled_ns - eager_ns, eager_ns, compiled_ns, *_fused_counts(fused)))
     return rows
 
 

@@ -120,6 +120,21 @@ for _ in range(4):
     assert len(kernels_of(made)) == 8
 
 
+def test_a_region_that_is_not_recorded_allocates_what_inductor_would(tmp_path: Path) -> None:
+    """GIVEN a recording of another region WHEN three pointwise ops are compiled THEN one block of 1 KiB is allocated."""
+    script = """
+import torch
+
+x = torch.ones(32, 8, device="cuda")
+with torch.no_grad():
+    y = torch.compile(lambda x: (x.exp() + 1).sin())(x)
+"""
+    made = replay_script(script, recording(), tmp_path)
+    (call,) = region_calls(made)
+    assert len(call.launching) == 3
+    assert made.memory.bytes.tolist() == [1024, 1024]  # x and y
+
+
 def test_each_backward_pass_takes_the_shapes_of_its_own_forward_pass(tmp_path: Path) -> None:
     """GIVEN steps that call one region with batches of 16 and 32 before the backward pass WHEN they are replayed THEN the first
     backward pass has the recorded product of 32 rows, and the second one the product of 16 rows."""

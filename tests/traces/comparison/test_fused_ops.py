@@ -58,10 +58,12 @@ def test_an_eager_op_maps_to_the_fused_kernel_with_its_name_and_position() -> No
 
 
 def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
-    texts = [reason.text for reason in explain(compare(fusing(compiled=False), fusing(compiled=True))).reasons]
+    explanation = explain(compare(fusing(compiled=False), fusing(compiled=True)))
+    texts = [reason.text for reason in explanation.reasons]
+    assert explanation.caution.startswith("Because only one of them is compiled, their ops do not show whether")
     said = "add, relu (in B fused into triton_poi_fused_add_relu_0) takes 6.0 µs less: 9.0 µs -> 3.0 µs; on the GPU"
     assert said in texts
-    assert "mul (in B in no fused kernel) is gone: 7.0 µs of a step; on the GPU" in texts
+    assert "mul (in B named by no fused kernel) is gone: 7.0 µs of a step; on the GPU" in texts
     assert not [text for text in texts if text.startswith(("op ", "kernel "))]
 
 
@@ -76,6 +78,15 @@ def running(*work: tuple[str, int]) -> Trace:
         events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
         events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
     return events.trace()
+
+
+def test_an_op_that_compilation_removes_is_explained_once() -> None:
+    """GIVEN two calls of mul in A and one in B THEN only the sentence about fused kernels mentions mul."""
+    compared = compare(running(("mul", 30), ("mul", 30), ("add", 5)), running(("mul", 30), ("triton_poi_fused_add_0", 3)))
+    texts = [reason.text for reason in explain(compared).reasons]
+    assert [text for text in texts if "mul" in text] == [
+        "mul (in B named by no fused kernel) is gone: 30.0 µs of a step; on the GPU"
+    ]
 
 
 def test_an_op_belongs_to_the_stretch_between_the_same_products() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.replayer.compiled.handmade_recording import Events, recording
-from tests.traces.comparison.test_fused_ops import FUSED
+from tests.traces.comparison.test_fused_ops import FUSED, fusing
 from tests.traces.compiled.test_region_figures import regions
 from tests.traces.handmade import replay_of, training
 from traces.comparison.compare import compare
@@ -80,6 +80,12 @@ def graph_of(*kernels: str) -> Trace:
             graph_of("sgemm", "triton_poi_fused_sin_0"),
             graph_of("sgemm", "relu"),
             "A is compiled and B is eager: a fused kernel runs several ops, so names and counts of ops differ.",
+        ),
+        (
+            fusing(compiled=False),
+            fusing(compiled=True),
+            "B is compiled and A is eager: 4 ops of a step run in 3 fused kernels, and the GPU time falls from 44.0 µs to 26.0"
+            " µs.",
         ),
         (regions("0/0", "1/0"), regions("0/0"), "B compiles into 1 region, A into 2."),
         (regions("0/0"), regions("0/0"), ""),
