@@ -46,7 +46,7 @@ from traces.compiled.regions import is_graph_launch
 from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
-from traces.model.trace import NONE, Column, DeviceKind, HostKind, Phases, StepKind, Trace, parse_shapes
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
 
 
 class RecordingIndexer:
@@ -109,7 +109,8 @@ class RecordingIndexer:
             self.phase_name = [trace.strings[int(i)] for i in phases.name]
             self.phase_start, self.phase_end = phases.start_ns, phases.end_ns
             marked = (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE)
-            beside_ns = np.where(marked, _beside_earlier(phases), 0)
+            on_device = (np.where(marked, times_ns, NONE) for times_ns in (phases.device_start_ns, phases.device_end_ns))
+            beside_ns = _beside_earlier(phases.device, *on_device)
             lasted_ns = phases.device_end_ns - phases.device_start_ns - beside_ns
             self.phase_device_ns = np.where(marked, self._slowed(lasted_ns), NONE)
             self.phase_beside_ns = self._slowed(beside_ns)
@@ -360,7 +361,10 @@ class RecordingIndexer:
 
     def _kernels(self) -> list[Kernel]:
         device = self.trace.device.take(self.work)
-        duration_ns = self._slowed(device.duration_ns)
+        queue = device.device * (device.stream.max(initial=0) + 1) + device.stream
+        # A kernel may begin before the earlier kernel of its stream ends (programmatic dependent launch).
+        own_ns = device.duration_ns - _beside_earlier(queue, device.start_ns, device.end_ns)
+        duration_ns = self._slowed(np.maximum(own_ns, 1))
         columns = (
             self._pace.own_ns(self.issued_ns), self.latency, self.gap, duration_ns, self.stream, self.ordinals,
             self.edge, self.edge_gap, device.kind, device.name, device.bytes,
@@ -368,14 +372,15 @@ class RecordingIndexer:
         return [Kernel(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-def _beside_earlier(phases: Phases) -> Column:
+def _beside_earlier(queue: Column, start_ns: Column, end_ns: Column) -> Column:
     # see Note [Phases that overlap on the device]
-    beside_ns = np.zeros(len(phases), dtype=np.int64)
-    for device in np.unique(phases.device).tolist():
-        rows = np.flatnonzero((phases.device == device) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
-        start_ns, end_ns = phases.device_start_ns[rows], phases.device_end_ns[rows]
-        earlier_ns = np.append(start_ns[:1], np.maximum.accumulate(end_ns)[:-1])
-        beside_ns[rows] = np.clip(earlier_ns, start_ns, end_ns) - start_ns
+    beside_ns = np.zeros(len(queue), dtype=np.int64)
+    for one in np.unique(queue).tolist():
+        rows = np.flatnonzero(queue == one)
+        rows = rows[np.argsort(start_ns[rows], kind="stable")]
+        starts_ns, ends_ns = start_ns[rows], end_ns[rows]
+        earlier_ns = np.append(starts_ns[:1], np.maximum.accumulate(ends_ns)[:-1])
+        beside_ns[rows] = np.clip(earlier_ns, starts_ns, ends_ns) - starts_ns
     return beside_ns
 
 

@@ -202,9 +202,10 @@ class _Signatures:
         known = self._known.get(ids)
         if known is None:
             name, shapes, dtypes, layout = strings[ids[0]], parse_shapes(strings[ids[1]]), strings[ids[2]], strings[ids[3]]
-            dtype = dtypes.partition(";")[0]
-            known = self._known[ids] = OpSignature(name, shapes, (dtype,) * len(shapes), layout=layout)
-            self._keys[known] = self._match_keys.of_op(name, shapes, dtype, "", layout)
+            first, *others = dtypes.split(";")
+            own = (first, *others) if len(others) + 1 == len(shapes) else (first,) * len(shapes)
+            known = self._known[ids] = OpSignature(name, shapes, own, layout=layout)
+            self._keys[known] = self._match_keys.of_op(name, shapes, first, "", layout)
         return known
 
 

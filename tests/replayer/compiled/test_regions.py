@@ -52,6 +52,9 @@ def test_a_call_of_a_region_takes_the_kernels_of_the_recorded_call(tmp_path: Pat
             assert made.device.origin[row] == Origin.EXACT
     launching = [made.strings[made.host.name[row]] for row in region_calls(made)[0].launching]
     assert launching == (["cudaGraphLaunch"] if graphs else ["aten::addmm", "triton_poi_fused_relu_0"])
+    assert {made.strings[made.host.dtypes[row]] for row in region_calls(made)[0].launching} == (
+        {""} if graphs else {"float32;float32;float32", "float32;bfloat16"}
+    )
     assert traces.compare(recorded, made).verdict.same
     # AND a forward allocates what the recorded forward allocated: one block, or nothing outside of a CUDA graph's pool
     forward = region_calls(made)[0]

@@ -48,6 +48,14 @@ def _kernels(trace: Trace) -> dict[str, Kernel]:
     return {trace.strings[kernel.name]: kernel for kernel in step.kernels}
 
 
+def test_a_kernel_that_begins_early_lasts_from_the_end_of_the_earlier_one() -> None:
+    """GIVEN a kernel from 120 to 150 us, and on its stream one from 140 to 170 us THEN they take 30 and 20 us, and no gap."""
+    ops = [Op("aten::mm", 110, 5, kernel=(120, 30)), Op("aten::add_", 116, 5, kernel=(140, 30))]
+    kernels = _kernels(make_recording([("forward", 100, 200)], ops))
+    assert [kernel.duration_ns for kernel in kernels.values()] == [30 * US, 20 * US]
+    assert kernels["kernel of aten::add_"].gap_ns == 0
+
+
 def test_the_wait_for_a_collective_is_not_part_of_a_kernel_gap() -> None:
     kernels = _kernels(_with_all_reduce(synchronizes=False))
     assert list(kernels) == ["kernel of aten::mm", "kernel of aten::add_"]
