@@ -91,8 +91,8 @@ def forward(events: Events, at: int, step: int, *, graphs: bool, batch: int) -> 
     events.memory(at + 25, 512, 4096)  # the product's result, in which the fused kernel then writes
     events.op("aten::addmm", at + 30, 20, [[4], [batch, 8], [8, 4]])
     events.launch("cudaLaunchKernel", at + 40, ("sgemm", 11))
-    types = ["float", "c10::BFloat16"]
-    events.op("triton_poi_fused_relu_0", at + 60, 20, [[batch, 4], [batch, 4]], **{"Input type": types})
+    types: dict[str, Any] = {"Input type": ["float", "c10::BFloat16"]}
+    events.op("triton_poi_fused_relu_0", at + 60, 20, [[batch, 4], [batch, 4]], **types)
     events.launch("cuLaunchKernel", at + 70, ("triton_poi_fused_relu_0", 7))
 
 
