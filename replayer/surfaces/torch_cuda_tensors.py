@@ -1,4 +1,4 @@
-"""Provides legacy tensor types such as torch.cuda.FloatTensor, which do not exist in PyTorch builds without CUDA.
+"""Provides legacy tensor types such as torch.cuda.FloatTensor.
 
 Tensor = torch.cuda.FloatTensor if torch.cuda.is_available() else torch.FloatTensor
 valid = Tensor(64, 1).fill_(1.0)            # on cuda:0

@@ -260,8 +260,8 @@ class Steps(_Spans):
 
 @dataclass
 class Phases(_Spans):
-    """Stores the phases of training steps. The phases of a step cover the whole step without gaps. The GPU times of a phase are
-    measured with two CUDA events, and are NONE if no GPU was used."""
+    """Stores the phases of training steps. The phases of a step cover the whole step without gaps. The GPU times of a phase
+    come from two CUDA events, and are NONE without a GPU."""
 
     step: STEP
     name: TEXT

@@ -3,8 +3,8 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments. Comparisons of two calls ignore the order of tensors, and tensors
-with fewer than two dimensions.
+Ops with the same canonical name may have different arguments. Comparisons ignore the order of tensors, and all tensors with
+fewer than two dimensions.
 """
 
 from __future__ import annotations

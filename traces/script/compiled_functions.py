@@ -29,7 +29,7 @@ _WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
 
 
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:
-    """Make Dynamo trace the original functions instead of our wrappers, and skip the files of generated source code."""
+    """Make Dynamo trace the original functions instead of our wrappers."""
     when_imported("torch._dynamo.trace_rules", _leave_out_our_frames)
     when_imported("torch._dynamo.convert_frame", lambda module: _leave_out_frames_below_ours(module, generated))
     when_imported("torch._dynamo.variables.functions", _trace_originals)

@@ -294,7 +294,7 @@ class PhaseScope:
         return inside
 
     def wrap_callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap a function that runs during the phase, so that the phase ends before the call and begins again after it."""
+        """Wrap a function that interrupts the phase: the phase ends before the call and begins again after it."""
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:

@@ -316,7 +316,7 @@ _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
 def _writes_undeclared(func: torch._ops.OpOverload) -> bool:
-    """Return True if an op, such as `fsdp::all_gather_copy_in`, may change an argument that its schema does not mark."""
+    """Return True if an op may change an argument that its schema does not mark as changed."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)
 

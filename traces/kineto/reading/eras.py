@@ -125,7 +125,7 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 def exact_digits(data: bytes) -> bytes | None:
     """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 is precise enough.
-    PyTorch nightlies before April 2024 omitted zeros after the decimal point: they wrote 12.005 µs as "12.5"."""
+    PyTorch nightlies before April 2024 wrote 12.005 µs as "12.5"."""
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None

@@ -50,7 +50,7 @@ class CallOwners:
         spans.thread[calls] = spans.thread[self.op[calls]]
 
     def set_parents(self, spans: HostSpans, ids: Column) -> None:
-        """In the call tree, make each runtime call a child of the op that made the call."""
+        """Make each runtime call a child of the op that made the call."""
         calls = np.flatnonzero(self.op != NONE)
         above = spans.parent[calls]
         climbing = np.flatnonzero((above != NONE) & (ids[above] <= 0))
@@ -62,7 +62,7 @@ class CallOwners:
 
 
 def latest_by_id(ids: Column, start_ns: Column, wanted: Column, before_ns: Column) -> Column:
-    """For each id, return the index of the last event with this id before a given time, or NONE."""
+    """For each id, return the last event with this id before a given time, or NONE."""
     rows = np.flatnonzero(ids > 0)
     if not len(rows) or not len(wanted):
         return np.full(len(wanted), NONE, "i4")
