@@ -4,14 +4,15 @@
     def read(self, ...): ...    # a method of a class with `cost: OwnCost`, which holds the lock and counts the method's time
 
     cost.spent_ns               # total so far
-    cost.steps_ended(16)        # assigns the time since the last call to 16 steps
+    cost.steps_ended(16)        # assigns the time since the last call to the steps up to number 16
     cost.per_step_ns            # 60_000
     cost.set_up_ns              # 80_000_000: spent once, at the first steps and the first write
 
 Note [What a step costs]
     The overhead per step is a median over groups of steps, so interruptions by other programs hardly change the value. The
-    first group is left out, because the first group contains the recorder's set-up. Writing to the file is timed separately,
-    and spread over all steps. If steps repeat, the reports of one step in 16 are timed, and count 16 times.
+    first group is left out, because the first group contains the recorder's set-up. Reading CUDA events and writing to the file
+    are timed separately, and spread over the steps. If steps repeat, a group has many steps. The reports of one step in 16 are
+    then timed, and count 16 times.
 
     The time of calling a wrapper is measured at the start with an empty function, and added for each call. Between two reports
     of a step, PyTorch replaces the contents of the processor's caches. A report's wrapper is therefore measured with caches
@@ -54,22 +55,32 @@ class OwnCost:
         self._steps = 0
         self._groups: deque[float] = deque(maxlen=_GROUPS)  # overhead per step of each group, in ns
         self._last = 0, 0, 0  # overhead, calls and module calls at the end of the last group
+        self._reading: deque[float] = deque(maxlen=_GROUPS)  # time per step of each read of CUDA events, in ns
         self._appending: deque[int] = deque(maxlen=_GROUPS)
-        self._appended = self._appended_ns = 0
+        self._appended = self._separate_ns = 0
 
-    def steps_ended(self, steps: int) -> None:
+    def steps_ended(self, number: int) -> None:
+        steps = number - self._steps
+        if steps <= 0:
+            return
         spent, calls, modules = now = self.spent_ns, self.calls, ModuleCalls.within[0]
         before = self._last
         self._last = now
-        self._steps += steps
+        self._steps = number
         outside_ns = (calls - before[1]) * self._outside_ns + (modules - before[2]) * self._module_ns
         self._groups.append((spent - before[0] + outside_ns) / steps)
 
+    def read_events(self, took_ns: int, steps: int) -> None:
+        self.excluded_ns += took_ns
+        self._separate_ns += took_ns
+        if steps:
+            self._reading.append(took_ns / steps)
+
     def appended(self, took_ns: int) -> None:
         self.excluded_ns += took_ns
+        self._separate_ns += took_ns
         self._appending.append(took_ns)
         self._appended += 1
-        self._appended_ns += took_ns
 
     def call_ended(self, began_ns: int) -> None:
         self.calls += 1
@@ -87,12 +98,14 @@ class OwnCost:
         usual_ns = median_low(groups[1:] or groups)  # of two groups the lower, as the second may contain a part of the set-up
         times = list(self._appending)[1:]  # without the first, which opens the file
         appending_ns = median(times) * self._appended if times else 0.0
-        return round(usual_ns + appending_ns / self._steps)
+        reading = list(self._reading)
+        reading_ns = median_low(reading[1:] or reading) if reading else 0.0
+        return round(usual_ns + reading_ns + appending_ns / self._steps)
 
     @property
     def set_up_ns(self) -> int:
         spent, calls, modules = self._last
-        total_ns = spent + calls * self._outside_ns + modules * self._module_ns + self._appended_ns
+        total_ns = spent + calls * self._outside_ns + modules * self._module_ns + self._separate_ns
         return max(round(total_ns - self.per_step_ns * self._steps), 0)
 
     def measure_wrappers(self, as_nested_module: Callable[[Callable[..., None]], Callable[..., None]]) -> None:

@@ -64,7 +64,7 @@ class RecordingWriter:
         self.number = 0  # number of the next step
         # the durations of the last clean steps, and of the last other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
-        self._counted = 0  # number of steps with a known cost
+        self._read = 0  # number of steps at the last read of CUDA events
         self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
         self._step_writer = StepWriter(output, facts)
         self._written_extent: tuple[Any, ...] = ()  # state of the last written header
@@ -144,10 +144,11 @@ class RecordingWriter:
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))
         if due or waiting >= TOGETHER:
             with deferred_signals():
+                cost.steps_ended(self.number)
+                began_ns = cost.clock.perf_ns()
                 self.write_done()
-                if self.number > self._counted:
-                    cost.steps_ended(self.number - self._counted)
-                    self._counted = self.number
+                cost.read_events(cost.clock.perf_ns() - began_ns, self.number - self._read)
+                self._read = self.number
                 if due:
                     began_ns = cost.clock.perf_ns()
                     self._step_writer.add_rows(self.rank)

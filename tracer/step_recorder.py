@@ -482,6 +482,7 @@ class StepRecorder:
             last = self._events.record(now_ns)
         self._start_ns, self._start = now_ns, last
         self.script.phases.begin_ns = now_ns
+        self.cost.steps_ended(self._writer.number)
         self._writer.flush_if_due()
 
     def _keep(

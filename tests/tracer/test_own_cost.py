@@ -31,6 +31,11 @@ class Costly:
         self.cost.appended(took_ns)
 
     @counted_as_cost
+    def read(self, took_ns: int, steps: int) -> None:
+        self.clock.ns += took_ns
+        self.cost.read_events(took_ns, steps)
+
+    @counted_as_cost
     def work_twice(self, took_ns: int) -> None:
         self.work(took_ns)
         self.work(took_ns)
@@ -55,20 +60,34 @@ def test_a_failed_recorder_call_counts_and_releases_the_lock() -> None:
 def test_the_reported_overhead_is_a_median_without_the_first_steps() -> None:
     """GIVEN 2 steps with 1000 ns, 2 with 20, 4 with 80 and 1 with 90 THEN a step costs the median of 10, 20 and 90."""
     costly = Costly(FakeClock())
-    for steps, took_ns in ((2, 1000), (2, 20), (4, 80), (1, 90)):
+    for number, took_ns in ((2, 1000), (4, 20), (8, 80), (9, 90)):
         costly.work(took_ns)
-        costly.cost.steps_ended(steps)
+        costly.cost.steps_ended(number)
     assert costly.cost.per_step_ns == 20
 
 
 def test_the_cost_of_appending_is_spread_over_the_steps() -> None:
     """GIVEN two appends of 400 and 200 ns after 2 and 8 more steps of 10 ns THEN a step costs 10 and its share of 2 x 200."""
     costly = Costly(FakeClock())
-    for steps, took_ns in ((2, 400), (8, 200)):
-        costly.work(steps * 10)
+    for number, took_ns in ((2, 400), (10, 200)):
+        costly.work((number - costly.cost._steps) * 10)
         costly.append(took_ns)
-        costly.cost.steps_ended(steps)
+        costly.cost.steps_ended(number)
     assert costly.cost.per_step_ns == 10 + 2 * 200 // 10
+
+
+def test_the_cost_of_reading_events_is_a_median_per_step() -> None:
+    """GIVEN steps of 10 ns, and reads of the events of 2, 4, 5 and 1 steps that took 900, 8, 20 and 700 ns THEN a step costs 10
+    ns and the lower median of 2, 4 and 700 ns. WHEN a read finds no step THEN nothing changes."""
+    costly = Costly(FakeClock())
+    number = 0
+    for steps, took_ns in ((2, 900), (4, 8), (5, 20), (1, 700), (0, 50)):
+        number += steps
+        costly.work(steps * 10)
+        costly.cost.steps_ended(number)
+        costly.read(took_ns, steps)
+    assert costly.cost.per_step_ns == 10 + 4
+    assert costly.cost.set_up_ns == 120 + 900 + 8 + 20 + 700 + 50 - 12 * 14
 
 
 def test_all_recorder_time_counts_before_the_first_step_ends() -> None:
@@ -102,9 +121,9 @@ def test_the_cost_of_wrappers_is_measured_and_added(monkeypatch: pytest.MonkeyPa
     for _ in range(4):
         costly.work(0)  # 1 ns by the clock
     monkeypatch.setattr(ModuleCalls, "within", [ModuleCalls.within[0] + 5])
-    costly.cost.steps_ended(2)
+    costly.cost.steps_ended(3)
     assert costly.cost.per_step_ns == round((4 + 4 * 1 + 5 * 3) / 2)
-    costly.cost.steps_ended(1)  # without a call
+    costly.cost.steps_ended(4)  # without a call
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (0, 4 + 4 * 1 + 5 * 3)
 
 
@@ -113,11 +132,11 @@ def test_overhead_that_occurs_once_is_not_part_of_a_steps_overhead() -> None:
     append of 100 ns. THEN a step costs 10 ns and its share of 2 usual appends: 10 + 200 / 10. Of the total of 1660 ns, 10 steps
     took 300 ns, so 1360 ns occurred once."""
     costly = Costly(FakeClock())
-    for steps, took_ns, append_ns in ((2, 1000, 400), (4, 120, 0), (4, 40, 100)):
+    for number, took_ns, append_ns in ((2, 1000, 400), (6, 120, 0), (10, 40, 100)):
         costly.work(took_ns)
         if append_ns:
             costly.append(append_ns)
-        costly.cost.steps_ended(steps)
+        costly.cost.steps_ended(number)
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (30, 1360)
 
 
@@ -125,9 +144,9 @@ def test_a_single_append_counts_as_set_up() -> None:
     costly = Costly(FakeClock())
     costly.append(400)
     costly.cost.steps_ended(1)
-    for _ in range(3):
+    for number in (3, 5, 7):
         costly.work(20)
-        costly.cost.steps_ended(2)
+        costly.cost.steps_ended(number)
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (10, 390)
 
 
@@ -141,7 +160,7 @@ def test_an_interrupted_round_does_not_change_the_measured_cost_of_wrappers(monk
     costly.cost.steps_ended(1)
     for _ in range(100):
         costly.work(0)  # 1 ns by the clock, and 1 ns that the clock does not show
-    costly.cost.steps_ended(1)
+    costly.cost.steps_ended(2)
     assert costly.cost.per_step_ns == 200
 
 
