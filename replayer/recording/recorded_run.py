@@ -107,7 +107,7 @@ class RecordedRun:
                     self.steps[i] = self.steps[turn].as_slow_as(self.steps[i])
         else:
             steady = clean or after or profiled
-        if profiled and steady:
+        if profiled:
             warmup = [i for i in warmup if i < min(clean + profiled)]
         self.first = sorted([*warmup, *steady]) or self._trained
         self.cycle = steady or self.first

@@ -137,11 +137,11 @@ class OpBatchSchedule:
             is_other_program=is_other_program,
         )
 
-    def executable_until(self, begin: int, signatures: list[OpSignature], depth: int) -> int:
+    def executable_until(self, begin: int, signatures: list[OpSignature], at: int, depth: int) -> int:
         if begin >= len(self.signatures):
             return begin
-        end = min(self.stops[begin], begin + len(signatures))
-        if self.signatures[begin:end] != signatures[: end - begin]:
+        end = min(self.stops[begin], begin + len(signatures) - at)
+        if self.signatures[begin:end] != signatures[at : at + end - begin]:
             return begin
         return end if self.first[end] - self.first[begin] < depth else begin
 

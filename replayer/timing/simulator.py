@@ -247,9 +247,7 @@ class Simulator:
                 segment.history.calls, segment.step, self.scheduler, tracker.remainder.is_other_program
             )
             self._schedules[segment.recorded] = segment.history, schedule
-        if schedule.stops[begin] - begin < LEAST_CALLS:
-            return 0
-        end = schedule.executable_until(begin, signatures[at:], stream.depth)
+        end = schedule.executable_until(begin, signatures, at, stream.depth)
         position_ns = thread.position_in(whole, whole.position_ns)
         if end - begin < LEAST_CALLS or not schedule.may_begin(begin, position_ns):
             return 0

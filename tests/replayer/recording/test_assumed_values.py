@@ -55,3 +55,8 @@ def test_only_a_loss_read_repeatedly_without_new_data_shrinks() -> None:
         assumed.loss("here")
     steps = 1
     assert assumed.loss("here") == assumed.loss() > 0.9
+
+
+def test_a_count_is_never_complete_while_values_are_assumed() -> None:
+    late = AssumedValues(lambda: 10**9)
+    assert [late.count(n) for n in (2, 4, 100)] == [1, 3, 99]

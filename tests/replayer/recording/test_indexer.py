@@ -15,6 +15,7 @@ from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import Kernel, KernelColumns, RecordedSegment, RecordedStep
 from tests.goldens import assert_golden, in_short
 from tests.replayer.recordings import US, Op, Stage, make_recording
+from tests.traces.crowded import crowded
 from tests.traces.handmade import data_parallel, phase_grained, training
 from traces.figures.measure import launch_steps
 from traces.kineto import read_kineto
@@ -60,6 +61,7 @@ def test_the_wait_for_a_collective_is_not_part_of_a_kernel_gap() -> None:
     kernels = _kernels(_with_all_reduce(synchronizes=False))
     assert list(kernels) == ["kernel of aten::mm", "kernel of aten::add_"]
     assert kernels["kernel of aten::add_"].gap_ns < 10 * US
+    assert kernels["kernel of aten::add_"].edge == NONE  # replays compute when the collective ends
 
 
 def test_host_time_excludes_the_wait_for_a_collective() -> None:
@@ -112,6 +114,8 @@ HANDMADE = {
     "data_parallel": data_parallel,
     "partly_profiled": partly_profiled,
     "without_steps": without_steps,
+    "crowded": lambda: crowded(seed=1),
+    "crowded_longer": lambda: crowded(seed=2, steps=12),
 }
 
 

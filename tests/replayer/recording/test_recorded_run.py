@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replayer.recording.recorded_run import RecordedRun
+from replayer.recording.recorded_step import RecordedSegment
 from tests.replayer.recordings import Op, RecordedPhases, recording_of
 from traces.model.trace import NONE, StepKind, Trace
 
@@ -147,3 +148,9 @@ def test_only_warm_up_steps_before_all_others_are_replayed_as_warm_up() -> None:
     """GIVEN a step 2 that compiled something WHEN it is neither the first nor profiled THEN no step of a replay takes it."""
     recording = RecordedRun.of(_recorded("11111", "WSWPP"))
     assert [recording.step(number).row for number in range(5)] == [0, 3, 4, 3, 4]
+
+
+@pytest.mark.parametrize(("device_ns", "is_host_only", "has_sum"), [(NONE, True, False), (0, True, True), (1, False, True)])
+def test_a_phase_without_gpu_time_belongs_to_the_host(device_ns: int, is_host_only: bool, has_sum: bool) -> None:
+    segment = RecordedSegment("forward", device_ns=device_ns)
+    assert (segment.is_host_only, segment.phase_grained) == (is_host_only, has_sum)

@@ -251,6 +251,7 @@ def test_a_batch_stores_the_recorded_times_of_its_calls(monkeypatch: pytest.Monk
     assert [batch.may_begin(1, at_us * US) for at_us in positions_us] == [True, True, True, True, False]
     # The launch queue must have room for one kernel more than the batch has.
     signatures = batch.signatures[2:9]
-    assert [batch.executable_until(2, signatures, depth) for depth in (7, 8)] == [2, 9]
-    assert batch.executable_until(2, [*signatures[:3], OpSignature("aten::sin", (), ())], 99) == 2
-    assert batch.executable_until(12, signatures, 99) == 12
+    assert [batch.executable_until(2, signatures, 0, depth) for depth in (7, 8)] == [2, 9]
+    assert batch.executable_until(2, [*signatures[:3], OpSignature("aten::sin", (), ())], 0, 99) == 2
+    assert batch.executable_until(12, signatures, 0, 99) == 12
+    assert batch.executable_until(4, signatures, 2, 99) == 9

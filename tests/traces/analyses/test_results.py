@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.goldens import assert_golden, in_short
+from tests.traces.crowded import crowded
 from tests.traces.handmade import data_parallel, replay_of, training
 from traces.analyses.analyse import analyse
 from traces.analyses.communication import communication
@@ -37,8 +38,9 @@ def test_real_recordings(name: str, shared_traces: Path) -> None:
     assert_golden(GOLDEN / f"{name}.txt", figures(read_kineto(found)))
 
 
-@pytest.mark.parametrize("name", ["training", "data_parallel", "replay"])
+@pytest.mark.parametrize("name", ["training", "data_parallel", "replay", "crowded"])
 def test_handmade_recordings(name: str) -> None:
     made = {"training": training(jitter_us=(0, 3)), "data_parallel": data_parallel(), "replay": replay_of(training(), 1.2)}
+    made["crowded"] = crowded(seed=1)
     assert_golden(GOLDEN / f"{name}.txt", figures(made[name]))
 

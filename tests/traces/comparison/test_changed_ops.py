@@ -11,12 +11,22 @@ import numpy as np
 import pytest
 
 from tests.traces.handmade import training
-from traces.comparison.changed_ops import ChangeLists, Changes, Replacement, changes, kernel_key, missing_in, ops_in_name
+from traces.comparison.changed_ops import (
+    ChangeLists,
+    Changes,
+    Replacement,
+    changes,
+    kernel_key,
+    missing_in,
+    named_ops,
+    ops_in_name,
+)
 from traces.comparison.same_program import same_program
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model.run import MissingOp
 from traces.model.trace import Trace
 from traces.model.workload import Sameness
+from traces.names.equivalent_ops import canonical_op
 from traces.rates.achieved_rates import achieved
 
 Op = tuple[Any, ...]  # a name, then the ops and kernels (text) within it
@@ -236,3 +246,16 @@ def test_two_recordings_of_one_program_have_no_changed_ops(shared_traces: Path, 
     first, second = (read_kineto(shared_traces / f"{name}.json.gz") for name in ("v100_resnet50_workers0", other))
     found = changes(first, second, np.arange(6), np.arange(6))
     assert not found.ops.added and not found.ops.gone and not found.ops.replaced
+
+
+@pytest.mark.parametrize(
+    ("kernel", "ops"),
+    [
+        ("triton_poi_fused_add_relu_0", ["add", "relu"]),
+        ("triton_poi_fused_relu_threshold_backward_add_3", ["relu", "threshold_backward", "add"]),
+        ("triton_poi_fused_relu_backward_add_3", ["add"]),  # a backward op without a name of its own
+    ],
+)
+def test_a_generated_kernel_names_its_ops(kernel: str, ops: list[str]) -> None:
+    known = {canonical_op(op) for op in ("add", "relu", "threshold_backward")}
+    assert list(named_ops(kernel, known)) == [canonical_op(op) for op in ops]

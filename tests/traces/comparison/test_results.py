@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.goldens import assert_golden, in_short
+from tests.traces.crowded import crowded
 from tests.traces.handmade import Call, calls, data_parallel, phase_grained, replay_of, training
 from traces.comparison.compare import compare
 from traces.comparison.counterparts import counterparts, paired_steps
@@ -52,3 +53,8 @@ def test_handmade_recordings(name: str) -> None:
     }
     pair = (data_parallel(), data_parallel(8)) if name == "stages" else (recorded, made[name])
     assert_golden(GOLDEN / f"{name}.txt", figures(*pair))
+
+
+@pytest.mark.parametrize(("name", "other"), [("crowded", crowded(seed=2)), ("crowded_slower", crowded(seed=1, grid_ns=11_000))])
+def test_recordings_with_many_equal_times(name: str, other: Trace) -> None:
+    assert_golden(GOLDEN / f"{name}.txt", figures(crowded(seed=1), other))

@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from traces.analyses.idle import idle_times
+from traces.comparison.thresholds import FEWEST_PAIRS, LONGEST_PERIOD, MUCH_SPREAD, REPEATS_WITHIN
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.pace import MeanStep, device_windows, pace, pace_intervals, step_times
 from traces.figures.spread import Spread, means_of_periods, median_per_step, noise_floor, period_of, spread
@@ -449,3 +452,16 @@ def test_the_mean_step_shows_the_limit_of_steps_that_vary() -> None:
     # Steps that vary little have no mean step.
     steady = pace(a_trace(steps[:3], work[:3]))
     assert steady is not None and steady.mean is None
+
+
+@given(st.lists(st.sampled_from([100, 100, 104, 105, 150, 160]), min_size=2, max_size=40))
+def test_a_period_is_the_first_distance_at_which_nine_in_ten_steps_are_alike(values: list[int]) -> None:
+    times_ns = np.array(values)
+    most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
+
+    def apart_ns(period: int) -> float:
+        return float(np.percentile(np.abs(times_ns[period:] - times_ns[:-period]), 90))
+
+    periods = [period for period in range(2, most + 1) if apart_ns(period) <= REPEATS_WITHIN * times_ns.mean()]
+    varies = most > 1 and apart_ns(1) > MUCH_SPREAD * times_ns.mean()
+    assert period_of(times_ns) == (next(iter(periods), 1) if varies else 1)

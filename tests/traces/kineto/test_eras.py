@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from traces.kineto import read_kineto, read_kineto_bytes
+from traces.kineto.reading.eras import TsUnit, era
 from traces.kineto.structure.annotations import phase_of_annotation
 from traces.model.machine import DeviceProperties
 from traces.model.run import Distributed
@@ -703,3 +704,19 @@ def test_provenance_contains_no_folders_host_names_or_user_names() -> None:
     assert trace.run_of(3).distributed == Distributed(world_size=8)
     assert b"someone" not in orjson.dumps(trace.provenance)
     assert np.dtype(trace.host.start_ns.dtype) == np.dtype("i8")
+
+
+@pytest.mark.parametrize(
+    ("header", "kinds", "bare", "fractional", "expected"),
+    [
+        ({}, {"Operator"}, True, False, "E0"),
+        ({}, {"Operator"}, False, False, "E1"),
+        ({}, {"Kernel"}, False, False, "E2"),
+        ({}, {"cpu_op", "async_cpu_to_gpu"}, False, False, "E3"),
+        ({}, {"cpu_op"}, True, False, "E4"),
+        ({"baseTimeNanoseconds": 5}, {"cpu_op"}, False, False, "E6"),
+        ({}, {"cpu_op"}, False, True, "E6"),
+    ],
+)
+def test_the_era_of_a_file(header: Event, kinds: set[str], bare: bool, fractional: bool, expected: str) -> None:
+    assert era(bare, header, kinds, TsUnit.of(header, [1, 2], exact_ns=False), fractional) == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from replayer.memory.device.blocks import Block, TieRule
 from replayer.memory.device.caching_allocator import DeviceMemory
+from replayer.memory.device.history import History
 from replayer.memory.device.oom import OutOfMemory, size_text
 from replayer.memory.device.settings import MIB, AllocatorSettings, parse_settings
 from replayer.timing.stream import VirtualStream
@@ -539,3 +541,35 @@ def test_settings_come_from_the_environment_of_the_first_allocation(monkeypatch:
     monkeypatch.setitem(os.environ, "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     take(memory, 512)
     assert memory.usage.stats()["max_split_size"] == 64 * MIB
+
+
+def test_a_block_of_the_largest_split_size_counts_as_oversize_until_it_is_freed() -> None:
+    memory = memory_of(settings="max_split_size_mb:32")
+    counts = []
+    for size_bytes in (32 * MIB, 30 * MIB):
+        block = take(memory, size_bytes)
+        counts.append(memory.usage.stats()["oversize_allocations"]["current"])
+        memory.free(block)
+        counts.append(memory.usage.stats()["oversize_allocations"]["current"])
+    assert counts == [1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("ready_ns", [(100, 300), (300, 100)])
+def test_blocks_that_wait_for_streams_are_freed_as_soon_as_each_stream_is_ready(ready_ns: tuple[int, int]) -> None:
+    now_ns = 0
+    memory = DeviceMemory(0, GIB, host_now_ns=lambda: now_ns)
+    blocks = [take(memory, 30 * MIB) for _ in ready_ns]
+    for number, (block, at_ns) in enumerate(zip(blocks, ready_ns, strict=True), start=1):
+        stream = VirtualStream(0, number)
+        stream.wait(at_ns)
+        memory.record_stream(block, stream)
+        memory.free(block)
+    reused = []
+    for now_ns in (99, 100, 299, 300):  # noqa: B007 -- which the lambda reads
+        reused.append(take(memory, 30 * MIB).address in {block.address for block in blocks})
+    assert reused == [False, True, False, True]
+
+
+@pytest.mark.parametrize(("most", "kept"), [(3, 3), (1 << 64, sys.maxsize)])
+def test_a_history_keeps_at_most_the_given_number_of_entries(most: int, kept: int) -> None:
+    assert History(None, most).entries.maxlen == kept
