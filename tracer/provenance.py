@@ -26,6 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from tracer.device.device_access import DeviceAccess
+from traces.model.json_facts import Json
 from traces.model.machine import DeviceProperties, Machine, TorchSettings
 from traces.model.run import RECORDER, LoaderSettings, ProfilerUse, RecorderNotes, Run, Script
 from traces.model.trace import NONE, Device
@@ -52,12 +53,12 @@ class ProcessFacts:
         self._config = config
         self._is_distributed = False
         self._models: list[weakref.ref[Any]] = []
-        self._reducers: list[dict[str, Any]] = []
+        self._reducers: list[dict[str, Json]] = []
         self._loaders: list[LoaderSettings] = []
         self._loader_numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._oom_text: str | None = None
         self._cublas_bytes: int | None = None
-        self._versions: dict[str, Any] = {}  # empty until the script has used the GPU
+        self._versions: dict[str, Json] = {}  # empty until the script has used the GPU
         self._version = _own_version()  # looked up once, because the lookup reads files and the header is written often
         self._base = {
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
@@ -110,7 +111,7 @@ class ProcessFacts:
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)
 
-    def provenance(self) -> dict[str, Any]:
+    def provenance(self) -> dict[str, Json]:
         self.read_reducers()
         logged = [reducer for reducer in self._reducers if reducer]
         return {**self._base, "ddp": logged} if logged else dict(self._base)
@@ -188,7 +189,7 @@ def _own_version() -> str | None:
         return None
 
 
-def _versions(torch: ModuleType) -> dict[str, Any]:
+def _versions(torch: ModuleType) -> dict[str, Json]:
     return {
         "cuda": torch.version.cuda,
         "hip": torch.version.hip,

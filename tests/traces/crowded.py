@@ -105,19 +105,19 @@ def crowded(seed: int, steps: int = 6, grid_ns: int = GRID) -> Trace:
                 "device_end_ns": max(max(ready.values()), begin, zero + first) if on_device else NONE,
             }
     for rows in (*made.values(), *threads):
-        for row in rows:
-            for key in row.keys() & {"start_ns", "duration_ns", "time_ns", "device_start_ns", "device_end_ns"}:
-                if row[key] != NONE:
-                    row[key] = row[key] * grid_ns + (0 if key == "duration_ns" else START_NS)
+        for timed in rows:
+            for key in timed.keys() & {"start_ns", "duration_ns", "time_ns", "device_start_ns", "device_end_ns"}:
+                if timed[key] != NONE:
+                    timed[key] = timed[key] * grid_ns + (0 if key == "duration_ns" else START_NS)
     shift = len(threads[0])
-    for row in threads[1]:
-        row["parent"] += shift if row["parent"] != NONE else 0
+    for called in threads[1]:
+        called["parent"] += shift if called["parent"] != NONE else 0
     trace.host = HostSpans.of(**_columns([*threads[0], *threads[1]]))
     launches = [call + (shift if thread else 0) for thread, call in (row.pop("call") for row in made["device"])]
     trace.device = DeviceSpans.of(launch=launches, device=[0] * len(launches), **_columns(made["device"]))
     held = [8192]
-    for row in made["memory"]:
-        held.append(held[-1] + row["bytes"])
+    for event in made["memory"]:
+        held.append(held[-1] + event["bytes"])
     counts = {"allocated_bytes": held[1:], "reserved_bytes": [1 << 20] * len(held[1:]), "device": [0] * len(held[1:])}
     trace.memory = MemoryEvents.of(address=[4096 + 512 * i for i in range(len(held[1:]))], **counts, **_columns(made["memory"]))
     trace.steps, trace.phases = Steps.of(rank=[0] * steps, **_columns(made["steps"])), Phases.of(**_columns(made["phases"]))

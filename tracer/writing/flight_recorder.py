@@ -29,7 +29,7 @@ import pickle
 import threading
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 from tracer.device.clock import EpochClock
 from tracer.writing.collectives import CollectiveCall
@@ -44,7 +44,19 @@ _DEFAULT_ENTRIES = 2_000
 _RETIRES_WITHIN_NS = 1_000_000_000  # time of ten checks of the watchdog
 _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
-Entry = dict[str, Any]
+
+class Entry(TypedDict):
+    """One collective in PyTorch's flight recorder. Other keys are not read."""
+
+    record_id: int
+    retired: NotRequired[bool]
+    time_created_ns: int
+    thread_id: NotRequired[str]
+    profiling_name: str  # such as "nccl:all_reduce"
+    input_dtypes: list[str]
+    input_sizes: list[tuple[int, ...]]
+    process_group: tuple[str, str]  # name and description
+    duration_ms: NotRequired[float]
 
 
 class FlightRecord(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from traces.model.invariants import REFERENCES, fault
+from traces.model.json_facts import Json
 from traces.model.machine import Machine
 from traces.model.run import Run
 from traces.model.trace import NONE, TABLES, Column, Device, Origin, Strings, Table, Thread, Trace
@@ -42,7 +43,7 @@ class ExportNotes:
     """Stores the notes of one rank's file."""
 
     grain: str
-    provenance: dict[str, Any]
+    provenance: dict[str, Json]
     problems: dict[str, int]
     lacks: list[str]
     ranks: list[int]
@@ -152,7 +153,7 @@ def _table(name: str, kind: type[Table], columns: Mapping[str, Any], indices: Co
     return kind.of(**{column: read(column, values) for column, values in columns.items()})
 
 
-def _checked(values: Any) -> dict[str, Any]:
+def _checked(values: Any) -> dict[str, Json]:
     if any(type(value) is not _EVENTS[name] for name, value in values.items()):
         raise TypeError(f"{values!r} is not about events")
     return dict(values)

@@ -26,6 +26,7 @@ import numpy as np
 from traces.format.column_encoding import MAX_ROWS, claimed_rows, pack_table, unpack_table
 from traces.format.frames import Damaged
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
+from traces.model.json_facts import Json
 from traces.model.machine import Machine, from_kineto, to_kineto
 from traces.model.run import Run
 from traces.model.trace import TABLES, Batches, Column, Device, DeviceSpans, PhaseTiming, Strings, Table, Thread, Trace
@@ -142,7 +143,7 @@ class Assembly:
         except TooLarge as error:
             raise Damaged(str(error), offset_bytes) from error
 
-    def _header(self) -> dict[str, Any]:
+    def _header(self) -> dict[str, Json]:
         if self._last_header is None:
             raise Damaged("no header found")
         value, offset_bytes = self._last_header
@@ -262,9 +263,9 @@ def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
         raise Damaged("an item that ends too early")
 
 
-def _parse_header(text: Any) -> dict[str, Any]:
+def _parse_header(text: Any) -> dict[str, Json]:
     try:
-        header: dict[str, Any] = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        header: dict[str, Json] = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (TypeError, ValueError, RecursionError) as error:
         raise Damaged(f"header is not JSON ({error})") from error
     if _levels(header) > MAX_DEPTH:
@@ -286,7 +287,7 @@ def _parse_header(text: Any) -> dict[str, Any]:
     return header
 
 
-def _device_values(device: Device) -> dict[str, Any]:
+def _device_values(device: Device) -> dict[str, Json]:
     values = {name: getattr(device, name) for name in ("rank", "index", "name", "total_memory_bytes")}
     outside = {"outside_bytes": device.outside_bytes} if device.outside_bytes else {}
     return {**values, "properties": to_kineto(device.properties), **outside}
@@ -299,14 +300,14 @@ def _make_device(values: Any) -> Device:
     return replace(_made(Device, values | {"properties": {}}), properties=from_kineto(properties))
 
 
-def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Any]]:
+def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Json]]:
     ranks: dict[Machine, list[int]] = {}
     for rank, machine in sorted(machines.items()):
         ranks.setdefault(machine, []).append(rank)
     return [{"ranks": of, **to_json(machine)} for machine, of in ranks.items()]
 
 
-def _run_values(runs: dict[int, Run]) -> list[dict[str, Any]]:
+def _run_values(runs: dict[int, Run]) -> list[dict[str, Json]]:
     return [{"ranks": [rank], **to_json(run)} for rank, run in sorted(runs.items())]
 
 

@@ -32,6 +32,7 @@ import numpy as np
 from traces.format.atomic_write import atomic_write
 from traces.format.column_encoding import ABOVE, pack_column, unpack_column
 from traces.format.frames import Damaged
+from traces.model.json_facts import Json
 from traces.model.trace import Column, TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.typed_json import from_json, to_json
 from traces.model.workload import InputTensor, WorkloadSignature
@@ -73,7 +74,7 @@ class CellSource:
         return bool(self.repository or self.study or self.source)
 
 
-def split_provenance(provenance: Mapping[str, Any]) -> tuple[CellSource, dict[str, Any]]:
+def split_provenance(provenance: Mapping[str, Json]) -> tuple[CellSource, dict[str, Json]]:
     """Split a recording's metadata into its source (such as study and commit) and the rest. Raises ValueError for a value of a
     wrong type."""
     names = {field.name for field in fields(CellSource)}
@@ -118,10 +119,10 @@ class LibraryCell:
     out_of_memory_batch: int | None = None  # smallest batch size that ran out of memory; None if there is none
     # including the provenance that all entries of the file share
     source: CellSource = field(default_factory=CellSource)
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # JSON for readers, without the source
+    provenance: Mapping[str, Json] = field(default_factory=dict)  # JSON for readers, without the source
 
     @property
-    def whole_provenance(self) -> dict[str, Any]:
+    def whole_provenance(self) -> dict[str, Json]:
         return {**to_json(self.source), **self.provenance}
 
     @property
@@ -199,7 +200,7 @@ class LibraryCell:
 
 
 class CellFile:
-    def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Any], stored: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, path: Path, gpu: Gpu, shared: dict[str, Json], stored: dict[str, dict[str, Json]]) -> None:
         self.path = path
         self.gpu = gpu
         self.shared = shared
@@ -228,7 +229,7 @@ class CellFile:
     def cells(self) -> list[LibraryCell]:
         return [self.cell(model) for model in self.models]
 
-    def _unpacked(self, model: str, stored: dict[str, Any]) -> LibraryCell:
+    def _unpacked(self, model: str, stored: dict[str, Json]) -> LibraryCell:
         columns = {name: _unpack_column(name, packed) for name, packed in stored["columns"].items()}
         batches = columns.pop("batches", np.zeros(0, np.int64))
         memory = columns.pop("memory_batches", np.zeros(0, np.int64))

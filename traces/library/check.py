@@ -25,6 +25,7 @@ from traces.format.trace_file import load
 from traces.library.catalogue import BUNDLED, cell_files
 from traces.library.cells import SUFFIX, CellSource, LibraryCell, read_cells
 from traces.library.matching import compared
+from traces.model.json_facts import Json
 from traces.model.trace import Trace, TraceError
 from traces.model.typed_json import fitting, to_json
 from traces.model.workload import WorkloadSignature
@@ -125,7 +126,7 @@ def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) ->
         yield Fault(ERROR if needed else WARNING, name, f"its workload signature lacks {', '.join(lacking)}")
 
 
-def _of_source(source: CellSource, facts: dict[str, Any], name: str) -> Iterator[Fault]:
+def _of_source(source: CellSource, facts: dict[str, Json], name: str) -> Iterator[Fault]:
     if not (source.is_named or facts.get("script")):
         yield Fault(ERROR, name, "it does not name the source of its figures")
     if source.virtual_gpu:

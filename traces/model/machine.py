@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Self
 
+from traces.model.json_facts import Json
 from traces.model.typed_json import fitting
 
 
@@ -46,7 +47,7 @@ class DeviceProperties:
     def completed_by(self, other: DeviceProperties) -> DeviceProperties:
         return DeviceProperties(**other.known() | self.known())
 
-    def known(self) -> dict[str, Any]:
+    def known(self) -> dict[str, Json]:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -123,7 +124,7 @@ def from_kineto(properties: Mapping[str, object]) -> DeviceProperties:
     return DeviceProperties.of({_OF_KINETO.get(name, name): value for name, value in properties.items()})
 
 
-def to_kineto(properties: DeviceProperties) -> dict[str, Any]:
+def to_kineto(properties: DeviceProperties) -> dict[str, Json]:
     """Convert properties to Kineto's names."""
     return {_TO_KINETO.get(name, name): value for name, value in properties.known().items()}
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from traces.model.json_facts import Json
 from traces.model.typed_json import fitting, to_json
 from traces.script.configuration import RecordConfig, ReplayConfig
 
@@ -235,5 +235,5 @@ def distributed_of(facts: object) -> Distributed | None:
     return distributed if distributed != Distributed() else None
 
 
-def distributed_info(distributed: Distributed, rank: int, nccl: str | None) -> dict[str, Any]:
+def distributed_info(distributed: Distributed, rank: int, nccl: str | None) -> dict[str, Json]:
     return {"rank": rank, **to_json(distributed)} | ({"nccl_version": nccl} if nccl else {})

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traces.drawing.timeline_html import BarLane, timeline_html
+from traces.model.json_facts import Json
 from traces.model.layouts import Shape
 from traces.model.machine import UNKNOWN_PROPERTIES, DeviceProperties, Machine
 from traces.model.run import UNKNOWN_RUN, Run
@@ -511,7 +512,7 @@ class Trace:
     sizes: Sizes = field(default_factory=Sizes.empty)
     machines: dict[int, Machine] = field(default_factory=dict)
     runs: dict[int, Run] = field(default_factory=dict)
-    provenance: dict[str, Any] = field(default_factory=dict)  # JSON for people; no code reads these values
+    provenance: dict[str, Json] = field(default_factory=dict)  # JSON for people; no code reads these values
     problems: dict[str, int] = field(default_factory=dict)  # number of problems of each kind; kinds are in kebab-case
     workload: WorkloadSignature | None = None
     phase_timing: PhaseTiming = PhaseTiming.ASYNCHRONOUS

@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from typing import Any
 
+from traces.model.json_facts import Json
 from traces.model.layouts import IMAGES, Shape
 from traces.model.typed_json import from_json, to_json
 
@@ -53,8 +53,8 @@ class WorkloadSignature:
     module_order: str | None = None
     training_modules: int | None = None  # modules in training mode during the first call
 
-    def to_json(self) -> dict[str, Any]:
-        known: dict[str, Any] = to_json(self)
+    def to_json(self) -> dict[str, Json]:
+        known: dict[str, Json] = to_json(self)
         if self.inputs is not None:
             known["inputs"] = [[list(tensor.shape), tensor.dtype] for tensor in self.inputs]
         if self.modules is not None:

@@ -11,9 +11,9 @@ import json
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from traces.figures.measure import device_time_by_origin, op_of
+from traces.model.json_facts import Json
 from traces.model.trace import Origin, StepKind, Trace
 from traces.names.cards import card_of
 
@@ -49,8 +49,8 @@ class EstimateError:
 
 
 @cache
-def _table() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(TABLE.read_text(encoding="utf-8"))
+def _table() -> dict[str, Json]:
+    found: dict[str, Json] = json.loads(TABLE.read_text(encoding="utf-8"))
     return found
 
 

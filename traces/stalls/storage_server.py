@@ -15,11 +15,11 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from traces.stalls.storage_model import CachePolicy, CacheShare, Disk
 
@@ -110,7 +110,7 @@ class StorageServer:
         self._server.server_close()
         self._thread.join()
 
-    def _answer(self, message: dict[str, Any]) -> int | None:
+    def _answer(self, message: dict[str, int]) -> int | None:
         with self._lock:
             if "at_ns" not in message:
                 self.loadings.append(Loading(**message))
@@ -214,5 +214,5 @@ def _first_page_in_memory(descriptor: int) -> bool | None:
         return None
 
 
-def _line(message: dict[str, Any]) -> bytes:
+def _line(message: Mapping[str, int | float | str]) -> bytes:
     return json.dumps(message).encode() + b"\n"

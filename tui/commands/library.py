@@ -342,7 +342,7 @@ def _spread_text(cell: LibraryCell) -> str:
     return f"standard deviation between steps: {listed}"
 
 
-def _workload(cell: LibraryCell) -> dict[str, Any]:
+def _workload(cell: LibraryCell) -> dict[str, Json]:
     of = cell.workload
     parts = []
     if of.parameters is not None:

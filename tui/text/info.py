@@ -15,6 +15,7 @@ from traces.comparison.thresholds import MUCH_SPREAD, SLOW_STEP
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
 from traces.figures.summary import Summary
+from traces.model.json_facts import Json
 from traces.model.run import Run
 from traces.model.typed_json import to_json
 from tui.formatting import (
@@ -224,7 +225,7 @@ def _provenance(summary: Summary, width: int) -> list[str]:
     return lines if rest <= 0 else [*lines[:_MOST_FACTS], f"  and {rest} more (--json shows all)"]
 
 
-def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+def _flat(facts: dict[str, Json], prefix: str = "") -> list[tuple[str, Any]]:
     """Flatten a nested dictionary into pairs such as ("flags.tf32", True)."""
     found: list[tuple[str, Any]] = []
     for key, value in facts.items():

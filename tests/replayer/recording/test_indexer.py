@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def without_steps() -> Trace:
 
 
 GOLDEN = Path(__file__).with_name("golden")
-HANDMADE = {
+HANDMADE: dict[str, Callable[[], Trace]] = {
     "training": lambda: training(jitter_us=(0, 3)),
     "phase_grained": phase_grained,
     "data_parallel": data_parallel,
