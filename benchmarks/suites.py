@@ -69,6 +69,10 @@ _IGNITE = "metrics engine handlers base"
 _MONAI = "losses metrics networks transforms inferers optimizers"
 _TORCHAO = "test_low_bit_optim.py test_ops.py test_utils.py quantization dtypes float8/test_base.py"
 _TORCHRL = "modules objectives data test_distributions.py test_exploration.py test_postprocs.py test_rlhf.py"
+_LITGPT = (
+    "adapter adapter_v2 batch chat deepseek_moe full generate_speculatively lora merge_lora model multihead_latent_attention"
+    " rope trainer_support utils yarn"
+)
 _DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda')"}  # for suites without a choice of devices
 _TIMM = "layers layers_pool layers_drop utils optim"
 _PYTORCH_NN = "convolution dropout embedding init multihead_attention packed_sequence parametrization pooling"
@@ -188,6 +192,28 @@ SUITES = (
     Suite("rl", "ae9719f1", tuple(f"test/{name}" for name in _TORCHRL.split()), 120, "pytorch/rl ae9719f1", "."),
     Suite("open_clip", "89fb801f", ("tests",), 80, "mlfoundations/open_clip 89fb801f", "src", on_gpu=_DEFAULT_DEVICE),
     Suite("catalyst", "e99f9065", ("catalyst",), 80, "catalyst-team/catalyst e99f9065", "."),
+    Suite("torcheval", "33c1391e", ("tests",), 80, "pytorch/torcheval 33c1391e", "."),
+    Suite("tnt", "b83990d2", ("tests/framework", "tests/utils"), 80, "pytorch/tnt b83990d2", "."),
+    Suite(
+        "litgpt",
+        "26857050",
+        tuple(f"tests/test_{name}.py" for name in _LITGPT.split()),
+        80,
+        "Lightning-AI/litgpt 26857050",
+        ".",
+    ),
+    Suite(
+        "fairscale",
+        "146f1602",
+        tuple(f"tests/{name}" for name in "nn/checkpoint nn/misc nn/moe nn/pipe optim experimental/nn".split()),
+        100,
+        "facebookresearch/fairscale 146f1602",
+        ".",
+    ),
+    Suite("backpack", "366bcd60", ("test",), 80, "f-dangel/backpack 366bcd60", "."),
+    Suite("geoopt", "07598cdb", ("tests",), 60, "geoopt/geoopt 07598cdb", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("fvcore", "3378afe0", ("tests",), 80, "facebookresearch/fvcore 3378afe0", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("piq", "9948a52f", ("tests",), 60, "photosynthesis-team/piq 9948a52f", "."),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 

@@ -56,7 +56,7 @@ class HostReads:
         return run(*args)
 
     def _wait_and_run(self, run: Callable[..., TorchAny], reads: _Reads, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        if reads(*args):
+        if reads(*args, **kwargs):
             wait_for_device(next(value.tensor_meta.index for value in args if is_virtual(value, self._tensor_class)))
         return run(*args, **kwargs)
 
@@ -120,35 +120,55 @@ _FILL_VALUES = {
 }
 
 
-def _finds_limits(data: torch.Tensor, _bins: int = 100, low: float = 0, high: float = 0) -> bool:
+def _finds_limits(data: torch.Tensor, _bins: int = 100, low: float = 0, high: float = 0, **_: object) -> bool:
     return low == high and data.numel() > 0
 
 
-def _has_virtual(*args: TorchAny) -> bool:
+def _has_virtual(*args: TorchAny, **_: object) -> bool:
     return any(hasattr(value, "allocation") for value in args)
 
 
-# Ops that read values from the device if the function returns True for their arguments: SummaryOps.cu, TensorFactories.cpp and
-# the counts of nonzero elements in TensorConversions.cpp
+def _has_elements(data: torch.Tensor, *_: object, **__: object) -> bool:
+    return data.numel() > 0
+
+
+def _checks_lengths(*_: object, lengths: object = None, unsafe: bool = False, **__: object) -> bool:
+    return lengths is not None and not unsafe
+
+
+def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_unique: bool = False, **_: object) -> bool:
+    return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
+
+
+# Ops that read values from the device if the function returns True for their arguments: SummaryOps.cu, TensorFactories.cpp,
+# Distributions.cpp, TensorCompare.cpp, SegmentReduce.cpp, the status of LAPACK functions in BatchLinearAlgebra.cpp, and the
+# counts of nonzero elements in TensorConversions.cpp. An NVIDIA H100 waited for each of these ops with PyTorch 2.11.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)
+_DECOMPOSED = (aten.cholesky.default, aten._linalg_eigh.default, aten._linalg_svd.default, aten.linalg_matrix_exp.default)
+_STATUS = (aten._linalg_check_errors, aten.linalg_eig, aten._linalg_eigvals)
 _READS: dict[torch._ops.OpOverload, _Reads] = {
     aten.histc.default: _finds_limits,
+    aten.isin.Tensor_Tensor: _removes_duplicates,
+    aten.segment_reduce.default: _checks_lengths,
+    **dict.fromkeys((aten.normal.Tensor_Tensor, aten.normal.float_Tensor), _has_virtual),
+    **dict.fromkeys((*_DECOMPOSED, aten.linalg_pinv.atol_rtol_tensor), _has_elements),
+    **dict.fromkeys((op.default for op in _STATUS), _has_virtual),
     **dict.fromkeys(_SPACES, _has_virtual),
     **{getattr(op, kind): _has_virtual for op in _TO_SPARSE for kind in ("default", "sparse_dim") if hasattr(op, kind)},
 }
 _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
 
 
-def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
+def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> bool:
     """Return True if PyTorch reads an argument's value on the host before the op runs. See `masked_fill__cuda` and
     `canDispatchToMaskedFill` in ATen/native."""
     at = _FILL_VALUES.get(func)
     if at is not None:
         return hasattr(args[at], "allocation")
     if func in _READS:
-        return _READS[func](*args)
+        return _READS[func](*args, **kwargs)
     if func not in _INDEX_PUT or not any(hasattr(index, "allocation") and index.dtype in MASKS for index in args[1]):
         return False
     value = args[2]

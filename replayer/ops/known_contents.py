@@ -105,7 +105,7 @@ class KnownContents:
         **options: TorchAny,
     ) -> TorchAny:
         known, there = target.allocation.known, self._on_device(target, indices)
-        if reads_an_argument(op, (target, indices, *rest)):
+        if reads_an_argument(op, (target, indices, *rest), {}):
             wait_for_device(target.tensor_meta.index)
         result = self._run(op, target, there, *rest, **options)
         if target.tensor_meta.dtype in EXACT_DTYPES and any(map(_is_unknown_mask, there)):

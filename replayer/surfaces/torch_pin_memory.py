@@ -76,6 +76,14 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
     return pinned_empty(tuple(made.shape), made.stride(), made.dtype)
 
 
+def _without_device(kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
+    """Compare the types of the devices of `out` and `device`, as PyTorch's `check_out_type_matches` does."""
+    asked, given = torch.device(kwargs["device"]).type, kwargs["out"].device.type
+    if asked != given:
+        raise RuntimeError(f"device type {asked} does not match device type of out parameter ({given})")
+    return {name: value for name, value in kwargs.items() if name != "device"}
+
+
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
@@ -85,6 +93,8 @@ def with_pin_memory(
     def pinning(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if "generator" in kwargs:
             check_generator(args, kwargs)
+        if kwargs.get("out") is not None and kwargs.get("device") is not None:
+            kwargs = _without_device(kwargs)
         if not kwargs.get("pin_memory"):
             return make(*args, **kwargs)
         device = kwargs.get("device")

@@ -130,7 +130,7 @@ def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAn
         return False
     if torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags:
         return True
-    return reads_an_argument(func, args)
+    return reads_an_argument(func, args, kwargs)
 
 
 class CpuCompute:
@@ -190,7 +190,7 @@ class CpuCompute:
         if failed is not None:  # raised only now, because an op checks shapes and dtypes before its kernel can fail
             report_failed_assert(failed)
         if self._plans.leaves_device(kwargs):
-            if reads_an_argument(func, args):
+            if reads_an_argument(func, args, kwargs):
                 wait_for_device(index)
             return result
         if "device" in kwargs:

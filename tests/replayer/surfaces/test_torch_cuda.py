@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -214,3 +215,51 @@ def test_cudart_accepts_every_error_code_as_pytorch_does() -> None:
         torch.cuda.check_error(2)
     texts = {0: "no error", 710: "device-side assert triggered", 9999: "unrecognized error code"}
     assert {code: cudart.cudaGetErrorString(cudart.cudaError(code)) for code in texts} == texts
+
+
+# an NVIDIA H100's answers with PyTorch 2.11
+_WAITS: dict[str, Callable[[torch.Tensor], object]] = {
+    "cholesky": lambda x: torch.linalg.cholesky(x),
+    "eigvals": lambda x: torch.linalg.eigvals(x),
+    "eigh": lambda x: torch.linalg.eigh(x),
+    "svdvals": lambda x: torch.linalg.svdvals(x),
+    "inv": lambda x: torch.linalg.inv(x),
+    "solve": lambda x: torch.linalg.solve(x, x),
+    "pinv": lambda x: torch.linalg.pinv(x),
+    "matrix_exp": lambda x: torch.matrix_exp(x),
+    "normal": lambda x: torch.normal(0.0, x),
+    "isin": lambda x: torch.isin(x[0], x.repeat(3, 3)),
+    "segment_reduce": lambda x: torch.segment_reduce(x[0], "sum", lengths=torch.full((1,), 3, device="cuda")),
+}
+_RETURNS_AT_ONCE: dict[str, Callable[[torch.Tensor], object]] = {
+    "cholesky_ex": lambda x: torch.linalg.cholesky_ex(x),
+    "inv_ex": lambda x: torch.linalg.inv_ex(x),
+    "empty eigh": lambda x: torch.linalg.eigh(x[:0, :0]),
+    "qr": lambda x: torch.linalg.qr(x),
+    "normal": lambda x: torch.normal(x, 1.0),
+    "few values": lambda x: torch.isin(x.repeat(3, 3), x[0]),
+    "unique values": lambda x: torch.isin(x[0], x.repeat(3, 3), assume_unique=True),
+}
+
+
+@pytest.mark.parametrize("name", [*_WAITS, *(f"{name} at once" for name in _RETURNS_AT_ONCE)])
+def test_ops_for_which_the_host_waits(name: str) -> None:
+    use()
+    x = torch.eye(3, device="cuda")
+    with pytest.warns(UserWarning, match="prototype feature"):
+        torch.cuda.set_sync_debug_mode("error")
+    if name in _WAITS:
+        with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+            _WAITS[name](x)
+    else:
+        _RETURNS_AT_ONCE[name.removesuffix(" at once")](x)
+
+
+def test_out_must_have_the_type_of_the_device() -> None:
+    use()
+    out = torch.empty(3, device="cuda")
+    assert torch.zeros(3, device="cuda", out=out) is out
+    for device, given in (("cpu", out), ("cuda", torch.empty(3))):
+        text = f"device type {device} does not match device type of out parameter ({given.device.type})"
+        with pytest.raises(RuntimeError, match=re.escape(text)):
+            torch.zeros(3, device=device, out=given)
