@@ -7,10 +7,12 @@ Most comparisons of times decide between "before" and "at the same time" somewhe
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from tests.traces.handmade import START_NS, US, _columns
+from traces.model.invariants import clear_dangling_references
 from traces.model.machine import DeviceProperties
 from traces.model.run import KINETO, Run
 from traces.model.trace import (
@@ -124,4 +126,19 @@ def crowded(seed: int, steps: int = 6, grid_ns: int = GRID) -> Trace:
     trace.batches = Batches.of(rank=[0] * steps, loader=[0] * steps, **_columns(made["batches"]))
     names = {name: [strings.add(text)] * len(made["comms"]) for name, text in (("name", "all_reduce"), ("backend", "nccl"))}
     trace.collectives = Collectives.of(rank=[0] * len(made["comms"]), **names, **_columns(made["comms"]))
+    return trace
+
+
+def without(trace: Trace, table: str) -> Trace:
+    """The same recording, if the profiler had not recorded one of the tables."""
+    kept = replace(trace, **{table: type(getattr(trace, table)).empty()})
+    clear_dangling_references(kept)
+    return kept
+
+
+def mixed(seed: int, kinds: str) -> Trace:
+    """Steps of the kinds WARMUP, STEADY, EVALUATION and PROFILED, by their first letters."""
+    trace = crowded(seed, len(kinds))
+    by_letter = {kind.name[0]: kind for kind in (StepKind.WARMUP, StepKind.STEADY, StepKind.EVALUATION, StepKind.PROFILED)}
+    trace.steps.kind[:] = [by_letter[letter] for letter in kinds]
     return trace

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.goldens import assert_golden, in_short
-from tests.traces.crowded import crowded
+from tests.traces.crowded import crowded, without
 from tests.traces.handmade import data_parallel, replay_of, training
 from traces.analyses.analyse import analyse
 from traces.analyses.communication import communication
@@ -44,3 +44,8 @@ def test_handmade_recordings(name: str) -> None:
     made["crowded"] = crowded(seed=1)
     assert_golden(GOLDEN / f"{name}.txt", figures(made[name]))
 
+
+
+@pytest.mark.parametrize("table", ["steps", "phases", "collectives", "batches"])
+def test_a_recording_without_a_table(table: str) -> None:
+    assert_golden(GOLDEN / f"crowded_without_{table}.txt", figures(without(crowded(seed=1), table)))

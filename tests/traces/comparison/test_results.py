@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.goldens import assert_golden, in_short
-from tests.traces.crowded import crowded
+from tests.traces.crowded import crowded, mixed, without
 from tests.traces.handmade import Call, calls, data_parallel, phase_grained, replay_of, training
 from traces.comparison.compare import compare
 from traces.comparison.counterparts import counterparts, paired_steps
@@ -58,3 +58,14 @@ def test_handmade_recordings(name: str) -> None:
 @pytest.mark.parametrize(("name", "other"), [("crowded", crowded(seed=2)), ("crowded_slower", crowded(seed=1, grid_ns=11_000))])
 def test_recordings_with_many_equal_times(name: str, other: Trace) -> None:
     assert_golden(GOLDEN / f"{name}.txt", figures(crowded(seed=1), other))
+
+
+@pytest.mark.parametrize("table", ["steps", "phases", "device", "memory", "collectives", "batches"])
+def test_recordings_of_which_one_lacks_a_table(table: str) -> None:
+    whole = crowded(seed=1)
+    part = without(whole, table)
+    assert_golden(GOLDEN / f"crowded_without_{table}.txt", figures(whole, part) + figures(part, whole))
+
+
+def test_recordings_with_steps_of_several_kinds() -> None:
+    assert_golden(GOLDEN / "crowded_mixed.txt", figures(mixed(1, "WSESPSSEPS"), mixed(1, "SSPESSS")))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.goldens import assert_golden, in_short
-from tests.traces.crowded import crowded
+from tests.traces.crowded import crowded, without
 from tests.traces.handmade import data_parallel, phase_grained, replay_of, training
 from traces.figures.measure import launch_phase_names, launch_time_ns, phase_busy_ns, phase_times
 from traces.figures.pace import device_series, host_series, pace_intervals, step_times
@@ -56,3 +56,8 @@ def test_handmade_recordings(name: str) -> None:
     made = {"training": training(jitter_us=(0, 3)), "data_parallel": data_parallel(), "replay": replay_of(training(), 1.2)}
     made |= {"phases": phase_grained(), "mixed": mixed(), "crowded": crowded(seed=1)}
     assert_golden(GOLDEN / f"{name}.txt", figures(made[name]))
+
+
+@pytest.mark.parametrize("table", ["steps", "phases", "host", "device"])
+def test_a_recording_without_a_table(table: str) -> None:
+    assert_golden(GOLDEN / f"crowded_without_{table}.txt", figures(without(crowded(seed=1), table)))
