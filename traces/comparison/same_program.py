@@ -138,7 +138,9 @@ def _step_counts(recorded_steps: Column, other_steps: Column) -> tuple[int, int]
 def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
-    ours, theirs = _alike_nested((recorded, *_launching(recorded, recorded_steps)), (other, *_launching(other, other_steps)))
+    ours, theirs = _alike_nested(
+        (recorded, *_launching(recorded, recorded_steps, other)), (other, *_launching(other, other_steps, recorded))
+    )
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
         return _without_ops(recorded, other)
     if not ours or not theirs:
@@ -438,7 +440,7 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
     return np.where(is_part & ~named[found], NONE, found)
 
 
-def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
+def _launching(trace: Trace, steps: Column, other: Trace) -> tuple[Column, Column]:
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
     op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phase_names(trace)[rows]
@@ -449,7 +451,7 @@ def _launching(trace: Trace, steps: Column) -> tuple[Column, Column]:
         step = np.append(step, step_windows(trace).holding(at_ns, ranks))
         phase = np.append(phase, phase_names(trace)[phase_windows(trace).holding(at_ns, ranks)])
     keep = (op != NONE) & (np.isin(step, steps) if len(steps) else True)
-    if len(trace.phases):
+    if len(trace.phases) and len(other.phases):
         in_forward = np.isin(phase, ("forward", "loss"))
         if (keep & in_forward).any():
             keep &= in_forward
