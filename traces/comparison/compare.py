@@ -324,7 +324,7 @@ def compare(
             bottleneck_of(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),
             bottleneck_of(other, paces.replayed, analyses.replayed, between_ranks.replayed if between_ranks else None),
         ),
-        problems=Both(_problems(recorded, other), _problems(other, recorded)),
+        problems=Both(_problems(recorded, other, paces.recorded, steps), _problems(other, recorded, paces.replayed, steps)),
         steps=steps,
         host_pace=_spread(times, timed, timed_other, steady, host_series),
         device_pace=_spread(times, timed, timed_other, steady, device_series),
@@ -506,12 +506,16 @@ def _clean(trace: Trace, rows: Column) -> Column:
     return np.concatenate([np.resize(clean[passes[clean] == kind], count) for kind, count in zip(kinds, counts, strict=True)])
 
 
-def _problems(trace: Trace, beside: Trace) -> list[str]:
+def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
     # `trace record` profiles only some steps, but an imported profile contains only profiled steps.
     sources = [_paced_by(of) for of in (trace, beside)]
     if sources == [KINETO, RECORDER] and not ran_under_profiler(beside)[steady_steps(beside)].all():
         texts.append(_UNDER_PROFILER)
+    longer = of.mean.pace_ns / of.pace_ns - 1 if of is not None and of.mean is not None and not steps.has_means else 0
+    if abs(longer) > DEFAULT_TOLERANCE:
+        word = "longer" if longer > 0 else "shorter"
+        texts.append(f"The average step is {100 * abs(longer):.0f} % {word} than the median step.")
     return texts
 
 

@@ -363,7 +363,7 @@ def device_windows(trace: Trace, rows: Column | None = None) -> dict[int, Interv
     found = {}
     for device, mine in times.of_devices(rows).items():
         windows = Intervals(times.begin_ns[mine], times.end_ns[mine])  # adjacent windows merge
-        if windows.total_ns and device in times.gpu_ns and times.gpu_ns[device][mine].any():
+        if windows.total_ns and device in times.gpu_ns and times.launches[device][mine].any():
             found[device] = windows
     return found
 
@@ -379,10 +379,9 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
     # The lag is 0 if the device finishes before the host.
     lag_ns = np.maximum(times.completion_ns[slowest.device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
-    if len(grown_ns) < 2 or (grown_ns > 0).mean() < STEPS_FALLING_BEHIND:
+    if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:
         return 0
-    per_step_ns = median_per_step(grown_ns) or 0
-    return per_step_ns if per_step_ns > FALLS_BEHIND_SHARE * pace_ns else 0
+    return median_per_step(grown_ns) or 0
 
 
 def _predecessors(trace: Trace, order: Column) -> tuple[Column, Column]:

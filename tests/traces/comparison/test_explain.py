@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.traces.figures.test_pace import a_trace
 from tests.traces.handmade import training
 from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.analyses.idle import IdleTime
@@ -237,3 +238,11 @@ def test_traces_with_other_numbers_of_gpus_compare_the_mean_idle_time_of_a_gpu()
     idle = [reason for reason in explain(both).reasons if reason.what.startswith("idle: data")]
     assert both.ranks == Both(1, 2)
     assert [(reason.what, reason.delta_ns) for reason in idle] == [("idle: data (a GPU (A: 1, B: 2))", 200_000)]
+
+
+def test_steps_that_vary_in_one_recording_only_are_mentioned() -> None:
+    """GIVEN steps of 10, 10 and 16 ms WHEN their mean is 12 ms THEN it is 20 % above the median."""
+    even, slow = a_trace([(0, 10), (10, 20), (20, 30)]), a_trace([(0, 10), (10, 20), (20, 36)])
+    found = compare(even, slow)
+    assert found.problems == Both([], ["The average step is 20 % longer than the median step."])
+    assert "In B: The average step is 20 % longer" in explain(found).caution

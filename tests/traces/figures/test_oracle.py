@@ -145,6 +145,7 @@ def recordings(draw: st.DrawFn) -> list[dict[str, Any]]:
 def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
     devices, streams = draw(st.integers(1, 2)), draw(st.integers(1, 3))
     slow = draw(st.sampled_from([1, 5, 60]))  # how much longer kernels take than their launches: the host runs ahead
+    skew, shortest = draw(st.sampled_from([0, 0, -25, 15, 3000])), draw(st.integers(0, 1))  # of the device's clock; of kernels
     lost_launches, lost_kernels = draw(st.sampled_from([0.0, 0.2])), draw(st.sampled_from([0.0, 0.3]))
     backlog = draw(st.booleans())
     ways = ["cudaDeviceSynchronize", "cudaStreamSynchronize", "cudaMemcpyAsync", "cudaStreamQuery", "hipUnknownCall"]
@@ -153,7 +154,7 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
     rng = random.Random(draw(st.integers(0, 10**6)))
     events: list[dict[str, Any]] = []
     free: dict[tuple[int, int], int] = {}
-    now, correlation = 100, 0
+    now, correlation = 200, 0
 
     def event(category: str, name: str, start: int, end: int, pid: int, tid: int, **args: int) -> None:
         at = {"pid": pid, "tid": tid, "ts": start, "dur": end - start}
@@ -161,7 +162,7 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
 
     def run(stream: tuple[int, int], not_before: int, number: int) -> None:
         start = max(free.get(stream, 0), not_before) + rng.randint(0, 3)
-        free[stream] = start + rng.randint(1, 20) * slow
+        free[stream] = start + rng.choice([rng.randint(1, 20), shortest]) * slow
         if rng.random() >= lost_kernels:
             kind = rng.choice(["kernel", "gpu_memcpy", "gpu_memset"])
             args = {"device": stream[0], "stream": stream[1], "correlation": number}
@@ -193,7 +194,7 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
 
     if backlog:
         for place in range(3):
-            run((0, 7), 10 + place, 9000 + place)
+            run((0, 7), 110 + place, 9000 + place)
     for step in range(steps):
         begin = now
         for _ in range(rng.randint(0 if devices > 1 else 1, 6)):
@@ -211,6 +212,9 @@ def _document(rank: int, ranks: int, draw: st.DrawFn) -> dict[str, Any]:
         now += 5
         event("user_annotation", f"ProfilerStep#{step + 3}", begin, now, 99, 1)
         now += rng.randint(0, 2)
+    for one in events:
+        if one["cat"] in ("kernel", "gpu_memcpy", "gpu_memset"):
+            one["ts"] += skew
     properties = [{"id": number, "name": "GPU"} for number in range(devices)]
     document: dict[str, Any] = {"deviceProperties": properties, "baseTimeNanoseconds": 1_700_000_000_000_000_000}
     if ranks > 1:

@@ -465,3 +465,15 @@ def test_a_period_is_the_first_distance_at_which_nine_in_ten_steps_are_alike(val
     periods = [period for period in range(2, most + 1) if apart_ns(period) <= REPEATS_WITHIN * times_ns.mean()]
     varies = most > 1 and apart_ns(1) > MUCH_SPREAD * times_ns.mean()
     assert period_of(times_ns) == (next(iter(periods), 1) if varies else 1)
+
+
+def test_a_lag_that_grows_in_few_steps_is_no_trend() -> None:
+    """GIVEN steps of 10 ms WHEN the device ends them 1, 4 and 4.01 ms late THEN only one of two growths counts."""
+    late = [Work(10 * step, 10 * step, 10 * step + 10 + lag) for step, lag in enumerate((1, 4, 4.01))]
+    of = pace(a_trace([(0, 10), (10, 20), (20, 30)], late))
+    assert of is not None and of.falls_behind_ns == 0
+
+
+def test_a_device_with_only_a_kernel_of_no_length_is_idle() -> None:
+    found = device_windows(a_trace([(0, 10)], [Work(1, 2, 2)]))
+    assert {device: windows.total_ns for device, windows in found.items()} == {0: 10 * MS}
