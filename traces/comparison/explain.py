@@ -3,7 +3,8 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-The explanation compares the phases on the GPU or on the host, whichever limits the step time.
+The explanation compares the phases on the GPU or on the host, whichever limits the step time. Phases on the host contain the
+idle time of the GPU, so they come first. Phases on the GPU do not, so all reasons are sorted together.
 """
 
 from __future__ import annotations
@@ -80,12 +81,12 @@ def explain(comparison: Comparison) -> Explanation:
     work = [reason for reason in _work(comparison) if abs(reason.delta_ns) >= least_ns]
     others = [*_idle(comparison), *_communication(comparison), *_compiled(comparison), *(one for one in work if not one.phase)]
     others = sorted((one for one in others if abs(one.delta_ns) >= least_ns), key=lambda reason: -abs(reason.delta_ns))
+    causes = [*phases, *(part for part in parts if part.phase not in {phase.what for phase in phases}), *others]
+    if _on_gpu(comparison):
+        causes.sort(key=lambda reason: -abs(reason.delta_ns))
     ordered: list[Reason] = []
-    for phase in phases:
-        ordered += [phase, *(part for part in parts if part.phase == phase.what)]
-    ordered += [part for part in parts if part not in ordered]
-    for other in others:
-        ordered += [other, *(kernel for kernel in work if kernel.phase == other.what)]
+    for cause in causes:
+        ordered += [cause, *(detail for detail in (*parts, *work) if detail.phase == cause.what)]
     return Explanation(_headline(before_ns, after_ns), delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
 
 
@@ -110,9 +111,13 @@ def _headline(before_ns: int, after_ns: int) -> str:
     return f"A step of B takes {_ms(abs(delta_ns))} {longer} than one of A: {_ms(before_ns)} -> {_ms(after_ns)}."
 
 
-def _phases(comparison: Comparison) -> Iterator[Reason]:
+def _on_gpu(comparison: Comparison) -> bool:
     paces = [pace for pace in comparison.paces if pace is not None]
-    if any(pace.host_runs_ahead for pace in paces) or all(pace.limit == DEVICE for pace in paces):
+    return any(pace.host_runs_ahead for pace in paces) or all(pace.limit == DEVICE for pace in paces)
+
+
+def _phases(comparison: Comparison) -> Iterator[Reason]:
+    if _on_gpu(comparison):
         for name, phase in comparison.phases.items():
             before, after = phase.busy_recorded_median_ns, phase.busy_replayed_median_ns
             yield _reason(name, before or None, after or None, "", f"GPU work of {name}", "")

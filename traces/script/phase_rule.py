@@ -8,7 +8,7 @@
     splitter.close(61)               # [Segment("loader", 0, 5), ("forward", 5, 20), ("loss", 20, 30), ("backward", 30, 61)]
 
 The phases "forward", "loss" and "other" begin with an op, and end when the next phase begins. Other phases are reported by the
-caller. The time between two phases belongs to the second phase.
+caller. The time between two phases belongs to the second phase: `h2d` begins when the loader ends, not at the first copy.
 
 Note [After a backward pass]
     Ops after a backward pass may clip gradients or read values, so they belong to the phase "other". The next forward pass, for

@@ -246,3 +246,14 @@ def test_steps_that_vary_in_one_recording_only_are_mentioned() -> None:
     found = compare(even, slow)
     assert found.problems == Both([], ["The average step is 20 % longer than the median step."])
     assert "In B: The average step is 20 % longer" in explain(found).caution
+
+
+def test_reasons_on_the_gpu_are_sorted_by_size() -> None:
+    """GIVEN a host that runs ahead WHEN waits for data grow by 200 us and kernels by 4 us each THEN idle time comes first. In
+    three of four steps, a longer kernel lasts 1 us into the wait: idle time grows by 200 - 3 / 4 us."""
+    found = compare(training(), training(loader_us=220, kernel_us=14))
+    paces = Both(*(pace and replace(pace, host_runs_ahead=True) for pace in found.paces))
+    sizes = [abs(reason.delta_ns) for reason in explain(replace(found, paces=paces)).reasons if not reason.phase]
+    assert sizes == sorted(sizes, reverse=True) and len(sizes) > 2
+    first = explain(replace(found, paces=paces)).reasons[0]
+    assert first.text.startswith("idle time of cuda:0 while the host waited for data") and first.delta_ns == 199_250
