@@ -134,3 +134,15 @@ def test_another_backend_is_rejected_by_name() -> None:
 def test_an_unknown_allocator_setting_is_named_in_the_error() -> None:
     with pytest.raises(SettingsError, match="'max_splt_size_mb'"):
         parse_settings("max_splt_size_mb:128")
+
+
+@pytest.mark.parametrize(
+    ("smallest", "too_small"),
+    [
+        ("max_split_size_mb:20", "max_split_size_mb:19"),
+        ("large_segment_size_mb:11", "large_segment_size_mb:10"),
+        ("large_segment_size_mb:30,max_split_size_mb:30", "large_segment_size_mb:30,max_split_size_mb:29"),
+    ],
+)
+def test_the_smallest_sizes_that_torch_accepts(smallest: str, too_small: str) -> None:
+    assert accepts(smallest) and not accepts(too_small)
