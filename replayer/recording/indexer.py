@@ -9,7 +9,8 @@ Note [Active host time]
 Note [Start times of kernels]
     A kernel on an idle stream keeps its recorded latency, measured from the end of the launch call. The duration of the call is
     host time. A queued kernel keeps the recorded time since the previous kernel. If a kernel waited for a kernel on another
-    stream, it waits for the same kernel in the replay.
+    stream, it waits for the same kernel in the replay. This also holds for the first kernel after a call of cudaStreamWaitEvent
+    if the host was the slower one: with the pace of clean steps, the host may be faster.
 
 Note [Phases that overlap on the device]
     In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
@@ -47,6 +48,8 @@ from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
+
+_NEAR_LAUNCHES = 256  # launches before and after a wait for another stream that are searched for the awaited and the waiting kernel
 
 
 class RecordingIndexer:
@@ -205,6 +208,31 @@ class RecordingIndexer:
                     self.gap[i] = usual_gap_ns
                     break
                 j -= 1
+        self._awaited_streams(start, end)
+
+    def _awaited_streams(self, start: Column, end: Column) -> None:
+        # see Note [Start times of kernels]
+        device, host = self.trace.device, self.trace.host
+        waits = (device.kind == DeviceKind.SYNC) & (device.launch != NONE) & np.isin(device.device, list(self.device_ordinals))
+        waits &= device.name == self.trace.strings.find("Stream Wait Event")
+        for row in np.flatnonzero(waits).tolist():
+            called = int(np.searchsorted(self.launched_ns, host.start_ns[device.launch[row]]))
+            is_own = (self.stream == device.stream[row]) & (self.ordinals == self.device_ordinals[int(device.device[row])])
+            later = np.flatnonzero(is_own[called : called + _NEAR_LAUNCHES])
+            if len(later) and self.edge[i := called + int(later[0])] == NONE:
+                first = max(called - _NEAR_LAUNCHES, 0)
+                before = first + np.flatnonzero(~is_own[first:called] & (end[first:called] <= start[i]))
+                if len(before):
+                    self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
+
+    def _main_stream(self, begin: int, end: int) -> int:
+        """Return the stream with the kernels of the most ops, or NONE without kernels. An op such as `aten::lstm` may launch
+        hundreds of kernels on streams of its own."""
+        launches = self.launch_row[begin:end]
+        op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
+        op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # work without an op counts as an op
+        numbers, counts = np.unique(np.unique(np.column_stack((self.stream[begin:end], op)), axis=0)[:, 0], return_counts=True)
+        return int(numbers[counts.argmax()]) if len(numbers) else NONE
 
     def _launched_by_stream(self) -> Iterator[Column]:
         known, streams = self.launch_row != NONE, self.trace.device.stream[self.work]
@@ -265,7 +293,7 @@ class RecordingIndexer:
                 counts[name] = count + 1
             a, b = int(first_kernel[s]), int(last_kernel[s])
             step = RecordedStep(int(row), segments, [], kinds[s])
-            main_stream = _busiest(self.stream[a:b])
+            main_stream = self._main_stream(a, b)
             phases = [phase_of[i] if phase_of[i] in by_phase else max(by_phase, default=NONE) for i in range(a, b)]
             for k, p in enumerate(phases):
                 kernel = kernels[a + k]
@@ -382,8 +410,3 @@ def _beside_earlier(queue: Column, start_ns: Column, end_ns: Column) -> Column:
         earlier_ns = np.append(starts_ns[:1], np.maximum.accumulate(ends_ns)[:-1])
         beside_ns[rows] = np.clip(earlier_ns, starts_ns, ends_ns) - starts_ns
     return beside_ns
-
-
-def _busiest(streams: Column) -> int:
-    numbers, counts = np.unique(streams, return_counts=True)
-    return int(numbers[counts.argmax()]) if len(numbers) else NONE

@@ -21,7 +21,19 @@ from tests.traces.handmade import data_parallel, phase_grained, training
 from traces.figures.measure import launch_steps
 from traces.kineto import read_kineto
 from traces.model.layouts import CHANNELS_LAST
-from traces.model.trace import NONE, UNKNOWN_LIST, Collectives, HostKind, HostSpans, Phases, StepKind, Strings, Trace
+from traces.model.trace import (
+    NONE,
+    UNKNOWN_LIST,
+    Collectives,
+    DeviceKind,
+    DeviceSpans,
+    HostKind,
+    HostSpans,
+    Phases,
+    StepKind,
+    Strings,
+    Trace,
+)
 
 
 def _with_all_reduce(*, synchronizes: bool) -> Trace:
@@ -56,6 +68,49 @@ def test_a_kernel_that_begins_early_lasts_from_the_end_of_the_earlier_one() -> N
     kernels = _kernels(make_recording([("forward", 100, 200)], ops))
     assert [kernel.duration_ns for kernel in kernels.values()] == [30 * US, 20 * US]
     assert kernels["kernel of aten::add_"].gap_ns == 0
+
+
+def test_the_main_stream_has_the_kernels_of_the_most_ops() -> None:
+    """GIVEN two ops on stream 7, and one op with four kernels on stream 20."""
+    on_20 = [Op("aten::lstm", 130 + 10 * i, 5, kernel=(140 + 10 * i, 5), stream=20) for i in range(4)]
+    ops = [Op("aten::mm", 110, 5, kernel=(120, 5)), *on_20, Op("aten::add_", 180, 5, kernel=(190, 5))]
+    trace = make_recording([("forward", 100, 200)], ops)
+    launches = trace.device.launch[trace.device.stream == 20]
+    trace.host.parent[launches] = trace.host.parent[launches[0]]
+    assert [kernel.stream for kernel in RecordedRun.of(trace).steps[0].kernels] == [NONE, 20, 20, 20, 20, NONE]
+
+
+@pytest.mark.parametrize(
+    ("wait_us", "edges"),
+    [
+        (None, [NONE, NONE, NONE, NONE]),  # each kernel begins when it is launched
+        (150, [NONE, NONE, 0, NONE]),  # mm ends last of the kernels that were launched before the call
+        (112, [NONE, NONE, NONE, NONE]),  # nothing was launched before the call
+        (180, [NONE, NONE, NONE, NONE]),  # no later kernel on stream 20
+    ],
+)
+def test_the_kernel_after_a_stream_wait_event_waits_for_the_other_stream(wait_us: int | None, edges: list[int]) -> None:
+    ops = [
+        Op("aten::mm", 120, 5, kernel=(128, 9)),
+        Op("aten::relu", 130, 5, kernel=(138, 4), stream=20),
+        Op("aten::add", 160, 5, kernel=(168, 4), stream=20),
+        Op("aten::mul", 190, 5, kernel=(198, 4)),
+    ]
+    trace = make_recording([("forward", 100, 210)], ops)
+    if wait_us is not None:
+        call = trace.strings.add("cudaStreamWaitEvent")
+        at_ns = (10_000 + wait_us) * US
+        row = HostSpans.of(thread=[0], kind=[HostKind.RUNTIME], name=[call], start_ns=[at_ns], duration_ns=[US], parent=[NONE])
+        trace.host = HostSpans.concatenated([trace.host, row])
+        name = trace.strings.add("Stream Wait Event")
+        sync = DeviceSpans.of(
+            device=[0], stream=[20], kind=[DeviceKind.SYNC], name=[name], start_ns=[at_ns], duration_ns=[500],
+            launch=[len(trace.host) - 1],
+        )  # fmt: skip
+        trace.device = DeviceSpans.concatenated([trace.device, sync])
+    kernels = RecordedRun.of(trace).steps[0].kernels
+    assert [kernel.edge for kernel in kernels] == edges
+    assert all(kernel.edge_gap_ns == kernel.gap_ns for kernel in kernels if kernel.edge != NONE)
 
 
 def test_the_wait_for_a_collective_is_not_part_of_a_kernel_gap() -> None:
