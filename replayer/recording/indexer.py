@@ -49,7 +49,7 @@ from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
 
-_NEAR_LAUNCHES = 256  # launches before and after a wait for another stream that are searched for the awaited and the waiting kernel
+_NEAR_LAUNCHES = 256  # the awaited and the waiting kernel are searched in so many launches before and after the wait
 
 
 class RecordingIndexer:

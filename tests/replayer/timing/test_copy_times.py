@@ -148,7 +148,7 @@ def test_an_op_of_a_recorded_side_stream_runs_on_the_side_stream_that_calls_it(o
     copy = Op("aten::copy_", 0, 20, kernel=(15, 2_000), shapes=(SHAPE, SHAPE), stream=20)
     relu = Op("aten::relu", 30, 5, kernel=(2_020, 50), stream=20)
     products = [Op("aten::mm", 40 + 10 * i, 5, kernel=(3_000 + 200 * i, 100)) for i in range(3)]
-    trace = make_recording([("h2d", 0, 25), ("forward", 25, 100)], [copy, relu, *products], steps=2)
+    trace = make_recording([("h2d", 0, 25), ("forward", 25, 100)], [copy, relu, *products], steps=2, period_us=5_000)
     gpu, _, log = _started(trace)
     default, side = gpu.current.stream(0), gpu.streams.new(0)
     gpu.current.set_stream(side)

@@ -160,7 +160,8 @@ def test_a_sync_during_a_known_phase_takes_the_kernels_launched_so_far() -> None
 def test_calls_on_each_device_are_matched_separately() -> None:
     """GIVEN the same op recorded on two devices WHEN both call it THEN each gets its own kernels, and unmatched kernels are
     listed per device."""
-    trace = make_recording([("forward", 0, 200)], [Op("aten::relu", at, 5, kernel=(at + 5, 10 + at)) for at in (0, 50, 100)])
+    calls = [Op("aten::relu", at, 5, kernel=(at + 5, 10 + at // 5)) for at in (0, 50, 100)]
+    trace = make_recording([("forward", 0, 200)], calls)
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     trace.device.device[:] = [0, 1, 1]
     recording = RecordedRun.of(trace)
@@ -174,9 +175,9 @@ def test_calls_on_each_device_are_matched_separately() -> None:
         assert match is not None
         return [kernels[k].duration_ns // 1000 for k in match[1].kernels]
 
-    assert durations(lane.match(relu)) == [60] and durations(segment.match(relu)) == [10]
+    assert durations(lane.match(relu)) == [20] and durations(segment.match(relu)) == [10]
     assert segment.match(relu) is None
-    assert [kernels[k].duration_ns // 1000 for k in lane.unmatched()] == [110] and segment.unmatched() == []
+    assert [kernels[k].duration_ns // 1000 for k in lane.unmatched()] == [30] and segment.unmatched() == []
 
 
 def test_the_main_device_of_a_process_is_the_one_with_the_most_kernels() -> None:
