@@ -82,6 +82,7 @@ class ScriptSplitter(Generic[ThreadT]):
         self._steps, self.phases = StepSplitter(optimizers), PhaseSplitter()
         self.workload = WorkloadObserver()
         self.thread: ThreadT | None = None
+        self.sees_plain_ops = True  # see Note [Ops between recorded phases] in step_tracker.py
         self._has_steps = False
         self._called_module = self._in_module = False
         self._optimizers = optimizers
@@ -106,7 +107,9 @@ class ScriptSplitter(Generic[ThreadT]):
     @property
     def begins_segment(self) -> BeginsSegment:
         begins_phase = self.phases.begins_phase
-        return _BEGINS_NONE if self.phases.inside else (begins_phase(PLAIN), begins_phase(LOSS), begins_phase(ASIDE))
+        if self.phases.inside:
+            return _BEGINS_NONE
+        return self.sees_plain_ops and begins_phase(PLAIN), begins_phase(LOSS), begins_phase(ASIDE)
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
         if self.thread != thread and self._is_other_thread(thread, shows=phase == "loader"):
@@ -143,7 +146,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._listener.phase_left(thread, phase, now_ns)
 
     def op(self, thread: ThreadT, kind: int, now_ns: int) -> None:
-        if self.thread != thread and self._is_other_thread(thread):
+        if (kind == PLAIN and not self.sees_plain_ops) or (self.thread != thread and self._is_other_thread(thread)):
             return
         if kind == LOSS:
             self._forward_before(thread, now_ns)

@@ -16,6 +16,11 @@ Note [Waits between phases]
     The recorder counts a synchronization between two phases as part of the second phase. In a recording without kernels, the
     time of a phase therefore begins when the previous phase ends.
 
+Note [Ops between recorded phases]
+    The recorder of phases sees no single ops. In the replay of its recordings, an op such as `aten::add` therefore begins no
+    phase if the next recorded phase begins with a call, such as a copy to the GPU. The op then belongs to the current phase, as
+    in the recording.
+
 Note [Phase times from the library]
     The library of measured models has the GPU time of each phase, but no host times. The CPU therefore runs at this machine's
     pace, up to one step ahead of the GPU.
@@ -42,6 +47,8 @@ from traces.script.phase_rule import LOSS, PLAIN
 from traces.script.script_splitter import CutStep, ScriptSplitter
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
+
+_ENTERED = ("loader", "h2d", "zero_grad", "backward", "optimizer")  # phases that begin with a call of a wrapped function
 
 
 class LibraryPhases:
@@ -149,23 +156,30 @@ class StepTracker:
 
     def op(self, thread: HostThread, phase_class: int, now_ns: int) -> SegmentMatcher:
         self.script.op(thread, phase_class, now_ns)
-        self.begins_segment = self.script.begins_segment
+        self._see_phase()
         segment = self.segment
         # None at the first op after a step that ended in a phase entered by name, and at an op of another thread
         if segment is None:
             segment = self._begin(self.script.thread or thread, self.script.current or "other")
         return segment
 
+    def _see_phase(self) -> None:
+        # see Note [Ops between recorded phases]
+        if self._by_phases:
+            following = (segment.name for segment, _ in self.step.unvisited() if segment.name != "other")
+            self.script.sees_plain_ops = next(following, "") not in _ENTERED
+        self.begins_segment = self.script.begins_segment
+
     def loss_called(self, thread: HostThread) -> None:
         """Begin the loss phase. A single op such as log_softmax does not begin the loss phase."""
         if self.begins_segment[LOSS]:
             self.script.op(thread, LOSS, self._scheduler.clock.now_ns())
-        self.begins_segment = self.script.begins_segment
+        self._see_phase()
 
     def forward_begins(self, thread: HostThread) -> None:
         """After a backward pass that built a graph, another forward phase may follow."""
         self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
-        self.begins_segment = self.script.begins_segment
+        self._see_phase()
 
     def _matcher(self, step: RecordedStep) -> StepMatcher:
         return StepMatcher(step, self.recording.keys, self._histories)
@@ -184,7 +198,7 @@ class StepTracker:
 
     def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
         self.script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
-        self.begins_segment = self.script.begins_segment
+        self._see_phase()
         if self._library is not None:
             self._charge_call(thread, self._library)
 
@@ -195,9 +209,9 @@ class StepTracker:
             evaluates = not self.grads_enabled()
             if evaluates or self.trained:
                 self.step_evaluates(evaluates)
-        self.begins_segment = self.script.begins_segment
+        self._see_phase()
         if name == "loader":
-            self._asked_ns[thread.row] = machine_unix_ns(), self._present_ns(thread)
+            self._asked_ns[thread.row] = machine_unix_ns(), max(self._scheduler.clock.now_ns(), thread.host_ns)
 
     def leave(self, thread: HostThread, name: str) -> None:
         # Always resume the clock. Otherwise the script would hang.
@@ -205,19 +219,17 @@ class StepTracker:
             self._clock_paused_for_loader = False
             self._scheduler.clock.resume()
         self.script.leave(thread, name, self._scheduler.clock.now_ns())
-        self.begins_segment = self.script.begins_segment
+        self._see_phase()
         if name == "loader" and (asked_ns := self._asked_ns.pop(thread.row, None)):
             own_ns, recorded_ns = asked_ns
-            wait = LoaderWait(own_ns, machine_unix_ns(), recorded_ns, self._present_ns(thread))
+            present_ns = max(self._scheduler.clock.now_ns(), thread.host_ns)
+            wait = LoaderWait(own_ns, machine_unix_ns(), recorded_ns, present_ns)
             self._scheduler.timeline.loader_wait(wait)
-
-    def _present_ns(self, thread: HostThread) -> int:
-        return max(self._scheduler.clock.now_ns(), thread.host_ns)
 
     def optimizer_stepped(self, thread: HostThread, is_first: bool) -> None:
         """End the training step, unless another optimizer has already ended it."""
         self.script.optimizer_stepped(thread, is_first, self._scheduler.clock.now_ns())
-        self.begins_segment = self.script.begins_segment
+        self._see_phase()
 
     # --- what ScriptSplitter reports (traces/script/script_splitter.py)
 

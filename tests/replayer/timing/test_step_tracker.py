@@ -678,3 +678,19 @@ def test_forward_passes_of_an_unrecorded_model_each_end_a_step() -> None:
             stage.op("aten::mm", (5, 5), (5, 5))
     stage.simulator.tracker.stop(stage.thread)
     assert kinds(stage) == "EEE"
+
+
+def test_an_op_before_the_batch_is_copied_begins_no_phase_of_a_recording_of_phases() -> None:
+    """GIVEN recorded phases h2d of 10 ms and forward of 40 ms WHEN the script runs an op before it copies the batch THEN each
+    step enters both phases, and takes 55 ms with the optimizer."""
+    stage = Stage(phase_recording({"h2d": 10, "forward": 40, "optimizer": 5}, steps=3))
+    for _ in range(3):
+        stage.op("aten::index_put_")
+        stage.within("h2d", "aten::copy_")
+        stage.module()
+        stage.op("aten::mm")
+        stage.within("optimizer", "aten::add_")
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    names = [name for name, *_ in stage.log.phases]
+    assert [name for name in names if name != "other"] == ["h2d", "forward", "optimizer"] * 3
+    assert [(end - start) // (1000 * US) for start, end, _ in stage.log.steps] == [55] * 3
