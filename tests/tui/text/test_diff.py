@@ -176,3 +176,11 @@ def test_kernels_with_equal_names_are_labelled_with_their_ops() -> None:
     kernels = (("tile_a", "mm"), ("tile_a", "addmm"), ("tile_a", ""), ("relu", "relu"))
     changes = [NameChange(name, 1, 1, 10, 20, op) for name, op in kernels]
     assert labels_of(changes) == ["mm: tile_a", "addmm: tile_a", "tile_a", "relu"]
+
+
+@pytest.mark.parametrize(("count", "rest"), [(8, ""), (9, "and 1 more")])
+def test_at_most_eight_missing_ops_are_listed(count: int, rest: str) -> None:
+    missing = [{"op": f"aten::foo{number}", "shapes": "2,2", "count": 3} for number in range(count)]
+    recorded = training()
+    text = _text(compare(recorded, replay_of(recorded, missing=missing)), details=True)
+    assert text.count("aten::foo") == min(count, 8) and re.findall(r"and \d+ more", text) == [rest] * bool(rest)
