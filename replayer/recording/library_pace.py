@@ -247,7 +247,9 @@ class LibraryPace:
         # see Note [Models missing from the library]
         cell = match.cell
         differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
-        text = f"the library has no times of the script's model on {self.gpu.name}; the nearest is {cell.name} ({differing})"
+        text = f"the library has no times of the script's model on {self.gpu.name}"
+        if match.is_related:
+            text += f"; the nearest is {cell.name} ({differing})"
         if self._named is not None:
             text = f"the script does not train {cell.name}: {differing}"
         if not self._choice.estimate:

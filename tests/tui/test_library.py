@@ -114,7 +114,7 @@ def test_problems_of_an_added_entry_are_reported(own: Path, capfd: pytest.Captur
     write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
     said = "it was recorded on a virtual GPU, the times are those of p100, so it was not measured"
     code, _, err = told(capfd, "add", "virtual.cells")
-    assert code == 0 and err.startswith(f"trace: the library would not accept this entry: {said}\n")
+    assert code == 0 and err.endswith(f"\ntrace: before you contribute it, mend this: {said}\n")
     assert facts(capfd, "add", "virtual.cells", "--name", "g9/more")["against_sending_it"] == [said]
 
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from traces.comparison.op_calls import calls_of
 from traces.comparison.thresholds import NEGLIGIBLE_NS
-from traces.figures.measure import host_ranks, launch_phase_names, launch_steps, op_of, step_windows, work_rows
+from traces.figures.measure import gpus_per_rank, host_ranks, launch_phase_names, launch_steps, op_of, step_windows, work_rows
 from traces.model.run import MissingOp
 from traces.model.trace import NONE, Column, HostKind, Trace
 from traces.names.device_names import copy_direction
@@ -172,11 +172,16 @@ def changes(
         recorded_steps: the steps of the first trace to compare; an empty array means the whole trace
         other_steps: the steps of the second trace to compare
         tolerance: smaller relative changes of GPU time are not listed
+
+    If the traces use different numbers of GPUs, counts and times are those of one GPU, on average.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
     by_phase = bool(len(recorded.phases) and len(other.phases))
-    launched = _launched(recorded, recorded_steps, by_phase), _launched(other, other_steps, by_phase)
+    gpus = gpus_per_rank(recorded), gpus_per_rank(other)
+    gpus = gpus if gpus[0] != gpus[1] else (1, 1)
+    sides = (recorded, recorded_steps, gpus[0]), (other, other_steps, gpus[1])
+    launched = [_launched(trace, steps, by_phase, share_of) for trace, steps, share_of in sides]
     ours = _Side(_with_ops(*launched), _around(recorded, by_phase))
     theirs = _Side(_with_ops(*launched[::-1]), _around(other, by_phase))
     groups = _replaced_ops(ours, theirs)
@@ -248,9 +253,9 @@ def op_key(name: str) -> str:
     return _op_of_kernel(name, name)[1] if name not in _KINDS else name
 
 
-def _launched(trace: Trace, steps: Column, by_phase: bool) -> dict[_LaunchKey, _Launched]:
+def _launched(trace: Trace, steps: Column, by_phase: bool, gpus: int = 1) -> dict[_LaunchKey, _Launched]:
     rows = work_rows(trace)
-    weights = step_weights(trace, steps)[rows]
+    weights = step_weights(trace, steps)[rows] / gpus
     rows, weights = rows[weights > 0], weights[weights > 0]
     found: dict[_LaunchKey, _Launched] = {}
     if not len(rows):

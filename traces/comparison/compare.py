@@ -36,6 +36,7 @@ from traces.figures.measure import (
     clean_steps,
     device_time_by_origin,
     evaluation_steps,
+    gpus_per_rank,
     launch_steps,
     memory_peaks,
     passes_of_steps,
@@ -65,7 +66,7 @@ from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
 from traces.model.result_cache import result_cache
 from traces.model.run import KINETO, RECORDER, HostFigures, MissingOp, ReplayNotes, Run
 from traces.model.trace import NONE, PHASES, Column, Origin, StepKind, Trace
-from traces.model.workload import Sameness
+from traces.model.workload import Sameness, differ_in_batch_size_alone
 from traces.rates.estimate_errors import EstimateError, expected_error
 
 VERSION = 1
@@ -167,6 +168,7 @@ class ComparedFigures:
     replay: bool  # whether the second trace is a replay of the first
     steps_compared: Both[int]
     ranks: Both[int]  # number of ranks; a step is that of one rank
+    gpus: Both[int]  # GPUs that one rank uses; if the numbers differ, `changes` are those of one GPU
     paces: Both[StepPace | None]
     bottlenecks: Both[PaceLimit | None]
     steps: Spread
@@ -200,6 +202,8 @@ class ComparedFigures:
     compiled: Both[CompiledFigures] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if a trace has compiled code
     # eager ops and fused kernels of one step, if only one of the two traces has fused kernels
     fused: tuple[FusedOps, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
+    # samples per step, if the batch sizes differ and nothing else of the inputs
+    batch_sizes: Both[int] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
     expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of sides in `estimates`
@@ -319,6 +323,8 @@ def compare(
         steps_compared=Both(len(timed), len(timed_other)),
         gpu_time_steps=len(theirs) if len(theirs) < len(repeating) else None,
         ranks=Both(len(recorded.ranks), len(other.ranks)),
+        gpus=Both(gpus_per_rank(recorded), gpus_per_rank(other)),
+        batch_sizes=_batch_sizes(recorded, other),
         paces=paces,
         bottlenecks=Both(
             bottleneck_of(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),
@@ -363,6 +369,14 @@ def compare(
         compiled=compiled,
         fused=_fused(compiled, recorded, ours, other, theirs) if compiled is not None else (),
     )
+
+
+def _batch_sizes(recorded: Trace, other: Trace) -> Both[int] | None:
+    ours, theirs = (trace.workload.inputs if trace.workload is not None else None for trace in (recorded, other))
+    if not ours or not theirs or ours == theirs or not differ_in_batch_size_alone(ours, theirs):
+        return None
+    sizes = {(one.shape[0], of.shape[0]) for one, of in zip(ours, theirs, strict=True) if one.shape}
+    return Both(*sizes.pop()) if len(sizes) == 1 else None
 
 
 def _compiled(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> Both[CompiledFigures] | None:

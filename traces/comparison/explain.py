@@ -18,6 +18,7 @@ from traces.comparison.compare import Both, Comparison
 from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 from traces.figures.pace import DEVICE
+from traces.figures.stage_times import StageError
 from traces.names.equivalent_ops import canonical_op
 
 _MOST_OPS = 5
@@ -26,7 +27,7 @@ _MOST_NAMES = {"op": 2, "kernel": 1}  # number of names shown on each side of a 
 
 # Phase and description of each nn.DataParallel stage.
 _PARTS = {
-    "scatter": ("forward", "the batch is copied from one GPU to the others"),
+    "scatter": ("forward", "a part of the batch is copied to each GPU"),
     "replicate": ("forward", "parameters are copied to each GPU in each step"),
     "parallel_apply": ("forward", "one thread per GPU computes its share of the batch"),
     "gather": ("forward", "outputs are copied to the first GPU, which waits for the slowest replica"),
@@ -62,6 +63,7 @@ class Explanation:
     """Explains in sentences why two traces differ."""
 
     headline: str
+    summary: list[str]  # sentences on samples per second, and on the copies of nn.DataParallel
     delta_ns: int | None  # the second trace's step time minus the first trace's
     caution: str  # a sentence to read before the reasons, or ""
     reasons: list[Reason]
@@ -71,23 +73,25 @@ def explain(comparison: Comparison) -> Explanation:
     """Explain the difference in step time. Differences below 0.2 % of the step time are left out."""
     before_ns, after_ns = comparison.steps.recorded_ns, comparison.steps.replayed_ns
     if before_ns is None or after_ns is None:
-        return Explanation("One of the two has no steps, so there is no difference per step to explain.", None, "", [])
+        return Explanation("One of the two has no steps, so there is no difference per step to explain.", [], None, "", [])
     delta_ns = after_ns - before_ns
     least_ns = NEGLIGIBLE_SHARE * max(before_ns, after_ns)
     phases = [reason for reason in _phases(comparison) if abs(reason.delta_ns) >= least_ns]
-    phases.sort(key=lambda reason: -abs(reason.delta_ns))
     parts = sorted(_parts(comparison), key=lambda reason: -abs(reason.delta_ns))
     parts = [part for part in parts if abs(part.delta_ns) >= least_ns]
     work = [reason for reason in _work(comparison) if abs(reason.delta_ns) >= least_ns]
     others = [*_idle(comparison), *_communication(comparison), *_compiled(comparison), *(one for one in work if not one.phase)]
     others = sorted((one for one in others if abs(one.delta_ns) >= least_ns), key=lambda reason: -abs(reason.delta_ns))
-    causes = [*phases, *(part for part in parts if part.phase not in {phase.what for phase in phases}), *others]
+    names = {phase.what for phase in phases}
+    phases += [replace(part, phase="") for part in parts if part.phase not in names]
+    causes = [*sorted(phases, key=lambda reason: -abs(reason.delta_ns)), *others]
     if _on_gpu(comparison):
         causes.sort(key=lambda reason: -abs(reason.delta_ns))
     ordered: list[Reason] = []
     for cause in causes:
         ordered += [cause, *(detail for detail in (*parts, *work) if detail.phase == cause.what)]
-    return Explanation(_headline(before_ns, after_ns), delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
+    summary = [*_throughput(comparison, before_ns, after_ns), *_data_parallel(comparison)]
+    return Explanation(_headline(before_ns, after_ns), summary, delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
 
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
@@ -116,11 +120,42 @@ def _on_gpu(comparison: Comparison) -> bool:
     return any(pace.host_runs_ahead for pace in paces) or all(pace.limit == DEVICE for pace in paces)
 
 
+def _throughput(comparison: Comparison, before_ns: int, after_ns: int) -> Iterator[str]:
+    gpus = ["", ""]
+    if len(set(comparison.gpus)) > 1:
+        gpus = [f" on {count} GPU{'s' if count > 1 else ''}" for count in comparison.gpus]
+    if (sizes := comparison.batch_sizes) is None or len(set(comparison.ranks)) > 1:
+        if any(gpus):
+            yield f"A runs{gpus[0]}, and B{gpus[1]}."
+        return
+    rates = [1e9 * size / step_ns for size, step_ns in zip(sizes, (before_ns, after_ns), strict=True)]
+    per_second = f"{rates[0]:.1f} -> {rates[1]:.1f} samples/s ({rates[1] / rates[0] - 1:+.1%})".replace("%", " %")
+    yield f"A step processes {sizes.recorded} samples{gpus[0]} in A and {sizes.replayed}{gpus[1]} in B: {per_second}."
+
+
+def _data_parallel(comparison: Comparison) -> Iterator[str]:
+    copies = [_stage_times(part) for name, part in comparison.parts.items() if not name.startswith("parallel_apply")]
+    totals = [sum(ns for ns in of if ns is not None) for of in zip(*copies, strict=True)]
+    if any(totals):
+        names = " and ".join(f"{_ms(ns)} of a step in {name}" for name, ns in zip("AB", totals, strict=True) if ns)
+        yield f"The copies of nn.DataParallel between the GPUs take {names}, including waits."
+
+
+def _stage_times(part: StageError) -> list[int | None]:
+    """Return the longer of the host's time and the time between the CUDA events, for each trace."""
+    of_host = part.recorded_median_ns, part.replayed_median_ns
+    of_device = part.device_recorded_median_ns, part.device_replayed_median_ns
+    known = ([ns for ns in pair if ns is not None] for pair in zip(of_host, of_device, strict=True))
+    return [max(pair, default=None) for pair in known]
+
+
 def _phases(comparison: Comparison) -> Iterator[Reason]:
+    gpus, per_gpu = _shares(comparison)
     if _on_gpu(comparison):
         for name, phase in comparison.phases.items():
-            before, after = phase.busy_recorded_median_ns, phase.busy_replayed_median_ns
-            yield _reason(name, before or None, after or None, "", f"GPU work of {name}", "")
+            times = (phase.busy_recorded_median_ns, phase.busy_replayed_median_ns)
+            before, after = (ns and ns // count for ns, count in zip(times, gpus, strict=True))
+            yield _reason(name, before or None, after or None, "", f"GPU work of {name}", per_gpu.removeprefix(", "))
         return
     if not comparison.host_phases_comparable:
         return
@@ -138,7 +173,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
     for name, part in comparison.parts.items():
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
-        before_ns, after_ns = part.recorded_median_ns, part.replayed_median_ns
+        before_ns, after_ns = _stage_times(part)
         # If the first trace does not use nn.DataParallel, compare one replica with its forward pass.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
@@ -164,16 +199,11 @@ def _idle(comparison: Comparison) -> Iterator[Reason]:
 def _paired(
     before: Mapping[str, IdleTime], after: Mapping[str, IdleTime], ranks: Both[int]
 ) -> Iterator[tuple[str, list[IdleTime], list[IdleTime]]]:
-    if ranks.recorded != ranks.replayed:
+    if ranks.recorded != ranks.replayed or len(before) != len(after):
         yield f"a GPU (A: {len(before)}, B: {len(after)})", list(before.values()), list(after.values())
-    elif len(before) == len(after):  # the traces may number the devices of ranks differently
+    else:  # the traces may number the devices of ranks differently
         for one, other in zip(sorted(before), sorted(after), strict=True):
             yield one if one == other else f"{one} (B: {other})", [before[one]], [after[other]]
-    else:
-        for name in sorted(before.keys() | after.keys()):
-            missing = next((f" (not in {trace})" for trace, of in (("A", before), ("B", after)) if name not in of), "")
-            ours, theirs = ([of[name]] if name in of else [] for of in (before, after))
-            yield name + missing, ours, theirs
 
 
 def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
@@ -229,19 +259,20 @@ def _work(comparison: Comparison) -> Iterator[Reason]:
     ops, kernels = map(_by_size, lists)
     not_fused = {op for fused in comparison.fused if not fused.kernels for op in fused.ops}
     ops = [op for op in ops if not not_fused & {canonical_op(name) for name in _names(op)}]
+    where = f"on the GPU{_shares(comparison)[1]}"
     listed: set[int] = set()
     for op in ops[:_MOST_OPS]:
         names, keys = _names(op), {op_key(name) for name in _names(op)}
         what = f"op {names[0]}"
-        yield _of_work(op, "op", what, "")
+        yield _of_work(op, "op", what, "", where)
         own = [place for place, kernel in enumerate(kernels) if kernel.op in keys and place not in listed]
         listed.update(own)
         inner = [kernels[place] for place in own if set(_names(kernels[place])) != set(names)]  # a fused kernel is its own op
         for kernel in inner[:_MOST_KERNELS]:
-            yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", what)
+            yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", what, where)
     rest = [kernel for place, kernel in enumerate(kernels) if place not in listed and not kernel.op]
     for kernel in rest[:_MOST_OPS]:
-        yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", "")
+        yield _of_work(kernel, "kernel", f"kernel {_names(kernel)[0]}", "", where)
 
 
 def _by_size(lists: ChangeLists) -> list[NameChange | Replacement]:
@@ -253,7 +284,13 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
     return (change.name,) if isinstance(change, NameChange) else (*change.recorded_names, *change.replayed_names)
 
 
-def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: str) -> Reason:
+def _shares(comparison: Comparison) -> tuple[Both[int], str]:
+    """Return by how many GPUs the GPU times of each trace are divided."""
+    gpus = comparison.gpus
+    return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
+
+
+def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: str, where: str) -> Reason:
     counts = change.recorded_count, change.replayed_count
     calls = " -> ".join(f"{count:.{0 if float(count).is_integer() else 1}f}" for count in counts) + " a step"
     calls += "" if all(float(count).is_integer() for count in counts) else " on average"
@@ -267,7 +304,7 @@ def _of_work(change: NameChange | Replacement, kind: str, what: str, part_of: st
         sides = change.recorded_names, change.replayed_names
         first, second = (f"{' + '.join(of[:most])}{f' + {len(of) - most} more' if len(of) > most else ''}" for of in sides)
         subject, names = f"{kind_of}{first} (in B: {second})", (*sides[0][:most], *sides[1][:most])
-    reason = _reason(what, before_ns, after_ns, part_of, subject, f"{calls}, on the GPU", verb)
+    reason = _reason(what, before_ns, after_ns, part_of, subject, f"{calls}, {where}", verb)
     return replace(reason, names=names)
 
 

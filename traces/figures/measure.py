@@ -28,6 +28,12 @@ def work_rows(trace: Trace) -> Column:
     return np.flatnonzero(trace.device.is_work)
 
 
+def gpus_per_rank(trace: Trace) -> int:
+    """Return the number of GPUs that each rank uses: more than one with nn.DataParallel or a model split over GPUs."""
+    working = np.unique(trace.device.device[work_rows(trace)])
+    return max((len(working) or len(trace.devices)) // max(len(trace.ranks), 1), 1)
+
+
 @cached_result
 def busy_by_device(trace: Trace) -> dict[int, Intervals]:
     work = work_rows(trace)

@@ -11,6 +11,7 @@ The file index.json describes the origin of each bundled recording.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from dataclasses import dataclass
@@ -96,7 +97,9 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
             f"{name}: no such file; {name} is a GPU in the library: add a network, such as {name}/resnet50, or use"
             f" trace replay --gpu {name}"
         )
-    raise TraceLibraryError(f"{name}: no such file, and no such recording in the library, which has: {names}")
+    near = difflib.get_close_matches(entry_name, [*known, *FORMER_NAMES], n=1)
+    meant = f"; did you mean {FORMER_NAMES.get(near[0], near[0])}?" if near else ""
+    raise TraceLibraryError(f"{name}: no such file, and no such recording in the library, which has: {names}{meant}")
 
 
 def _own(name: str) -> Path | None:

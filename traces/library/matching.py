@@ -35,6 +35,7 @@ class Match:
     differences: tuple[str, ...]  # one sentence per difference
     scalable: bool  # whether the networks differ only in optimizer or input size
     input_ratio: float = 1.0  # the script's input size divided by that of the library entry
+    is_related: bool = True  # whether both networks have the same classes of modules with parameters
 
     @property
     def is_same(self) -> bool:
@@ -57,7 +58,8 @@ def compared(cell: LibraryCell, script: WorkloadSignature) -> Match:
     same_work = not any(_differ(measured, script, name) for name in ("trainable_parameters", "autocast"))
     ratio = _input_ratio(measured, script)
     scalable = not network and same_work and ratio is not None
-    return Match(cell, network + training, scalable, ratio or 1.0)
+    is_related = not network or _parametric(measured).keys() == _parametric(script).keys()
+    return Match(cell, network + training, scalable, ratio or 1.0, is_related)
 
 
 def batch_of(script: WorkloadSignature) -> int | None:
@@ -68,10 +70,10 @@ def batch_of(script: WorkloadSignature) -> int | None:
 
 def _of_network(measured: WorkloadSignature, script: WorkloadSignature) -> Iterator[str]:
     # see Note [The same network]
-    for name in ("parameters", "parameter_bytes"):
-        ours, theirs = getattr(measured, name), getattr(script, name)
-        if ours != theirs:
-            yield f"{_figure(ours)} {name.replace('_', ' ')} there, {_figure(theirs)} here"
+    if measured.parameters != script.parameters:
+        yield f"{_figure(measured.parameters)} parameters there, {_figure(script.parameters)} here"
+    elif measured.parameter_bytes != script.parameter_bytes:
+        yield f"{_figure(measured.parameter_bytes)} parameter bytes there, {_figure(script.parameter_bytes)} here"
     of_ours, of_theirs = _parametric(measured), _parametric(script)
     for name in sorted(of_ours.keys() | of_theirs.keys()):
         if of_ours.get(name, 0) != of_theirs.get(name, 0):

@@ -37,6 +37,8 @@ def run(recording: Path, output: Path | None, json: bool) -> int:
     target = output or Path(default_name(recording))
     if target.exists() and recording.exists() and target.samefile(recording):
         raise TraceError(f"{target}: would overwrite the recording itself; give another file with -o")
+    if output is None and target.exists():
+        raise TraceError(f"{target} already exists; give -o {target} to replace it, or -o with another file name")
     require_writable(target)
     with working(f"reading {recording}"):
         trace = read_kineto(recording)

@@ -243,12 +243,12 @@ def add(path: Path, name: str, json: bool) -> int:
     if json:
         print(json_text(AddFacts(names, str(target), against)))
     else:
-        for text in against:
-            say(f"the library would not accept this entry: {text}")
         say(f"added {', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''} ({target})")
         if not cells:
             lacks = "" if trace.workload is not None else " (it has no workload signature)"
             say(f"--gpu does not find recordings with kernels{lacks}; replay by name: trace replay --trace {names[0]} train.py")
+        for text in against:
+            say(f"before you contribute it, mend this: {text}")
     return 0
 
 

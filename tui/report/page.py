@@ -18,6 +18,7 @@ import numpy as np
 
 from traces.comparison.changed_ops import ChangeLists
 from traces.comparison.compare import Both, Comparison, compare
+from traces.comparison.explain import explain
 from traces.figures.measure import MemoryCurve, memory_curves
 from traces.figures.problems import problems_of
 from traces.figures.summary import Summary, summarize
@@ -36,13 +37,14 @@ from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
 from tui.text.bottleneck import bottleneck_text
 from tui.text.compiled import compilation_difference, compiled_tables
-from tui.text.diff import COVERAGE, change_cells, labels_of, verdict_sentences, warning_sentences
+from tui.text.diff import COVERAGE, change_cells, labels_of, reason_texts, verdict_sentences, warning_sentences
 from tui.text.info import collective_rows, note_sentences, provenance_facts, work_cells
 from tui.text.memory import memory_name
 
 _POINTS = 800  # maximum points of a curve
 # Kinds of steps that the charts fade, because medians leave them out
 FADED = (StepKind.WARMUP, StepKind.EVALUATION, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)
+_MOST_REASONS = 15
 _MOST_DOTS = 2_000  # maximum number of steps drawn as dots
 IDLE_COLOURS = {"busy": "busy"} | {reason: f"r{number}" for number, reason in enumerate(REASONS)}
 
@@ -67,6 +69,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
     labels = ["recorded", "replayed"] if comparison is not None and comparison.replay else ["A", "B"][: len(sides)]
     body = [
         _head(sides, labels, comparison),
+        _reasons(comparison),
         _section("Steps", _steps_chart(sides, labels, comparison)),
         _section("Phases on the host, median per step", paired_bars(phases, labels)),
         _section("GPU busy and idle, per step", _idle_chart(sides, labels)),
@@ -98,6 +101,18 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
     listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
     cards = _cards(comparison, [side.summary for side in sides])
     return f"{verdict}{names}{cards}{f'<ul>{listed}</ul>' if listed else ''}"
+
+
+def _reasons(comparison: Comparison | None) -> str:
+    if comparison is None or comparison.replay:
+        return ""
+    of = explain(comparison)
+    if not of.reasons:
+        return ""
+    marks = [' class="part"' if reason.phase else "" for reason in of.reasons]
+    texts = zip(marks, reason_texts(of.reasons), strict=True)
+    listed = "".join(f"<li{mark}>{_text(text)}</li>" for mark, text in list(texts)[:_MOST_REASONS])
+    return _section("Reasons for the difference", f"<p>{_text(' '.join([of.headline, *of.summary]))}</p><ul>{listed}</ul>")
 
 
 def _cards(comparison: Comparison | None, summaries: Sequence[Summary]) -> str:
@@ -317,6 +332,7 @@ body{background:var(--bg);color:var(--fg);font:15px/1.45 system-ui,-apple-system
 main{max-width:960px;margin:0 auto;padding:24px}
 h1{font-size:21px;margin:0 0 6px}h1.green{color:var(--good)}h1.red{color:var(--bad)}
 h2{font-size:16px;margin:28px 0 8px}p{margin:3px 0}.note,ul{color:var(--dim);font-size:13px}ul{padding-left:20px}
+.part{margin-left:20px}
 .cards{display:grid;grid-template-columns:repeat(auto-fit,minmax(150px,1fr));gap:10px;margin:14px 0}
 .cards div{background:var(--card);border-radius:6px;padding:10px 12px}
 .cards span,.cards small{display:block;color:var(--dim);font-size:12px}.cards strong{font-size:17px}

@@ -79,7 +79,7 @@ def diff_text(
 ) -> str:
     """Return the text of `trace diff`, wrapped to `width` columns. `next_step` is the command to suggest in the last line."""
     page = _DiffPage(comparison, width, colour)
-    lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.largest_reason(), ""]
+    lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.reasons(), ""]
     if not details:
         lines += [*page.figures(), *page.warnings()]
         if next_step:
@@ -281,14 +281,17 @@ class _DiffPage:
         listed = ", ".join(f"{text} in {which or 'the recording'}" for which, text in limit_texts)
         return _wrapped(f"Bottleneck: {listed}.", self.width) if limit_texts else []
 
-    def largest_reason(self) -> list[str]:
+    def reasons(self) -> list[str]:
         of = explain(self.of)
         small_ns = self.of.tolerance * (self.of.steps.recorded_ns or 0)
-        if self.of.replay or not self.of.verdict.same or of.delta_ns is None or abs(of.delta_ns) <= small_ns:
+        if self.of.replay:
             return []
+        if not self.of.verdict.same or of.delta_ns is None or abs(of.delta_ns) <= small_ns:
+            return _wrapped(" ".join(of.summary), self.width)
         alike = [reason for reason in of.reasons if reason.delta_ns * of.delta_ns > 0]
         most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
-        return _wrapped(f"Largest reason: {reason_texts([most])[0]}.", self.width) if most is not None else []
+        largest = [] if most is None else [f"Largest reason: {reason_texts([most])[0]}."]
+        return _wrapped(" ".join([*of.summary, *largest]), self.width)
 
     def figures(self) -> list[str]:
         steps = self.of.steps
@@ -299,6 +302,9 @@ class _DiffPage:
     def medians(self) -> list[tuple[Spread, list[str]]]:
         of = self.of
         figures = ((of.steps, "step time"), (of.compute_side, "without data loading"), (of.gpu_busy, "GPU time"))
+        if len(set(of.gpus)) > 1:
+            words = [f"{name}: {counted(count, 'GPU')}" for name, count in zip((self.first, self.second), of.gpus, strict=True)]
+            figures = (*figures[:2], (of.gpu_busy, f"GPU time ({', '.join(words)})"))
         return [(one, [one.label(words), *time_cells(one.recorded_ns, one.replayed_ns)]) for one, words in figures]
 
     def peaks(self) -> list[list[str]]:
@@ -444,7 +450,7 @@ class _DiffPage:
                 counts, a, b, difference = change_cells(change)
                 a, b = ABSENT if counts.startswith("0→") else a, ABSENT if counts.endswith("→0") else b
                 rows.append([shown[change], counts, a, b, difference])
-            per = ", per step" if self.of.steps_compared.recorded else ", in all"
+            per = self.per()
             words = words.format(first=self.first_name(), second="the replay" if self.of.replay else "B")
             lines += self.table([f"{title} {words}{per}", "count", self.first, self.second, "change"], rows)
         return lines + self.replaced(lists, title)
@@ -454,9 +460,13 @@ class _DiffPage:
         for of in lists.replaced[:_SHOWN_CHANGES]:
             rows.append([f"{of.op}: {names_text(of.recorded_names)}".removeprefix(": "), *change_cells(of)])
             rows.append([f"  → {names_text(of.replayed_names)}", "", "", "", ""])
-        per = ", per step" if self.of.steps_compared.recorded else ", in all"
+        per = self.per()
         other = "the replay" if self.of.replay else "B"
         return self.table([f"{title} with other names in {other}{per}", "count", self.first, self.second, "change"], rows)
+
+    def per(self) -> str:
+        per_gpu = " and GPU" if len(set(self.of.gpus)) > 1 else ""
+        return f", per step{per_gpu}" if self.of.steps_compared.recorded else ", in all"
 
     def verdict(self) -> list[str]:
         sentences = verdict_sentences(self.of)

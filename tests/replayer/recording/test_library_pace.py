@@ -43,6 +43,10 @@ class Linear:
         self._parameters = {"weight": weight}
 
 
+class Conv2d(Linear):
+    pass
+
+
 PaceOf = Callable[..., LibraryPace]
 
 
@@ -179,7 +183,10 @@ def test_another_network_is_refused_or_estimated_op_by_op(pace_of: PaceOf, capfd
     pace = pace_of()
     with pytest.raises(NotInLibrary):
         pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
-    assert "the nearest is v100/net (1,000 parameters there, 2,000 here" in capfd.readouterr().err
+    assert "the nearest is v100/net (1,000 parameters there, 2,000 here)." in capfd.readouterr().err
+    with pytest.raises(NotInLibrary):  # a network with other classes of modules is not named
+        pace_of().watch(Conv2d(2000), [((2, 8), "float32")], "off", True)
+    assert "of the script's model on v100. --estimate" in capfd.readouterr().err
     pace = pace_of(estimate=True)
     pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
     assert pace.take_call() is None and not pace.tells_call

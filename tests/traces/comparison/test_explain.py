@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.traces.figures.test_pace import a_trace
-from tests.traces.handmade import training
+from tests.traces.handmade import data_parallel, phase_grained, training
 from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.analyses.idle import IdleTime
 from traces.combining.merge import merge_ranks
@@ -27,6 +27,10 @@ def test_the_slowdown_of_two_data_parallel_gpus_matches_the_study() -> None:
     found = explained(load(find("p100-no-cudnn")), load(find("p100x2-no-cudnn")))
     assert found.headline == "A step of B takes 16.3 ms longer than one of A: 759.7 ms -> 776.0 ms."
     assert found.delta_ns == 16_300_000
+    assert found.summary == [
+        "A step processes 128 samples on 1 GPU in A and 256 on 2 GPUs in B: 168.5 -> 329.9 samples/s (+95.8 %).",
+        "The copies of nn.DataParallel between the GPUs take 29.3 ms of a step in B, including waits.",
+    ]
     texts = [(reason.phase, reason.text.partition(";")[0]) for reason in found.reasons]
     assert texts == [
         ("", "forward takes 14.0 ms more: 254.7 ms -> 268.7 ms"),
@@ -41,6 +45,29 @@ def test_the_slowdown_of_two_data_parallel_gpus_matches_the_study() -> None:
     ]
     phases = [reason for reason in found.reasons if not reason.phase]
     assert abs(sum(reason.delta_ns for reason in phases) - found.delta_ns) <= 0.002 * 776_000_000 * 5
+
+
+def test_gpu_work_is_compared_per_gpu_if_the_traces_use_different_numbers_of_gpus() -> None:
+    """GIVEN five kernels of 10 µs a step WHEN B runs every second kernel on another GPU THEN a kernel takes a GPU of B 5 µs."""
+    split = training()
+    split.devices.append(replace(split.devices[0], index=1))
+    split.device.device[1::2] = 1
+    found = explained(training(), split)
+    assert found.summary == ["A runs on 1 GPU, and B on 2 GPUs."]
+    (kernel, *_) = [reason for reason in found.reasons if reason.text.startswith("kernel ")]
+    assert (kernel.before_ns, kernel.after_ns) == (10_000, 5_000)
+    assert kernel.text.endswith("1 -> 0.5 a step on average, on the GPU, mean of the GPUs")
+
+
+def test_stages_follow_their_phase_and_take_the_longer_of_host_and_gpu_time() -> None:
+    """GIVEN stages of nn.DataParallel, without phases that differ THEN the stages are listed like phases, the longest first.
+
+    On the GPU, each stage ends 1 µs later than on the host: scatter, replicate and gather take 3 µs instead of 2.
+    """
+    found = explained(phase_grained(6), data_parallel())
+    assert found.summary[-1].endswith("take 9.0 \N{MICRO SIGN}s of a step in B, including waits.")
+    stages = [(reason.what, reason.after_ns, reason.phase) for reason in found.reasons if reason.what in ("scatter", "gather")]
+    assert stages == [("scatter", 3_000, ""), ("gather", 3_000, "")]
 
 
 def test_slow_loading_is_explained_by_data_waits_and_idle_gpus() -> None:
@@ -203,11 +230,11 @@ def test_idle_time_is_explained_per_step_also_if_one_trace_has_none() -> None:
 
 
 def test_idle_time_of_devices_with_other_names_or_in_one_trace() -> None:
-    """GIVEN as many devices THEN the first is compared with the first. GIVEN a second device in B THEN its time is new."""
+    """GIVEN as many devices THEN the first is compared with the first. GIVEN a second device in B THEN means are compared."""
     (found,) = idle_reasons({"cuda:0": idle(host=0)}, {"cuda:3": idle(host=80_000)})
     assert found[:3] == ("idle: host (cuda:0 (B: cuda:3))", 0, 20_000)
-    (found,) = idle_reasons({"cuda:0": idle(host=80_000)}, {"cuda:0": idle(host=80_000), "cuda:1": idle(host=80_000)})[-1:]
-    assert found[:3] == ("idle: host (cuda:1 (not in A))", None, 20_000) and " is new: 20.0" in found[3]
+    (found,) = idle_reasons({"cuda:0": idle(host=80_000)}, {"cuda:0": idle(host=80_000), "cuda:1": idle(host=0)})
+    assert found[:3] == ("idle: host (a GPU (A: 1, B: 2))", 20_000, 10_000)
     (found,) = idle_reasons({"cuda:0": idle(host=80_000)}, {"cuda:0": idle(0, host=80_000)})
     assert found[2] is None and " is gone: 20.0" in found[3]  # no steps were profiled there
     assert idle_reasons({}, {"cuda:0": idle(host=80_000)}) == []
