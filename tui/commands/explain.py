@@ -19,8 +19,8 @@ def run(first: str, second: str, json: bool) -> int:
         print(json_text(explanation))
         return 0
     notes = [*compiling_sentences(comparison), *compilation_notes(comparison)]
-    first = [explanation.headline, *explanation.summary, compilation_difference(comparison), explanation.caution]
-    for sentence in filter(None, [*first, *notes]):
+    of_steps = [explanation.headline, *explanation.summary, compilation_difference(comparison), explanation.caution]
+    for sentence in filter(None, [*of_steps, *notes]):
         show_text(sentence)
     for reason, text in zip(explanation.reasons, reason_texts(explanation.reasons), strict=True):
         show_text(f"{'    ' if reason.phase else '  '}{text}")

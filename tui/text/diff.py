@@ -260,6 +260,8 @@ class _DiffPage:
         self.width = width
         self.colour = colour
         self.first, self.second = ("recorded", "replayed") if comparison.replay else ("A", "B")
+        per_gpu = " and GPU" if len(set(comparison.gpus)) > 1 else ""
+        self.per = f", per step{per_gpu}" if comparison.steps_compared.recorded else ", in all"
 
     def names(self, recorded: str, other: str) -> list[str]:
         counts, ranks = self.of.steps_compared, self.of.ranks
@@ -450,9 +452,8 @@ class _DiffPage:
                 counts, a, b, difference = change_cells(change)
                 a, b = ABSENT if counts.startswith("0→") else a, ABSENT if counts.endswith("→0") else b
                 rows.append([shown[change], counts, a, b, difference])
-            per = self.per()
             words = words.format(first=self.first_name(), second="the replay" if self.of.replay else "B")
-            lines += self.table([f"{title} {words}{per}", "count", self.first, self.second, "change"], rows)
+            lines += self.table([f"{title} {words}{self.per}", "count", self.first, self.second, "change"], rows)
         return lines + self.replaced(lists, title)
 
     def replaced(self, lists: ChangeLists, title: str) -> list[str]:
@@ -460,13 +461,8 @@ class _DiffPage:
         for of in lists.replaced[:_SHOWN_CHANGES]:
             rows.append([f"{of.op}: {names_text(of.recorded_names)}".removeprefix(": "), *change_cells(of)])
             rows.append([f"  → {names_text(of.replayed_names)}", "", "", "", ""])
-        per = self.per()
         other = "the replay" if self.of.replay else "B"
-        return self.table([f"{title} with other names in {other}{per}", "count", self.first, self.second, "change"], rows)
-
-    def per(self) -> str:
-        per_gpu = " and GPU" if len(set(self.of.gpus)) > 1 else ""
-        return f", per step{per_gpu}" if self.of.steps_compared.recorded else ", in all"
+        return self.table([f"{title} with other names in {other}{self.per}", "count", self.first, self.second, "change"], rows)
 
     def verdict(self) -> list[str]:
         sentences = verdict_sentences(self.of)
