@@ -146,14 +146,15 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)
-_DECOMPOSED = (aten.cholesky.default, aten._linalg_eigh.default, aten._linalg_svd.default, aten.linalg_matrix_exp.default)
+_DECOMPOSED = ("cholesky", "_linalg_eigh", "_linalg_svd", "linalg_matrix_exp")  # PyTorch 2.14 has no aten::cholesky
 _STATUS = (aten._linalg_check_errors, aten.linalg_eig, aten._linalg_eigvals)
 _READS: dict[torch._ops.OpOverload, _Reads] = {
     aten.histc.default: _finds_limits,
     aten.isin.Tensor_Tensor: _removes_duplicates,
     aten.segment_reduce.default: _checks_lengths,
     **dict.fromkeys((aten.normal.Tensor_Tensor, aten.normal.float_Tensor), _has_virtual),
-    **dict.fromkeys((*_DECOMPOSED, aten.linalg_pinv.atol_rtol_tensor), _has_elements),
+    **{getattr(aten, name).default: _has_elements for name in _DECOMPOSED if hasattr(aten, name)},
+    aten.linalg_pinv.atol_rtol_tensor: _has_elements,
     **dict.fromkeys((op.default for op in _STATUS), _has_virtual),
     **dict.fromkeys(_SPACES, _has_virtual),
     **{getattr(op, kind): _has_virtual for op in _TO_SPARSE for kind in ("default", "sparse_dim") if hasattr(op, kind)},
