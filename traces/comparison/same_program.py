@@ -304,7 +304,7 @@ def _other_numbers(ours: list[_DeviceOp], theirs: list[_DeviceOp], steps: tuple[
         _times_a_step(calls, [(call.canonical, call.shape if shaped else None) for call in calls], number)
         for calls, number in zip(comparable, steps, strict=True)
     )
-    each = {key: (a[key], b[key]) for key in a.keys() & b.keys()}
+    each = {key: (a[key], b[key]) for key in a if key in b}
     apart = {key: abs(here - there) for key, (here, there) in each.items()}
     if lone := _lone_ops(ours, theirs, steps):
         return lone
