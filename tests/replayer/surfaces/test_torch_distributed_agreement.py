@@ -82,7 +82,7 @@ def after_a_missing_call(rank: int) -> None:
         ("with_other_parts", "reduce_scatter_tensor of 4 float32 elements", "reduce_scatter_tensor of 6 float32 elements"),
         ("with_another_type_received", "send of 3 float32 elements", "recv of 3 int32 elements"),
         ("with_a_barrier", "all_reduce of 1 float32 elements", "barrier"),
-        ("with_other_object_operations", "broadcast of 1 int64 elements", "all_gather of 1 int64 elements"),
+        ("with_other_object_operations", "broadcast of 1 int64 elements", "all_gather(_into_tensor)? of 1 int64 elements"),
         ("after_a_missing_call", "all_reduce of 3 float32 elements", "all_gather_into_tensor of 2 float32 elements"),
         ("with_a_short_receiver", "send of 3 float32 elements", "recv of 2 float32 elements"),
     ],

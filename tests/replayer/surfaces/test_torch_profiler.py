@@ -179,7 +179,7 @@ def test_profiled_stacks_have_functions_of_the_script_and_none_of_trace() -> Non
         ours = [name for name in names if name.startswith(("replayer/", "traces/", "trace_replay/"))]
         assert not ours, ours
         ids = {call["args"]["Python id"] for call in calls}
-        assert all(call["args"]["Python parent id"] in ids | {None} for call in calls)
+        assert all(call["args"].get("Python parent id") in ids | {None} for call in calls)
         texts = [trace.strings[name] for name in trace.host.name.tolist()]
         row, around = texts.index("aten::addmm"), list[str]()
         while (row := int(trace.host.parent[row])) != NONE:
