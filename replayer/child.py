@@ -21,10 +21,12 @@ from replayer.gpu.shared_results import SharedResults
 from replayer.gpu.virtual_gpu import GpuOptions, ScriptLinks, VirtualGpu
 from replayer.memory.device.request_log import RankRequests
 from replayer.recording.library_pace import LibraryPace
+from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.replicas import devices_for
 from replayer.surfaces import builtins_open, install_all, nvidia_smi, sys_excepthook, torch_before_1_11, torch_utils_data
 from replayer.surfaces.time import PatchedTime
 from replayer.tensor.node_numbers import node_numbers
+from replayer.tensor.planning import mixed_devices
 from replayer.tensor.tensor import VirtualTensor
 from replayer.timing.clock import Clock, RecordedClock, ScaledClock, VirtualClock, WallClock, lower_timer_slack
 from replayer.timing.timeline.timeline_writer import TimelineWriter
@@ -108,6 +110,8 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
     for module in _IMPORTED_LATER:
         importlib.import_module(module)
     recorded, patched_time = load(replay_session.trace), _patched_time(replay_session.config)
+    RecordedRun.of(recorded, recorded.ranks[0])  # reads the tables of the cost model
+    mixed_devices.read_tables()
     if patched_time is not None:
         patched_time.install()
     with suppress(OSError):  # without shared memory, each rank makes its own plans

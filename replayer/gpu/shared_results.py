@@ -1,8 +1,9 @@
 """Shares results between forked ranks, so that only one rank computes each result.
 
     results = SharedResults()       # before the fork
-    results.add(b"key", b"value")   # in one rank
-    results.find(b"key")            # in another rank: b"value", or None if no rank has added it
+    results.find(b"key")            # in one rank: None, so this rank computes the result
+    results.add(b"key", b"value")
+    results.find(b"key")            # in another rank: b"value"
 """
 
 from __future__ import annotations
@@ -12,16 +13,19 @@ import multiprocessing
 import struct
 import zlib
 from hashlib import blake2b
+from time import sleep
 
 # 16 MiB hold about 32 000 results of 500 bytes. With 32 000 results, the dictionary `_places` needs 7 MB in each rank. The
 # operating system allocates shared memory only when it is used.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16
+_LOOKS = 50
+_PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores keys and values in memory that all ranks share. While one rank writes, `add` does nothing in other ranks. A
+    """Stores keys and values in memory that all ranks share. A rank that computes a result stores an empty value first. A
     checksum detects incomplete values."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
@@ -32,26 +36,40 @@ class SharedResults:
         self._end = 0
 
     def find(self, key: bytes) -> bytes | None:
-        place = self._place(_digest(key))
-        return None if place is None else self._memory[place]
+        """Return a result, or None if this rank has to compute it. If another rank computes it, wait up to 25 ms."""
+        digest = _digest(key)
+        for _ in range(_LOOKS):
+            value = self._value(digest)
+            if value:
+                return value
+            if value is None:
+                self._write(digest, b"")
+                return None
+            sleep(_PAUSE_S)
+        return None
 
     def add(self, key: bytes, value: bytes) -> None:
-        # Never wait for the lock: if a rank is killed while it writes, the lock stays locked forever.
-        if not self._lock.acquire(block=False):
+        """Store a result. The first one for a key stays."""
+        self._write(_digest(key), value)
+
+    def _write(self, digest: bytes, value: bytes) -> None:
+        # Never wait long for the lock: if a rank is killed while it writes, the lock stays locked forever.
+        if not self._lock.acquire(timeout=_PAUSE_S):
             return
         try:
-            digest = _digest(key)
-            is_new, content, begin = self._place(digest) is None, digest + value, self._end + _HEADER.size
+            known, content = self._value(digest), digest + value
+            is_new, begin = known is None or (value and not known), self._end + _HEADER.size
             if is_new and begin + len(content) + _HEADER.size <= len(self._memory):
                 self._memory[begin : begin + len(content)] = content
                 _HEADER.pack_into(self._memory, self._end, len(content), zlib.crc32(content))
         finally:
             self._lock.release()
 
-    def _place(self, digest: bytes) -> slice | None:
-        if digest not in self._places:
+    def _value(self, digest: bytes) -> bytes | None:
+        if not self._memory[self._places.get(digest, slice(0))]:
             self._read()
-        return self._places.get(digest)
+        place = self._places.get(digest)
+        return None if place is None else self._memory[place]
 
     def _read(self) -> None:
         while True:

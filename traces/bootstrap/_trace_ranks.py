@@ -63,6 +63,10 @@ def _folder_of(script: str) -> str:
 def fork_ranks(count: int) -> int:
     """Fork this process into `count` ranks, and return the rank number in each child process. The parent process exits with the
     exit code of the first failed rank, or with 0 if no rank fails."""
+    # Ranks run no finalizer of the launcher. torch.library's finalizers alone would copy 40 MB of pages.
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    _KEPT.extend(module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys"))
     gc.freeze()  # garbage collection would write to the shared pages of existing objects
     sys.stdout.flush()
     sys.stderr.flush()
@@ -88,10 +92,6 @@ def mark_rank(rank: int) -> None:
     """Set the environment variables and the random state for a rank."""
     local = int(os.environ["LOCAL_WORLD_SIZE"])
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank % local), "GROUP_RANK": str(rank // local)}
-    # A rank leaves to the launcher what was made before the fork. torch.library's finalizers alone would copy 40 MB of pages.
-    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
-        finalizer.atexit = False
-    _KEPT.extend(module for name, module in sys.modules.items() if name not in ("__main__", "builtins", "sys"))
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()  # Python reseeds its own generator after a fork

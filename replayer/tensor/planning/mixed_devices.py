@@ -70,7 +70,7 @@ def runner(
     tensors = _tensors([*args, *kwargs.values()])
     if len({tensor.device for tensor in tensors}) < 2 and func not in _ALWAYS:
         require_dtypes(func, args, kwargs)
-        _require_no_internal_overlap(func, args, kwargs)
+        require_no_internal_overlap(func, args, kwargs)
         return None
     return {Mixed.ON_DEVICE: None, Mixed.ON_HOST: on_host, Mixed.DECOMPOSED: decomposed}[mixed_call(func, args, kwargs)]
 
@@ -82,7 +82,7 @@ _DEPRECATED = (
 _OVERLAPPING = "more than one element of the written-to tensor refers to a single memory location"
 
 
-def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+def require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
     """See ATen/MemoryOverlap.cpp."""
     name = func._schema.name.rpartition("::")[2]
     if not func._schema.is_mutable or torch.Tag.inplace_view in func.tags or name in _MAY_OVERLAP:
@@ -98,6 +98,11 @@ def _require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Tor
                         return
                     text = f"unsupported operation: {_OVERLAPPING}. Please clone() the tensor before performing the operation."
                     raise RuntimeError(text)
+
+
+def read_tables() -> None:
+    """Read the tables of ops and dtypes, which all forked ranks then share."""
+    runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 
 def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:

@@ -120,39 +120,34 @@ class PlanCache:
     def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
         """Infer and cache the output shapes of an op call. Raise DataDependentShape if a shape depends on tensor values. Raise
         NotEmulated if the op is unknown."""
+        func = route.func
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
-        run = mixed_devices.runner(route.func, args, kwargs)
-        if run is not None:
-            return self._keep(route, key, self._running(route.func, run, gpu))
-        try:
-            plan = self._inferred(route.func, key, args, kwargs, gpu)
-            overlaps = mixed_dtypes.partial_overlaps(route.func, args, kwargs, self.tensor_class)
-            complete(plan, route.func, gpu.workspaces_of(plan.signature), overlaps)
-        except OtherLayout:
-            plan = self._running(route.func, self.run_other_layout, gpu)
+        of_all = None if self.shared is None else plan_keys.portable(func, key)
+        plan = None if of_all is None else self._of_other_rank(func, *of_all, args, kwargs)
+        if plan is None:
+            run = mixed_devices.runner(func, args, kwargs)
+            if run is not None:
+                return self._keep(route, key, self._running(func, run, gpu))
+            try:
+                plan = infer(self.metas, func, args, kwargs, gpu.current.device())
+            except OtherLayout:
+                return self._keep(route, key, self._running(func, self.run_other_layout, gpu))
+            data = packed(plan) if of_all is not None and plan.kept and plan.device == of_all[1] else None
+            if self.shared is not None and of_all is not None and data is not None:
+                self.shared.add(of_all[0], data)
+        overlaps = mixed_dtypes.partial_overlaps(func, args, kwargs, self.tensor_class)
+        complete(plan, func, gpu.workspaces_of(plan.signature), overlaps)
         return self._keep(route, key, plan)
 
-    def _inferred(
-        self,
-        func: torch._ops.OpOverload,
-        key: plan_keys.Key,
-        args: tuple[TorchAny, ...],
-        kwargs: dict[str, TorchAny],
-        gpu: VirtualGpu,
-    ) -> Plan:
-        """Run shape inference for an op call. The ranks share their results."""
-        of_all = None if self.shared is None else plan_keys.portable(func, key)
-        if self.shared is None or of_all is None:
-            return infer(self.metas, func, args, kwargs, gpu.current.device())
-        name, device = of_all
-        found = self.shared.find(name)
-        if found is not None:
-            return unpacked(found, self.metas, device)
-        plan = infer(self.metas, func, args, kwargs, gpu.current.device())
-        data = packed(plan) if plan.kept and plan.device == device else None
-        if data is not None:
-            self.shared.add(name, data)
-        return plan
+    def _of_other_rank(
+        self, func: torch._ops.OpOverload, key: bytes, device: int, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
+    ) -> Plan | None:
+        """Return the plan that another rank made for the same call. That rank checked the devices and dtypes."""
+        found = None if self.shared is None else self.shared.find(key)
+        if found is None:
+            return None
+        mixed_devices.require_no_internal_overlap(func, args, kwargs)  # may warn, which each rank does
+        return unpacked(found, self.metas, device)
 
     def _running(self, func: torch._ops.OpOverload, run: Callable[..., TorchAny], gpu: VirtualGpu) -> Plan:
         plan = Plan(OpSignature(func._schema.name, (), (), launches=False), gpu.current.device(), Constant(None), (), ())

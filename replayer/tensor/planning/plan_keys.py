@@ -123,6 +123,8 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
 
 
 def portable(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
+    if torch.are_deterministic_algorithms_enabled():
+        return None  # each rank may have to warn
     devices: set[int] = set()
     try:
         parts = _portable(key, devices)

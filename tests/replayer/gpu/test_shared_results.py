@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 
-from replayer.gpu.shared_results import SharedResults
+from replayer.gpu.shared_results import SharedResults, _digest
 
 
 def _in_a_fork(results: SharedResults, key: bytes, value: bytes) -> None:
@@ -19,19 +20,44 @@ def test_a_result_of_one_process_is_found_in_another() -> None:
     results = SharedResults(1 << 12)
     assert results.find(b"a") is None
     _in_a_fork(results, b"a", b"first")
-    _in_a_fork(results, b"b", b"")
-    assert (results.find(b"b"), results.find(b"a"), results.find(b"c")) == (b"", b"first", None)
+    _in_a_fork(results, b"b", b"other")
+    assert (results.find(b"b"), results.find(b"a"), results.find(b"c")) == (b"other", b"first", None)
     _in_a_fork(results, b"a", b"second")  # the first result stays
     assert results.find(b"a") == b"first"
+
+
+def test_a_rank_waits_for_the_rank_that_computes_a_result() -> None:
+    """GIVEN one rank has looked for a key THEN another one gets the value that the first adds 5 ms later."""
+    results = SharedResults(1 << 12)
+    process = os.fork()
+    if not process:
+        results.find(b"key")
+        time.sleep(0.005)
+        results.add(b"key", b"value")
+        os._exit(0)
+    while results._value(_digest(b"key")) is None:
+        time.sleep(0.0001)
+    assert results.find(b"key") == b"value"
+    os.waitpid(process, 0)
+
+
+def test_a_rank_does_not_wait_long_for_a_result_that_never_comes() -> None:
+    results = SharedResults(1 << 12)
+    assert results.find(b"key") is None
+    began = time.perf_counter()
+    assert results.find(b"key") is None
+    assert 0.025 <= time.perf_counter() - began < 5
+    results.add(b"key", b"value")
+    assert results.find(b"key") == b"value"
 
 
 def test_a_record_with_a_wrong_checksum_is_ignored() -> None:
     results = SharedResults(1 << 12)
     _in_a_fork(results, b"key", b"value")
     results._memory[8 + 16] ^= 1  # 8 bytes of header and 16 of the key's digest
-    assert results.find(b"key") is None
+    assert results._value(_digest(b"key")) is None
     results._memory[8 + 16] ^= 1
-    assert results.find(b"key") == b"value"
+    assert results._value(_digest(b"key")) == b"value"
 
 
 def test_results_that_do_not_fit_are_not_stored() -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 
@@ -113,26 +114,51 @@ def test_plans_of_another_rank_equal_inferred_plans() -> None:
     use(devices=2)
     plans, inferred_on = VirtualTensor.plan_cache, Counter[int]()
     plans.clear()
-    inferred_or_found = plans._inferred
+    of_other_rank = plans._of_other_rank
 
     def counting(metas: Any, func: Any, args: Any, kwargs: Any, device: int) -> Any:
         inferred_on[device] += 1
         return infer(metas, func, args, kwargs, device)
 
-    def checked(func: Any, key: Any, args: Any, kwargs: Any, gpu: Any) -> Any:
-        plan = inferred_or_found(func, key, args, kwargs, gpu)
-        fresh = infer(plans.metas, func, args, kwargs, gpu.current.device())
+    def checked(func: Any, key: Any, device: int, args: Any, kwargs: Any) -> Any:
+        plan = of_other_rank(func, key, device, args, kwargs)
+        if plan is None:
+            return None
+        fresh = infer(plans.metas, func, args, kwargs, device)
         for field in ("outcome", "writes", "reshaped", "device", "kind", "tensor_meta", "size_bytes", "at", "kept"):
             assert getattr(fresh, field) == getattr(plan, field), (func, field)
         assert asdict(fresh.signature) == asdict(plan.signature)
         return plan
 
-    with temporarily_set(plan_cache, infer=counting), temporarily_set(plans, shared=SharedResults(), _inferred=checked):
+    with temporarily_set(plan_cache, infer=counting), temporarily_set(plans, shared=SharedResults(), _of_other_rank=checked):
         for device in (0, 1):
             with torch.cuda.device(device):
                 for op, shapes in test_tensor_ops.OPS.values():
                     op(*[torch.rand(shape, device="cuda") for shape in shapes])
     assert inferred_on[0] > 100 and inferred_on[1] < inferred_on[0] / 10
+
+
+def test_a_rank_that_finds_a_plan_still_warns_and_raises() -> None:
+    """GIVEN one rank has planned two calls THEN another rank gets the warning, and the error of deterministic algorithms."""
+    use(devices=2)
+    plans = VirtualTensor.plan_cache
+    plans.clear()
+    with temporarily_set(plans, shared=SharedResults()):
+        for device in ("cuda:0", "cuda:1"):
+            with torch.cuda.device(device):
+                mask = torch.zeros(2, 3, dtype=torch.bool, device=device)
+                with pytest.warns(UserWarning, match="masked_fill_ on expanded tensors"):
+                    torch.zeros(1, 3, device=device).expand(2, 3).masked_fill_(mask, 1.0)
+                values = torch.zeros(3, device=device)
+                if device == "cuda:0":
+                    torch.histc(values, 2, 0.0, 1.0)
+                    torch.use_deterministic_algorithms(True)
+                    continue
+                try:
+                    with pytest.raises(RuntimeError, match="does not have a deterministic implementation"):
+                        torch.histc(values, 2, 0.0, 1.0)
+                finally:
+                    torch.use_deterministic_algorithms(False)
 
 
 def test_calls_that_depend_on_the_rank_have_no_shared_plan() -> None:
