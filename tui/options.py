@@ -129,17 +129,11 @@ class ReplayOptions:
         ),
     ] = ""
     nproc: Annotated[
-        int,
-        option(
-            "N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", group=WHAT_IF, min=0, max=1024, show_default=False
-        ),
-    ] = 0
+        int | None, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", group=WHAT_IF, min=1, max=1024)
+    ] = None
     gpus: Annotated[
-        int,
-        option(
-            "N", "Predict nn.DataParallel on N GPUs of the recorded kind.", group=WHAT_IF, min=0, max=64, show_default=False
-        ),
-    ] = 0
+        int | None, option("N", "Predict nn.DataParallel on N GPUs of the recorded kind.", group=WHAT_IF, min=1, max=64)
+    ] = None
     link_gbps: Annotated[
         float, option("X", "Bandwidth between GPUs in GB/s. [default: as recorded]", group=WHAT_IF, min=0, show_default=False)
     ] = 0
@@ -199,9 +193,7 @@ class FitOptions:
     verify: Annotated[bool, flag("--verify", "Run the script at the largest batch that fits and at one more.")] = False
     steps: Annotated[int, option("N", "Number of training steps to run.", min=2, max=1000)] = 4
     count: Annotated[int, option("N", "Number of GPUs that the script sees.", min=1, max=64)] = 1
-    nproc: Annotated[
-        int, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", min=0, max=1024, show_default=False)
-    ] = 0
+    nproc: Annotated[int | None, option("N", "Run SCRIPT as N ranks with one GPU each, like torchrun.", min=1, max=1024)] = None
     json: JsonOption = False
 
 
