@@ -68,6 +68,7 @@ class ReplayerState:
         # True while DistributedDataParallel's C++ code waits for all-reduces (Note [Futures in the backward pass] in
         # distributed/work_future.py)
         self.reducer_reads_now = False
+        self.futures_of_hook: list[TorchAny] | None = None  # made while the Reducer runs its own communication hook
 
     def after_fork(self) -> None:
         self.forked_in_use = self.forked_in_use or self.gpu is not None

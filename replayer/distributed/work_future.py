@@ -40,6 +40,8 @@ class WorkFuture(_Future):  # type: ignore[misc]
         made = cls(device, finish, join)
         made.set_result(value)
         made._join_before_reducer_reads()
+        if STATE.futures_of_hook is not None:
+            STATE.futures_of_hook.append(made)
         return made
 
     def join(self) -> None:

@@ -59,7 +59,7 @@ def install(torch_module: ModuleType) -> None:
     if hasattr(c10d, "_maybe_attach_flight_recorder"):  # since PyTorch 2.15
         patch_around(c10d, _maybe_attach_flight_recorder=_attach_flight_recorder)
     patch_around(dist, _verify_params_across_processes=_verify_parameters)
-    patch_around(dist.Reducer, __init__=_make_reducer, _delay_all_reduce=_reduce_at_once)
+    patch_around(dist.Reducer, __init__=_make_reducer, _delay_all_reduce=_reduce_at_once, _run_allreduce_hook=_reduce_bucket)
     patch_around(torch_module.nn.parallel.DistributedDataParallel, _register_builtin_comm_hook=_register_hook)
     for name in ("collect_all", "wait_all"):
         patch_around(torch_module.futures, **{name: _join_first})
@@ -80,6 +80,14 @@ def _make_reducer(init: Callable[..., None], self: TorchAny, parameters: TorchAn
 def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
     with temporarily_set(STATE, reducer_reads_now=True):
         reduce(self)
+
+
+def _reduce_bucket(run: Callable[..., TorchAny], self: TorchAny, bucket: TorchAny) -> TorchAny:
+    """Return the future of the bucket's all-reduce. C++ code returns a future that does not wait for the virtual GPU."""
+    futures: list[TorchAny] = []
+    with temporarily_set(STATE, futures_of_hook=futures):
+        returned = run(self, bucket)
+    return futures[-1] if futures else returned
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import _functional_collectives, checkpoint
+from torch.distributed import _functional_collectives, checkpoint, optim
 from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook, quantization_hooks
 from torch.distributed.algorithms.join import Join
@@ -49,6 +49,7 @@ funcol: Any = _functional_collectives
 c10d: Any = dist.distributed_c10d
 post_local: Any = post_localSGD_hook
 dcp: Any = checkpoint
+distributed_optim: Any = optim
 quantization: Any = quantization_hooks
 
 
@@ -673,6 +674,21 @@ def ddp_with_bucket_views(at: Place) -> Any:
 @program
 def ddp_with_static_graph(at: Place) -> Any:
     return trained(at, small(at, static_graph=True)), trained(at, small(at, static_graph=True, gradient_as_bucket_view=True))
+
+
+@program
+def ddp_with_optimizer_in_backward(at: Place) -> Any:
+    """DDP then runs the Reducer's own all-reduce in a hook, and divides and steps in the hook."""
+    if at.native:  # torch creates a stream, which the CPU has not
+        model: nn.Module = small(at)
+        trained(at, model)
+    else:
+        model = small(at)
+        used = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        distributed_optim._apply_optimizer_in_backward(torch.optim.SGD, used, {"lr": 0.05})
+        for step in range(3):
+            model(batch(at, step)).square().mean().backward()
+    return [parameter.detach() for parameter in model.parameters()]
 
 
 @program
