@@ -317,6 +317,13 @@ CAUSES = (
         Kind.LIMIT,
         "functions on CPU tensors run op by op. Inductor does not compile them",
     ),
+    Cause(
+        "torcheval",
+        r"test_two_tasks_threshold_specified_as_tensor.*torch\.Size\(\[1\]\) != torch\.Size\(\[2\]\)",
+        Kind.AS_ON_A_GPU,
+        "the test's call with tensors on the GPU lacks the argument num_tasks",
+    ),
+    Cause("tnt", r"test_get_cpu_device.*'cuda' != 'cpu'", Kind.AS_ON_A_GPU, "the test expects a machine without a GPU"),
     Cause("", r"name 'transforms' is not defined", Kind.ENVIRONMENT, "torchvision is not installed"),
     Cause("", r"EADDRINUSE", Kind.ENVIRONMENT, "another process used the test's port"),
     Cause("", r"Failed: Timeout", Kind.SLOW, f"values are computed on the CPU, and the test took more than {TEST_S} s"),

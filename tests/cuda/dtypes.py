@@ -1,10 +1,12 @@
 # mypy: allow-untyped-calls
 """Renews "measured" in replayer/tensor/planning/cuda_dtypes.json: the dtypes that CUDA kernels of a real GPU do not have.
 
-    python -m tests.cuda.dtypes benchmarks/recordings/h200/op_dtypes.json.gz      # needs the package expecttest
+    here=benchmarks/recordings      # needs the package expecttest
+    python -m tests.cuda.dtypes $here/h200/op_dtypes.json.gz $here/h100/gpu_rules.json.gz
 
-An operator of the OpInfo database is used if its first sample runs one op with elements. If the op has a text argument, such as
-`reduce="amax"`, the table has an entry for each text. If two operators that run the same op disagree, the dtype is left out.
+A sample of the OpInfo database is used if it runs one op with elements. If the op has a text argument, such as
+`reduce="amax"`, the table has an entry for each text. If two samples that run the same op disagree, the dtype is left out. The
+first file has answers for first samples only. The second file adds ops that no first sample runs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import json
 import re
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.gpu_rules import database, samples_of
+from benchmarks import gpu_rules
+from benchmarks.gpu_rules import Sample, database, name_of, samples_of
 from benchmarks.op_dtypes import NO_SAMPLE, load
 from replayer.tensor.planning.cuda_dtypes import TABLE, op_name
 from traces.names.collectives import SCALAR_TYPES
 
+Table = dict[str, dict[str, list[str]]]  # op: kernel: dtypes
 _REFUSED = re.compile(r"^NotImplementedError: \"([^\"]+)\" not implemented for '(\w+)'")
 _HELPERS = re.compile(r"detach|clone|_to_copy|lift_fresh|alias|contiguous|empty|zeros|ones|arange|scalar_tensor")
 _ONE_ELEMENT = ("linalg_vector_norm.default",)  # CUDA has another kernel for one element, as in the first sample
@@ -48,19 +53,51 @@ class _Ops(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def single_op(op: Any) -> str:
-    """Return the one op that an operator's first sample runs in its own dtype, or ""."""
+def single_op(op: Any, sample: Sample, *, empty: bool = False) -> str:
+    """Return the one op that a sample runs in its own dtype, or "". With `empty`, a tensor of the sample has no elements."""
     try:
-        sample = samples_of(op)[0]
         leaves = [leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in sample.leaves]
         with _Ops() as ops:
             sample.call(op.op or op.inplace_variant, leaves)
     except Exception:  # The database has operators and samples that the CPU does not run.
         return ""
-    return ops.seen[0][0] if len(ops.seen) == 1 and ops.seen[0][1:] == (sample.made_in, True) else ""
+    return ops.seen[0][0] if len(ops.seen) == 1 and ops.seen[0][1:] == (sample.made_in, not empty) else ""
 
 
-def measured(answers: dict[str, str], single: dict[str, str]) -> dict[str, dict[str, list[str]]]:
+def samples() -> dict[str, tuple[Any, Sample]]:
+    """Return the samples that both benchmarks use, such as "add 1": (operator, second sample)."""
+    found: dict[str, tuple[Any, Sample]] = {}
+    for op in database():
+        with suppress(Exception):  # The database has operators without samples.
+            found.update({f"{name_of(op)} {k}": (op, sample) for k, sample in enumerate(samples_of(op))})
+    return found
+
+
+def forward_answers(answers: dict[str, Any]) -> dict[str, str]:
+    """Return the answers of gpu_rules.py about dtypes, such as "add 1|float16"."""
+    found = {}
+    for operator, steps in answers.items():
+        for call, answer in steps.get("dtypes", {}).items():
+            if call.startswith("forward ") and not call.endswith(gpu_rules.REFUSED_BY) and not answer.startswith("died"):
+                _, dtype, k = call.split()
+                found[f"{operator} {k}|{dtype}"] = answer
+    return found
+
+
+def add(table: Table, more: Table) -> None:
+    """Add the ops and dtypes without an answer in `table`."""
+    for name, kernels in more.items():
+        known = table.setdefault(name, {"": [each for names in kernels.values() for each in names]})
+        open_names = set(known.pop("", ()))
+        for kernel, names in kernels.items():
+            if kernel and (added := open_names.intersection(names)):
+                known[kernel] = sorted({*known.get(kernel, ()), *added})
+                open_names -= added
+        if open_names:
+            known[""] = sorted(open_names)
+
+
+def measured(answers: dict[str, str], single: dict[str, str]) -> Table:
     """Return the dtypes that each op's kernels lack. `single` has the op that each operator runs. The kernel "" has the
     dtypes that another error rejects, or that were not measured."""
     refused: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
@@ -70,12 +107,12 @@ def measured(answers: dict[str, str], single: dict[str, str]) -> dict[str, dict[
         name, found = single.get(operator, ""), _REFUSED.match(answer)
         if name in _ONE_ELEMENT:
             continue
-        if name and answer == "ok":
+        if name and answer.startswith("ok"):
             accepted[name].add(_SCALARS[dtype])
         elif name and not answer.startswith(NO_SAMPLE):
             by_kernel = found is not None and SCALAR_TYPES.get(found[2]) == dtype
             refused[name][_SCALARS[dtype]].add(found[1] if found and by_kernel else "")
-    table: dict[str, dict[str, list[str]]] = {}
+    table: Table = {}
     asked = {_SCALARS[call.partition("|")[2]] for call in answers}
     for name in sorted(accepted):
         kernels: dict[str, list[str]] = defaultdict(list)
@@ -88,9 +125,18 @@ def measured(answers: dict[str, str], single: dict[str, str]) -> dict[str, dict[
     return table
 
 
-def main(file: Path) -> None:
-    found = measured(load(file), {f"{op.name}.{op.variant_test_name}": single_op(op) for op in database()})
+def main(first: Path, second: Path) -> None:
+    every = samples()
+    full = {name: single_op(op, sample) for name, (op, sample) in every.items()}
+    empty = {name: single_op(op, sample, empty=True) for name, (op, sample) in every.items() if sample.tensors()}
+    found = measured({re.sub(r"\.?\|", " 0|", call): answer for call, answer in load(first).items()}, full)
+    answers = forward_answers(gpu_rules.load(second)["answers"])
+    add(found, measured(answers, {name: full[name] for name in empty}))
+    of_empty = measured(answers, empty)
+    refused = {name for name, kernels in of_empty.items() if any(kernels)}
+    add(found, {name: of_empty[name] for name in refused})
     table = {**json.loads(TABLE.read_text(encoding="utf-8")), "measured": found}
+    table["refused_if_empty"] = sorted({*table["refused_if_empty"], *refused})
     for op in found.keys() & table["simulated"].keys():  # The simulated device adds the dtypes without an answer.
         table["simulated"][op] = {
             kernel: kept
@@ -114,4 +160,4 @@ def text_of(table: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -2,8 +2,8 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op. The measurements come from an NVIDIA H200 with PyTorch 2.11
-and from the simulated CUDA device in tests/cuda.
+The file cuda_dtypes.json lists the unsupported dtypes of each op. The measurements come from an NVIDIA H200 and an
+NVIDIA H100 with PyTorch 2.11, and from the simulated CUDA device in tests/cuda.
 """
 
 from __future__ import annotations

@@ -91,7 +91,8 @@ def require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[Torc
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[at] if at < len(args) else kwargs.get(argument.name)
             for tensor in _tensors([value]):
-                if any(size > 1 and not step for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+                steps = zip(tensor.shape, tensor.stride(), strict=True)
+                if tensor.numel() and any(size > 1 and not step for size, step in steps):
                     if name == "masked_fill_":
                         if not computing():  # otherwise the CPU kernel warns
                             warnings.warn(_DEPRECATED, UserWarning, stacklevel=3)
@@ -454,7 +455,10 @@ _RULES: dict[str, Callable[[_Operands], Mixed]] = {
     "convolution": _convolution,
     "native_batch_norm": _batch_norm,
 }
-# Ops that change a tensor without TensorIterator
-_MAY_OVERLAP = frozenset({"fill_", "zero_", "index_put_", "_index_put_impl_", "record_stream", "set_", "resize_as_"})
+# Ops that change a tensor without TensorIterator, as on an NVIDIA H100 with PyTorch 2.11
+_MAY_OVERLAP = frozenset(
+    "fill_ zero_ zeros index_put_ _index_put_impl_ record_stream set_ resize_as_ tril tril_ triu triu_ eye linspace logspace"
+    " avg_pool2d avg_pool3d multinomial _scaled_mm threshold_ conj_physical_".split()
+)
 # `_pack_padded_sequence` fails if its lengths are on the GPU.
 _ALWAYS = frozenset({torch.ops.aten._pack_padded_sequence.default})

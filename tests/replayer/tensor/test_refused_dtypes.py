@@ -326,6 +326,19 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: torch.tril_indices(2, 2, dtype=torch.float16, device="cuda"),
         "\"tril_indices_cuda\" not implemented for 'Half'",
     ),
+    "lists of float8": (
+        lambda: torch._foreach_abs([on_gpu(2, dtype=torch.float8_e5m2)]),
+        "\"foreach_unary_op_cuda\" not implemented for 'Float8_e5m2'",
+    ),
+    "inverse in half precision, without elements": (
+        lambda: torch.cholesky_inverse(on_gpu(0, 0, dtype=HALF)),
+        "\"cholesky_cuda_potri\" not implemented for 'Half'",
+    ),
+    "an exponential in overlapping memory": (
+        lambda: on_gpu(1, 3).expand(3, 3).exp_(),
+        "unsupported operation: more than one element of the written-to tensor refers to a single memory location. Please"
+        " clone() the tensor before performing the operation.",
+    ),
     "unknown type": (lambda: on_gpu(2).type("torch.cuda.Other"), "invalid type: 'torch.cuda.Other'"),
     "new tensor on the CPU": (
         lambda: on_gpu(2).new(3, device="cpu"),
@@ -340,6 +353,13 @@ def test_calls_are_refused_with_cudas_words(name: str) -> None:
     call, text = CALLS[name]
     with pytest.raises((RuntimeError, TypeError, ValueError, IndexError), match=f"^{re.escape(text)}$"):
         call()
+
+
+def test_tril_and_empty_tensors_may_overlap() -> None:
+    use()
+    on_gpu(1, 3).expand(3, 3).tril_()
+    out = torch.empty(1, 1, device="cuda").expand(0, 3)
+    assert torch.exp(on_gpu(0, 3), out=out) is out
 
 
 def test_svd_accepts_the_drivers_of_cusolver() -> None:
