@@ -40,6 +40,8 @@ def install(keep_in: Path | None = None) -> None:
                 " them: the GPU is a recording, and its tensors have no contents. Leave this part out, or run its CPU code.",
                 file=sys.stderr,
             )
+        if isinstance(error, ModuleNotFoundError) and error.name == "triton":
+            print("trace: this build of PyTorch has no Triton. `pip install triton` adds it, without a GPU.", file=sys.stderr)
 
     def kept(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
         if keep_in is None or not isinstance(error, Exception):

@@ -9,14 +9,14 @@ from contextlib import redirect_stderr
 from replayer.surfaces import sys_excepthook
 
 
-def _said_after(path: str, text: str) -> str:
+def _said_after(path: str, text: str, raising: str = "RuntimeError({!r})") -> str:
     """What follows an error that was raised in this file."""
     before, sys.excepthook = sys.excepthook, lambda *error: None
     said = io.StringIO()
     try:
         sys_excepthook.install()
-        exec(compile(f"raise RuntimeError({text!r})", path, "exec"), {})
-    except RuntimeError as error:
+        exec(compile(f"raise {raising.format(text)}", path, "exec"), {})
+    except (RuntimeError, ImportError) as error:
         with redirect_stderr(said):
             sys.excepthook(type(error), error, error.__traceback__)
     finally:
@@ -42,6 +42,12 @@ def test_the_one_line_error_shows_the_error_of_the_worker_or_the_cause() -> None
         raise RuntimeError("worker exited") from OSError("is killed by signal: Killed")
     except RuntimeError as error:
         assert sys_excepthook.in_a_line(error) == "OSError: is killed by signal: Killed"
+
+
+def test_a_script_that_needs_triton_learns_how_to_install_it() -> None:
+    missing = "ModuleNotFoundError('no module', name={!r})"
+    assert _said_after("/home/me/train.py", "triton", missing).startswith("trace: this build of PyTorch has no Triton.")
+    assert _said_after("/home/me/train.py", "tqdm", missing) == ""
 
 
 def test_errors_unrelated_to_the_driver_get_no_message() -> None:
