@@ -159,6 +159,21 @@ def test_preparation_before_the_copy_is_not_part_of_the_copy_phase() -> None:
     assert phases(marked(profile)) == [("other", 200), ("h2d", 10), ("forward", 14)]
 
 
+def test_ops_on_the_cpu_begin_no_phase() -> None:
+    """GIVEN an optimizer of 20 us, 50 us of Python with an `add_` on the CPU, and a wait of 100 us for the next batch
+    WHEN the profile is imported THEN no forward pass begins between the optimizer and the wait."""
+    profile = Profile()
+    profile.launch("aten::mm", ["gemm"])
+    profile.mark("user_annotation", "Optimizer.step#SGD.step", 1_012, 1_032)
+    profile.python(40)
+    profile.mark("cpu_op", "aten::add_", profile.now_us, profile.now_us + 5)
+    profile.python(30)
+    profile.mark("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_082, 1_182)
+    profile.python(100)
+    profile.launch("aten::mm", ["gemm"])
+    assert phases(marked(profile)) == [("forward", 12), ("optimizer", 20), ("loader", 150), ("forward", 12)]
+
+
 def test_iterations_marked_by_an_inference_server_are_steps() -> None:
     """GIVEN a prefill and two decodes that launch different kernels for 40, 28 and 28 us of host time."""
     for names in (

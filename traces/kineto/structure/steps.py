@@ -17,8 +17,9 @@ Note [Whose steps]
         "none"        nothing happened on the host
 
 Note [What the rules see]
-    The importer omits CPU ops that prepare a batch, because a replay contains only GPU ops. Conversions that return their input
-    unchanged, such as `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the
+    The importer omits CPU ops, because recorder and replay do not see them either: ops that prepare a batch, and ATen's ops
+    outside of modules that launch nothing and create no autograd node. Conversions that return their input unchanged, such
+    as `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the
     profile marks. If Python functions were not recorded, the first op after a new batch counts as a module call. Gradients were
     on during a module call if its op has an autograd number.
 
@@ -70,6 +71,7 @@ _EXPLICIT = (
     ("zero_grad", re.compile(r"Optimizer\.zero_grad#")),
     ("optimizer", OPTIMIZER_STEP),
 )
+_ATEN_OPS = re.compile("aten::")  # other ops may launch work without a recorded call
 _COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
 _SEED_OPS = re.compile(r"aten::ones_like$")
 _CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
@@ -422,11 +424,16 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     on_engine |= enclosing(host, strings.matching(host.name, _COMPILED_AUTOGRAD.match))[tops] != NONE
     copies = _copying_tops(tables, tops, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
-    on_cpu = _making_batches(host, tops[~on_engine], copies, _above(np.unique(tables.device.launch), host))
+    launched = _above(np.unique(tables.device.launch), host)
+    on_cpu = _making_batches(host, tops[~on_engine], copies, launched)
     seeds = strings.matching(host.name[tops], _SEED_OPS.match)
     seeds[seeds] = [_is_one_number(strings[shapes]) for shapes in host.shapes[tops[seeds]].tolist()]
     in_module = modules[tops]
     recorded = np.isin(tops, _recorded_by_autograd(host, tops[~on_engine]))
+    kernels = (tables.device.kind == DeviceKind.KERNEL) & (tables.device.launch != NONE)
+    if 2 * np.count_nonzero(kernels) > np.count_nonzero(host.kind[tops] == HostKind.OP):  # else launches may be missing
+        launches_nothing = is_outside[tops] & ~(launched[tops] | recorded | on_engine)
+        on_cpu.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
     forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
     graph = np.where(on_engine, _recorded_by_engine(host, strings)[tops], 0).tolist()
     quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
