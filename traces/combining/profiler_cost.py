@@ -19,10 +19,10 @@ Note [Interrupted steps]
 
 Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
-    steps equal to the median of its clean steps. Only the host's own time is compared. If a phase waits for the GPU in a clean
-    step, the wait is at most the GPU's lag at the first synchronous call plus the work launched in the phase. The lag at the
-    call is the lag at the start of the phase minus the host time between them. The factor scales this host time too, so the
-    least factor is the one with which the host time and the longest wait add up to the phase's time in clean steps.
+    steps equal to the median of its clean steps. Only the host's own time is compared. A phase with synchronous calls also
+    waits for the GPU. Its launches and calls are therefore repeated with scaled host times: the GPU starts with its lag at the
+    start of the phase, and each call waits until the GPU has finished. The least factor is the one with which the phase lasts
+    as long as in clean steps. If launches may wait too, the host waits for the whole lag and for all launched work.
 
 Note [A full launch queue]
     A host that runs ahead of the GPU waits when the launch queue is full. A profiled host is slower, and may never fill the
@@ -48,7 +48,7 @@ Note [The wait for a batch]
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
 
@@ -74,6 +74,8 @@ from traces.model.trace import NONE, WITHOUT_PROFILER, Column, HostKind, StepKin
 OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
 _MOST_ROUNDS = 1000
+_HALVINGS = 20
+_WAIT = -1.0  # in place of a GPU time: the host waits
 _FAR_NS = 1 << 52
 # Time in the phase "loader" is either CPU work or waiting for a batch. See Note [The wait for a batch].
 _LOADER = "loader"
@@ -238,7 +240,7 @@ class _Phase:
     is_full: bool  # True if the launch queue is nearly full in all clean steps
     counts: Column
     own_ns: float = 0.0
-    before_wait_ns: float = 0.0  # the part of `own_ns` before the first possible wait
+    calls: Sequence[list[tuple[float, float]]] = ()  # per step: own host times of launches with their GPU times, and of waits
 
 
 class CleanPace:
@@ -297,22 +299,67 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
     own_ns = without_cost(end_ns) - without_cost(start_ns)
-    first_wait_ns = _active_ns(_first_waits_ns(trace, synchronous, steps.rows, waits), waits)
-    before_wait_ns = without_cost(first_wait_ns) - without_cost(start_ns)
+    calls = _calls(trace, synchronous, steps.rows, waits, lambda times_ns: without_cost(_active_ns(times_ns, waits)))
     for phase in phases:
         places = steps.rows_by_step(phase.names, profiled)
         phase.own_ns = _median([own_ns[of].sum() for of in places])
-        phase.before_wait_ns = 0.0 if phase.is_full else _median([before_wait_ns[of].min() for of in places])
+        if phase.waits and not phase.is_full:
+            phase.calls = [_in_turn([calls[row] for row in of.tolist()], own_ns[of]) for of in places]
     unhindered = np.setdiff1d(clean, trace.phases.step[is_full])
     return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, unhindered)))
 
 
-def _first_waits_ns(trace: Trace, synchronous: Column, rows: Column, waits: Intervals) -> Column:
-    start_ns, end_ns = trace.phases.start_ns[rows], trace.phases.end_ns[rows]
-    calls_ns = np.sort(trace.host.start_ns[synchronous])
-    first_ns = np.minimum(np.append(calls_ns, np.iinfo(np.int64).max)[np.searchsorted(calls_ns, start_ns)], end_ns)
-    # Without the profiler, the launch queue is longer, so launches may wait earlier.
-    return np.asarray(np.where(waits.within(start_ns, first_ns) > 0, start_ns, first_ns))
+def _calls(
+    trace: Trace, synchronous: Column, rows: Column, waits: Intervals, own: Callable[[Column], Column]
+) -> list[list[tuple[float, float]]]:
+    of_launch, work = launch_phases(trace), work_rows(trace)
+    work = work[np.isin(of_launch[work], rows)]
+    launched_ns = trace.host.start_ns[trace.device.launch[work]]
+    called_ns = np.sort(trace.host.start_ns[synchronous])
+    order = np.argsort(launched_ns, kind="stable")
+    found = []
+    for row in rows.tolist():
+        start_ns, end_ns = trace.phases.start_ns[row : row + 1], trace.phases.end_ns[row : row + 1]
+        launches = order[of_launch[work[order]] == row]
+        syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
+        times_ns = np.concatenate((launched_ns[launches], syncs_ns))
+        lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
+        # Without the profiler, the launch queue is longer, so launches may wait earlier.
+        if waits.within(start_ns, syncs_ns[:1] if len(syncs_ns) else end_ns)[0]:
+            times_ns, lasts_ns = np.repeat(start_ns, 2), np.array([lasts_ns[: len(launches)].sum(), _WAIT])
+        own_ns = own(times_ns) - own(start_ns)
+        in_turn = np.argsort(own_ns, kind="stable")
+        found.append(list(zip(own_ns[in_turn].tolist(), lasts_ns[in_turn].tolist(), strict=True)))
+    return found
+
+
+def _in_turn(calls: Sequence[list[tuple[float, float]]], own_ns: Column) -> list[tuple[float, float]]:
+    before_ns = np.cumsum(own_ns) - own_ns
+    joined = [(at + before, ns) for of, before in zip(calls, before_ns.tolist(), strict=True) for at, ns in of]
+    return [*joined, (float(own_ns.sum()), 0.0)]
+
+
+def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) -> float:
+    # see Note [The clean steps decide]
+    waited_ns, done_ns = 0.0, lag_ns
+    for own_ns, work_ns in calls:
+        now_ns = factor * own_ns + waited_ns
+        if work_ns == _WAIT:
+            waited_ns += max(done_ns - now_ns, 0.0)
+        elif work_ns:
+            done_ns = max(done_ns, now_ns) + work_ns
+    return factor * calls[-1][0] + waited_ns
+
+
+def _least_factor(phase: _Phase) -> float:
+    if not phase.calls:
+        return (phase.clean_ns - phase.work_ns - phase.lag_ns) / phase.own_ns
+    low, high = 0.0, phase.clean_ns / phase.own_ns
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        is_short = _median([_lasts_ns(calls, phase.lag_ns, middle) for calls in phase.calls]) < phase.clean_ns
+        low, high = (middle, high) if is_short else (low, middle)
+    return high
 
 
 def _active_ns(times_ns: Column, waits: Intervals) -> Column:
@@ -525,9 +572,7 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
         target_ns = phase.clean_ns
         if phase.waits:
             most_ns = phase.clean_ns - phase.wait_ns
-            without_work_ns, after_ns = phase.clean_ns - phase.work_ns, max(phase.own_ns - phase.before_wait_ns, 1.0)
-            least = min(without_work_ns / phase.own_ns, (without_work_ns - phase.lag_ns) / after_ns)
-            target_ns = min(max(usual, least) * phase.own_ns, most_ns)
+            target_ns = min(max(usual, _least_factor(phase)) * phase.own_ns, most_ns)
         if target_ns > 0:
             scales |= dict.fromkeys(phase.names, whole * target_ns / phase.own_ns)
     return scales

@@ -204,6 +204,41 @@ def test_a_scaled_wait_for_the_gpu_stays_within_its_limits(call: str, lag_us: in
 
 
 @pytest.mark.parametrize(
+    ("launched_us", "kernels_us", "lag_us", "own_us"),
+    [
+        # with a factor f, the last kernel ends after 800 f + 400, and the phase 50 f later: f = 600 / 850
+        ((0, 400, 800), (100, 100, 400), 0, 900 * 600 / 850),
+        ((0, 0, 0), (100, 100, 790), 0, 450),  # the GPU works for 990, so the host may be as fast as in the other phase
+        ((0, 0, 0), (100, 100, 360), 400, 720),  # the GPU ends after 400 + 560, and 50 f remain: f = 0.8
+    ],
+)
+def test_launches_and_waits_are_repeated_with_scaled_host_times(
+    launched_us: tuple[int, ...], kernels_us: tuple[int, ...], lag_us: int, own_us: float
+) -> None:
+    """GIVEN a phase of 1000 us in clean steps WHEN its profiled steps launch three kernels, wait after 850 us of host time and
+    end 50 us after the wait THEN its factor is 0.5, as in the other phase, or the least factor with which it takes 1000 us."""
+    starts_us, free_us = [], lag_us
+    for at_us, took_us in zip(launched_us, kernels_us, strict=True):
+        starts_us.append(max(at_us, free_us))
+        free_us = starts_us[-1] + took_us
+    clean, profiled = [("forward", 1_000_000), ("other", 1_000_000)], [("forward", 2_000_000), ("other", (free_us + 50) * 1000)]
+    trace = recorded([(StepKind.STEADY, clean)] * 2 + [(StepKind.PROFILED, profiled)])
+    begin_ns = int(trace.phases.start_ns[-1])
+    add_ops(trace, [(begin_ns - UNIX_NS + at * 1000, 10) for at in launched_us], HostKind.RUNTIME, "cudaLaunchKernel")
+    wait = begin_ns - UNIX_NS + 850_000, (free_us - 850) * 1000
+    add_ops(trace, [wait], HostKind.RUNTIME, "cudaStreamSynchronize")
+    trace.device = DeviceSpans.of(
+        device=[0] * 3, stream=[7] * 3, kind=[DeviceKind.KERNEL] * 3, name=[0] * 3, launch=range(3),
+        start_ns=begin_ns + np.array(starts_us) * 1000, duration_ns=np.array(kernels_us) * 1000,
+    )  # fmt: skip
+    trace.phases.device_start_ns[[1, 3]] = trace.phases.start_ns[[1, 3]] + lag_us * 1000
+    waits = host_waits(trace, 0).intervals
+    assert waits.total_ns == (free_us - 850) * 1000
+    trace.runs[0] = with_clean_pace(Run(), trace, 0)
+    assert clean_phases(trace, 2, waits) == pytest.approx({"forward": 1_000_000, "other": own_us * 1000}, rel=1e-3)
+
+
+@pytest.mark.parametrize(
     ("forward_ms", "lag_ms", "own_ms"),
     [
         ((2, 2, 8, 8), (3, 6, 9.5, 9.5), 2),  # 300, 600, 950 and 950 queued launches
