@@ -34,9 +34,10 @@ class SharedResults:
         self._lock = multiprocessing.get_context("fork").Lock()
         self._places: dict[bytes, slice] = {}  # where each value is, by the digest of its key
         self._end = 0
+        self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a result, or None if this rank has to compute it. If another rank computes it, wait up to 25 ms."""
+        """Return a result, or None if this rank has to compute it. If another rank computes it, wait once for up to 25 ms."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)
@@ -44,8 +45,10 @@ class SharedResults:
                 return value
             if value is None:
                 self._write(digest, b"")
-                return None
+            if value is None or digest in self._not_awaited:
+                break
             sleep(_PAUSE_S)
+        self._not_awaited.add(digest)
         return None
 
     def add(self, key: bytes, value: bytes) -> None:
