@@ -42,7 +42,8 @@ Note [Threads at the same time]
 Note [The wait for a batch]
     The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. Each profiled step
     gets a wait from the clean steps by rank: the longest wait replaces the longest, and so on. All waits are then shifted until
-    the median step equals the median clean step.
+    the median step equals the median clean step. The recorder does not see ops, so in clean steps the wait includes ops just
+    before it. A profile names these ops "other". Such phases are not compared, and their time is subtracted from the wait.
 """
 
 from __future__ import annotations
@@ -210,19 +211,27 @@ class ProfiledSteps:
         mine = np.append(trace.steps.rank == rank, False)[phases.step]
         order = np.argsort(phases.start_ns, kind="stable")
         without = np.isin(trace.steps.kind, WITHOUT_PROFILER)
-        mine &= ~np.isin(phases.step, np.flatnonzero(without))
+        is_clean = np.isin(phases.step, np.flatnonzero(without))
+        clean = order[(mine & is_clean)[order]]
+        mine &= ~is_clean
         rows = order[mine[order]]
         counts = events.counts(phases.start_ns[rows], phases.end_ns[rows])
         seen = np.isin(phases.step[rows], phases.step[rows][counts.any(axis=1)])
         seen |= trace.steps.kind[phases.step[rows]] == StepKind.PROFILED
         self.rows, self.counts = rows[seen], counts[seen]
         self.steps = np.unique(phases.step[self.rows])
-        self._step, self._name = phases.step[self.rows], phases.name[self.rows]
+        self.of, self._name = phases.step[self.rows], phases.name[self.rows]
+        # see Note [The wait for a batch]
+        known = phases.name[clean[_before_loader(trace, clean)]]
+        self.unseen = _before_loader(trace, self.rows) & ~np.isin(self._name, known)
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
+        """Return the indices of a step's phases, for each step with such phases. With `steps`, omit unseen phases."""
         named = np.isin(self._name, [self.names[name] for name in names])
-        found = [np.flatnonzero(named & (self._step == step)) for step in (self.steps if steps is None else steps).tolist()]
+        if steps is not None:
+            named &= ~self.unseen
+        found = [np.flatnonzero(named & (self.of == step)) for step in (self.steps if steps is None else steps).tolist()]
         return [indices for indices in found if len(indices)]
 
 
@@ -263,11 +272,13 @@ class CleanPace:
         self._without_cost = _WithoutCost.of(trace, events, run.profiler_cost, steps, waits)
         self._by_stage = _StagePace(trace, steps.rows, waits, self._without_cost)
         own_ns = self.own_ns(trace.phases.end_ns[steps.rows]) - self.own_ns(trace.phases.start_ns[steps.rows])
-        for name in steps.names:
+        for name in sorted(steps.names, key=_LOADER.__eq__):
             places = steps.rows_by_step([name])
             of_steps = np.array([own_ns[of].sum() for of in places], dtype=np.float64)
             if name == _LOADER:
                 usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, rank))
+                unseen_ns = np.bincount(steps.of, own_ns * self.scale[steps.rows] * steps.unseen, len(trace.steps))
+                usual_ns = np.maximum(usual_ns - unseen_ns[steps.of[[of[0] for of in places]]], 0)
             else:
                 kinds = trace.steps.kind[trace.phases.step[[steps.rows[of[0]] for of in places]]]
                 usual_ns = _of_same_events(of_steps, kinds, np.array([steps.counts[of].sum(axis=0) for of in places]))
@@ -597,6 +608,12 @@ def _clean_loader_ns(trace: Trace, rank: int) -> Column:
     whole_ns = trace.steps.duration_ns[steps]
     missing_ns = _median(whole_ns) - _median(whole_ns - waited_ns) - _median(waited_ns)
     return np.asarray(np.maximum(waited_ns + missing_ns, 0))
+
+
+def _before_loader(trace: Trace, rows: Column) -> Column:
+    is_loader = trace.phases.name[rows] == trace.strings.find(_LOADER)
+    of = trace.phases.step[rows]
+    return np.asarray(np.append(is_loader[1:] & (of[1:] == of[:-1]), False)[: len(rows)])
 
 
 def _by_rank(values: Column, others: Column) -> Column:

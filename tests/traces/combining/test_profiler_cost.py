@@ -338,6 +338,18 @@ def test_profiled_steps_get_the_batch_waits_of_clean_steps() -> None:
     assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
 
 
+def test_the_wait_of_clean_steps_includes_ops_that_the_recorder_did_not_see() -> None:
+    """GIVEN a wait of 100 in clean steps WHEN ops of 40 x 0.5 come before the wait in the profile THEN 80 are the wait, and
+    "other" is compared without these ops."""
+    clean, profiled = [("other", 10), ("h2d", 50)], [("other", 20), ("h2d", 50), ("other", 40)]
+    steps: list[Step] = [(StepKind.STEADY, [*clean, ("loader", 100), ("forward", 300)])] * 2
+    trace = recorded([*steps, (StepKind.PROFILED, [*profiled, ("loader", 20), ("forward", 600)])])
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.host_scale == pytest.approx({"other": 0.5, "h2d": 1, "forward": 0.5})
+    pace, phases = CleanPace(trace, 0, NO_WAITS), trace.phases
+    assert (phases.duration_ns * pace.scale)[-5:].tolist() == pytest.approx([10, 50, 20, 80, 300])
+
+
 def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
     """GIVEN clean steps of 200, 400 and 400, with medians of 100 for waiting and 100 for the rest THEN a profiled step waits
     300."""
