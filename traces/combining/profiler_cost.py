@@ -9,7 +9,8 @@ Note [The profiler's cost per event]
     The profiler takes host time just before it reads the start time of an event. The gap between two events is therefore
     reduced by the cost of the later event, but never below `LEAST_GAP_NS`. For each phase, host time in profiled steps minus
     host time in clean steps is the sum of the costs of its events. One common unit is fitted first, and then each kind may
-    deviate from `EVENT_COSTS` as far as the phases require (`EVENT_COST_SPREAD`).
+    deviate from `EVENT_COSTS` as far as the phases require (`EVENT_COST_SPREAD`). Short phases vary less than long phases, so
+    they count more. All costs are therefore reduced until they add up to at most the slowdown of the whole step.
 
 Note [Interrupted steps]
     Another program may interrupt the script in one of the few profiled steps. Each gap between two events therefore has the
@@ -549,8 +550,11 @@ def _fitted_cost(phases: Sequence[_Phase]) -> ProfilerCost:
 
 
 def _affordable_share(phases: Sequence[_Phase], costs_ns: Column) -> float:
-    # see Note [Threads at the same time]
-    share = 1.0
+    # see Note [The profiler's cost per event] and Note [Threads at the same time]
+    longest_waits_ns = [max(phase.wait_ns, phase.lag_ns + phase.work_ns) if phase.waits else 0.0 for phase in phases]
+    all_slower_ns = sum(phase.profiled_ns - phase.clean_ns + ns for phase, ns in zip(phases, longest_waits_ns, strict=True))
+    all_predicted_ns = sum(float(phase.counts @ costs_ns) for phase in phases)
+    share = min(max(all_slower_ns, 0.0) / all_predicted_ns, 1.0) if all_predicted_ns else 1.0
     for phase in phases:
         slower_ns = max(phase.profiled_ns - (phase.clean_ns - phase.wait_ns) + phase.noise_ns, 0.0)
         predicted_ns = float(phase.counts @ costs_ns)

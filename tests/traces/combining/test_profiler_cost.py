@@ -141,6 +141,15 @@ def test_the_profiler_cost_per_op_is_found_and_subtracted_at_each_op() -> None:
     assert own_ns[1] - own_ns[0] == pytest.approx(2_500 * 99 + 500, abs=200)
 
 
+def test_the_costs_add_up_to_the_slowdown_of_the_step_at_most() -> None:
+    """GIVEN a loss of 10 ops that became 25 us slower and a backward pass of 1000 ops that became 480 us slower THEN 1010 ops
+    cost 505 us, although the length of the short phase is known better."""
+    ops, clean = {"loss": 10, "backward": 1000}, {"loss": 100_000, "backward": 5_000_000}
+    trace = slowed(500, ops, clean, longer_ns={"loss": 20_000, "backward": -20_000})
+    run = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(500, abs=1)
+
+
 def test_the_remaining_difference_is_removed_by_scaling() -> None:
     """GIVEN a phase that was longer in clean steps and one that was shorter THEN both get the length they have in
     clean steps."""
