@@ -50,7 +50,7 @@ class NotExact(RuntimeError):
 
 
 class NotInLibrary(SystemExit):
-    """Ends the script if the library lacks the script's model."""
+    """Ends the script if the library of published measurements has no step times for the script's model or batch size."""
 
     def __init__(self) -> None:
         super().__init__(2)

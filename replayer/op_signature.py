@@ -35,7 +35,7 @@ class OpSignature:
 
 
 class KeptBySignature(dict[OpSignature, T]):
-    """Caches one value per signature: the first `kept[signature]` calls `make(signature)`."""
+    """Caches one value per op signature. Reading a missing value calls `make(signature)`."""
 
     def __init__(self, make: Callable[[OpSignature], T]) -> None:
         self._make = make

@@ -195,7 +195,8 @@ def view(
 ) -> int:
     """Show one or two traces as timelines in the terminal. Press ? to list the keys.
 
-    If stdout is not a terminal, print the output of `trace info` or `trace diff`.
+    If stdout is not a terminal, the command prints text instead: the output of `trace info` for one trace, or `trace diff` for
+    two traces.
     """
     from tui.commands.view import run, size_of
 

@@ -5,7 +5,7 @@ r"""Implements the `--help` pages of all commands, and the options -q, -v and --
     @app.command(rich_help_panel=LOOK, epilog="$ trace info v100.msgpack\n\nWhat goes under the options.")
     def info(trace: str, json: Annotated[bool, typer.Option("--json", rich_help_panel="Output")] = False) -> int: ...
 
-Typer's help pages would import the slow library rich.
+This module replaces Typer's help pages, because Typer's pages import the slow library rich.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Commands(typer.Typer):
 
 
 def from_options(options: Callable[..., Options]) -> Callable[[Callable[[Options], int]], Callable[..., int]]:
-    """Make a command from a function that takes a dataclass. Each field becomes an option."""
+    """Turn a function of an options dataclass into a function that Typer accepts as a command. Each field of the dataclass
+    becomes a command-line option."""
 
     def declared(function: Callable[[Options], int]) -> Callable[..., int]:
         @functools.wraps(function)

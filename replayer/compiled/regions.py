@@ -23,7 +23,8 @@ from traces.compiled.regions import BACKWARD, FORWARD, REGION
 
 
 class CompiledRegion:
-    """Represents one compilation of a function. Torch names the second compilation of the first function "0/1"."""
+    """Represents one compilation of a function. In a name such as "0/1", 0 is the number of the function and 1 is the number of
+    the compilation."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -3,8 +3,8 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The predictions come from neural networks. The script benchmarks/cost_tables.py trains the neural networks on NeuSight's
-measurements of five GPUs.
+The predictions come from small neural networks. The script benchmarks/cost_tables.py trains the networks on operator durations
+that the NeuSight project measured on five GPUs.
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
@@ -51,7 +51,7 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of a neural network, one row per operator.
+    """Return the features from which a neural network predicts the slowdown of operators. Each row describes one operator.
 
     Args:
         net: "matmul", "conv3" or "rows".
@@ -88,7 +88,8 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Loads are slower if a size is not a multiple of 4."""
+    """Return 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes. Kernels read aligned rows
+    faster."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 
@@ -146,7 +147,8 @@ def _net(file: Any, name: str) -> _Net:
 
 
 class EfficiencyCurves:
-    """Predicts how slow operators run. Each kind of operator has several neural networks, and the prediction is their mean."""
+    """Predicts how much slower an operator runs than in the roofline model. The result is the geometric mean of the predictions
+    of several neural networks, which were trained with different random seeds."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:

@@ -130,7 +130,8 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return True if an op computes only one gradient of a convolution, as in PyTorch before 1.11."""
+    """Return True if an op computes only one of a convolution's gradients. Before PyTorch 1.11, each gradient had a separate
+    op."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 

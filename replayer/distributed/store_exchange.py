@@ -67,8 +67,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
-        """Return the messages in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank ended, was
-        too late or called another operation."""
+        """Return the messages in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank has ended,
+        does not post a message before the timeout, or calls a different operation than this rank."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages

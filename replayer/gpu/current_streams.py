@@ -40,7 +40,8 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return None if all nodes use the current stream."""
+        """Return a function that returns the CUDA stream of an autograd node. Return None if all nodes belong to the stream
+        `current`."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()
@@ -86,7 +87,7 @@ class CurrentStreams:
         return thread
 
     def begin_thread(self, name: str, maker: HostThread) -> None:
-        """Register the calling thread, a child of the thread `maker`."""
+        """Register the calling thread, which was started by the thread `maker`."""
         thread = self.thread()
         self._threads.use_shared_row(thread, name)
         thread.start_from(maker)

@@ -107,7 +107,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class LockedGpu:
-    """Locks the virtual GPU after computing the times of all launched ops."""
+    """Locks the virtual GPU, and simulates all ops that were launched before."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -221,8 +221,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """At the end of the `with` block, simulate its launches as if the threads took turns. See Note [Replicas take turns] in
-        surfaces/torch_nn_parallel.py."""
+        """Delay all GPU launches until the `with` block ends. Then simulate the launches as if the threads took turns. See
+        Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -385,7 +385,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Order ops so that their threads take turns: `turn_order([1, 1, 0, 0, 0])` is `[2, 0, 3, 1, 4]`."""
+    """Return the indices of ops in the order in which their threads take turns. For two ops of thread 0 and two ops of thread
+    1, `turn_order([0, 0, 1, 1])` returns `[0, 2, 1, 3]`."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -56,7 +56,7 @@ class RankOperations:
     def communicate(
         self, stream: VirtualStream, call: GroupOperation, transfer: Transfer, label: str, times_ns: Times, row: int
     ) -> None:
-        """Run a collective on `stream` until all data has arrived."""
+        """Simulate a collective, such as an all-reduce. `stream` is busy until the transfer ends."""
         simulator = self._launches.simulator
         timeline = simulator.timeline
         with self._launches.looking:

@@ -15,7 +15,7 @@ import zlib
 from hashlib import blake2b
 from time import sleep
 
-# 16 MiB hold about 32 000 results of 500 bytes. With 32 000 results, the dictionary `_places` needs 7 MB in each rank. The
+# 16 MiB hold about 32 000 values of 500 bytes. For 32 000 values, each rank needs another 7 MB for its index of the values. The
 # operating system allocates shared memory only when it is used.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
@@ -25,8 +25,8 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores keys and values in memory that all ranks share. A rank that computes a result stores an empty value first. A
-    checksum detects incomplete values."""
+    """Stores keys and values in memory that all ranks share. Before a rank computes a value, the rank stores an empty value, so
+    that other ranks wait for the result. A checksum detects incomplete values."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         """Raises OSError if the machine does not provide shared memory or semaphores."""
@@ -37,7 +37,8 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return a result, or None if this rank has to compute it. If another rank computes it, wait once for up to 25 ms."""
+        """Return the value that a rank has stored for `key`. If another rank is computing the value, wait up to 25 ms, but only
+        once per key. Return None if this rank has to compute the value."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)
@@ -52,7 +53,7 @@ class SharedResults:
         return None
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Store a result. The first one for a key stays."""
+        """Store the value of a key. A key keeps the first stored value."""
         self._write(_digest(key), value)
 
     def _write(self, digest: bytes, value: bytes) -> None:

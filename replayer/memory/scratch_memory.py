@@ -71,7 +71,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces before the next output. Raises OutOfMemory, except for convolutions."""
+        """Allocate and free the workspaces that the op uses before its first output or between two outputs. Raises OutOfMemory,
+        except for convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1

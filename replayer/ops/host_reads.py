@@ -51,7 +51,7 @@ class HostReads:
 
     def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
-            # PyTorch waits for the GPU to read the fill value.
+            # To read the fill value from a GPU tensor, the host waits for the GPU.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
@@ -63,7 +63,7 @@ class HostReads:
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
         recorded = gpu().values.read(signature, meta.index, meta.numel)
-        # An integer tensor cannot contain a recorded fraction.
+        # For tensors with an integer dtype, ignore recorded values with a fractional part.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
         return known_or_assumed(source)
@@ -111,7 +111,7 @@ class HostReads:
         return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))
 
 
-# Ops that read a fill value from the device, by the position of the value
+# Ops for which the host reads a fill value from the GPU, with the position of the value among the arguments
 _FILL_VALUES = {
     aten.masked_fill.Tensor: 2,
     aten.masked_fill_.Tensor: 2,
@@ -140,9 +140,10 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# Ops that read values from the device if the function returns True for their arguments: SummaryOps.cu, TensorFactories.cpp,
-# Distributions.cpp, TensorCompare.cpp, SegmentReduce.cpp, the status of LAPACK functions in BatchLinearAlgebra.cpp, and the
-# counts of nonzero elements in TensorConversions.cpp. An NVIDIA H100 waited for each of these ops with PyTorch 2.11.
+# `_READS` maps ops to functions of the op's arguments. If the function returns True, the host waits for the GPU and reads a
+# value. PyTorch reads these values in SummaryOps.cu, TensorFactories.cpp, Distributions.cpp, TensorCompare.cpp,
+# SegmentReduce.cpp, BatchLinearAlgebra.cpp (the status of LAPACK functions) and TensorConversions.cpp (the number of nonzero
+# elements). With PyTorch 2.11 and an NVIDIA H100, the host waited in each of these ops.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)

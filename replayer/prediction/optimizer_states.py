@@ -19,7 +19,7 @@ _STATES = {
 
 
 def states_of(trace: Trace) -> int:
-    """Return the optimizer's number of tensors per parameter, or 0 if the optimizer is unknown."""
+    """Return how many state tensors the optimizer stores for each parameter, or 0 if the optimizer is unknown."""
     named = [_STATES[name] for name in optimizers_of(trace) if name in _STATES]
     if named:
         return max(named)

@@ -3,7 +3,8 @@
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-Each duration is multiplied by a ratio of estimates (new / recorded conditions).
+The recorded duration is multiplied by a ratio: the estimated duration in the new conditions, divided by the estimated duration
+in the recorded conditions.
 """
 
 from __future__ import annotations

@@ -226,8 +226,8 @@ class RecordingIndexer:
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
 
     def _main_stream(self, begin: int, end: int) -> int:
-        """Return the stream with the kernels of the most ops, or NONE without kernels. An op such as `aten::lstm` may launch
-        hundreds of kernels on streams of its own."""
+        """Return the stream on which the most ops launched kernels, or NONE if there are no kernels. Kernels are not counted,
+        because one op such as `aten::lstm` may launch hundreds of kernels on additional streams."""
         launches = self.launch_row[begin:end]
         op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
         op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # work without an op counts as an op

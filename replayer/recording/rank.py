@@ -34,7 +34,8 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of the recorded rank. GPUs are repeated if there are too few."""
+        """Return the GPUs of the recorded rank. If the recorded rank used fewer GPUs than `local_count`, the list repeats the
+        recorded GPUs."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -88,7 +88,7 @@ class RecordedRegions:
     ) -> RecordedCall | None:
         """Return a recorded call of a compiled function, or None.
 
-        Functions are found by torch.compile's number, such as "0/1", and input shapes.
+        The argument `name` is torch.compile's name for a compiled function, such as "0/1".
 
         Args:
             number: counts the function's calls in a training step

@@ -1,4 +1,4 @@
-"""Adds GPUs to a recording of one GPU, to replay a script with nn.DataParallel (`--gpus 2`).
+"""Copies the GPU of a recording, so that nn.DataParallel can use several GPUs in the replay (`--gpus 2`).
 
     recording = RecordedRun.of(trace)
     add_devices(recording, gpus=2)

@@ -30,7 +30,8 @@ _PRODUCTS = frozenset(f"aten::{name}" for name in ("mm", "addmm", "bmm", "baddbm
 
 
 def keeps_workspaces(trace: Trace, rank: int, sizes_bytes: frozenset[int]) -> bool | None:
-    """Return whether cuBLAS kept its workspaces, or None if unknown. `sizes_bytes` has a workspace's possible sizes."""
+    """Return True if cuBLAS workspaces stayed allocated between calls in the recorded run. Return None if unknown. The set
+    `sizes_bytes` contains the possible sizes of a workspace."""
     host, memory, held_bytes = trace.host, trace.memory, trace.machine_of(rank).cublas_bytes
     if held_bytes:
         return True

@@ -4,7 +4,7 @@
     import pynvml; pynvml.nvmlInit()            # a stand-in, whether or not the package is installed
     pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used
 
-Temperature, power and clocks raise NVML's error "Not Supported".
+Queries of temperature, power and clock rates raise NVML's error "Not Supported".
 """
 
 from __future__ import annotations

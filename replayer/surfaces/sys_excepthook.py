@@ -29,7 +29,8 @@ _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
 def install(keep_in: Path | None = None) -> None:
-    """Patch sys.excepthook. The hook writes errors to a file in the folder `keep_in`."""
+    """Patch sys.excepthook. If the folder `keep_in` is given, uncaught errors are written to a file in that folder and not to
+    stderr."""
     before = sys.excepthook
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:

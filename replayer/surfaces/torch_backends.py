@@ -66,7 +66,8 @@ def install(torch_module: ModuleType) -> None:
     refuse(torch_module.backends.cuda, "torch.backends.cuda", REFUSED)
     # nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, `torch.backends.cudnn.rnn.m` contains the functions of `torch.backends.cudnn.rnn`.
+    # Since PyTorch 2.11, the object `torch.backends.cudnn.rnn` is a wrapper. Its attribute `m` is the module with the
+    # functions.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

@@ -2,8 +2,9 @@
 
     install(torch)      # child.py calls it once it knows that the recording is that old
 
-In-place ReLU6 and Hardtanh saved their result, and convolutions saved a contiguous copy of their input. See PyTorch 1.10:
-`hardtanh_` in tools/autograd/derivatives.yaml, and `_convolution` in aten/src/ATen/native/Convolution.cpp.
+In PyTorch 1.10, in-place ReLU6 and Hardtanh save their result for the backward pass. Convolutions save a contiguous copy of
+their input. See PyTorch 1.10: `hardtanh_` in tools/autograd/derivatives.yaml, and `_convolution` in
+aten/src/ATen/native/Convolution.cpp.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
 
 
 def _reduce_bucket(run: Callable[..., TorchAny], self: TorchAny, bucket: TorchAny) -> TorchAny:
-    """Return the future of the bucket's all-reduce. C++ code returns a future that does not wait for the virtual GPU."""
+    """Return the future of the bucket's all-reduce. The future that PyTorch's C++ code returns would not wait for the virtual
+    GPU."""
     futures: list[TorchAny] = []
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
@@ -118,7 +119,7 @@ def _no_split_source(source: Callable[..., TorchAny], group: TorchAny, *args: To
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """C++ code finds no backend in virtual NCCL groups."""
+    """Skip virtual NCCL groups. They have no C++ backend to which PyTorch could attach a flight recorder."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 

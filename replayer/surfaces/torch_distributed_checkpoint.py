@@ -1,6 +1,6 @@
 # mypy: allow-untyped-calls
-"""Patches torch.distributed.checkpoint.async_save. In host memory, copies of virtual tensors are ordinary tensors. PyTorch's
-StateDictStager would copy the virtual tensor's attributes."""
+"""Patches torch.distributed.checkpoint.async_save. `async_save` first copies tensors to host memory. The copy of a virtual
+tensor becomes an ordinary CPU tensor without the replayer's attributes."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
 
 
 def _without_device(kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
-    """Compare the types of the devices of `out` and `device`, as PyTorch's `check_out_type_matches` does."""
+    """Remove the argument `device`. Raise RuntimeError if the tensor `out` is on another type of device, as PyTorch's
+    `check_out_type_matches` does."""
     asked, given = torch.device(kwargs["device"]).type, kwargs["out"].device.type
     if asked != given:
         raise RuntimeError(f"device type {asked} does not match device type of out parameter ({given})")

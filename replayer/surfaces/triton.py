@@ -3,8 +3,8 @@
     add_kernel[(grid,)](x, y, out, n, BLOCK=1024)    # "triton::add_kernel" on the current stream, timed by a roofline
     triton.runtime.driver.active.get_current_target()
 
-Under `--values compute`, Triton kernels run in Triton's interpreter. Triton kernels add no GPU time if the recorded GPU time
-includes them.
+Under `--values compute`, Triton kernels run in Triton's interpreter. If only the total GPU time of each phase was recorded,
+Triton kernels take no additional time.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ Outcome = New | View | Same | Constant | Several
 
 
 class Reshaped(NamedTuple):
-    """Means that an op changes the shape, strides or memory of an argument."""
+    """Describes how an op changes the shape, strides or memory of one of its arguments."""
 
     of: Where
     tensor_meta: TensorMeta
@@ -117,7 +117,8 @@ class _NotPortable(Exception):
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Serialize a plan for other ranks. Return None if other ranks cannot use the plan."""
+    """Serialize a Plan object for other ranks. Return None if the Plan object contains a value that cannot be sent to other
+    processes."""
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
     try:

@@ -165,5 +165,5 @@ def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:
     return OpSignature("aten::copy_", ((size_bytes,), (size_bytes,)), ("uint8", "uint8"), direction=direction)
 
 
-# Error messages contain the class name, so it must be PyTorch's name.
+# Error messages contain the name of the storage class, so give VirtualStorage the name of PyTorch's class.
 VirtualStorage.__module__, VirtualStorage.__name__, VirtualStorage.__qualname__ = "torch.storage", *["UntypedStorage"] * 2

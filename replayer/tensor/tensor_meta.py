@@ -83,8 +83,8 @@ class TensorMeta:
         self.device = torch.device("cuda", index)  # the device that scripts see
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
-        # A training step calls `_make_wrapper_subclass` a thousand times, so compute its arguments once. Passing None for
-        # default strides makes `_make_wrapper_subclass` a third faster.
+        # The arguments for `_make_wrapper_subclass` are stored, because a training step calls the function about a thousand
+        # times. Passing None for default strides makes `_make_wrapper_subclass` a third faster.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
         self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
         self.dtype_name = str(dtype).removeprefix("torch.")

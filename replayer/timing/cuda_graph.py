@@ -39,7 +39,8 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on `stream`. In mode "global" (`everywhere`), forbidden calls fail in all threads."""
+    """Captures a CUDA graph that begins on `stream`. If `everywhere` is True (PyTorch's capture error mode "global"), forbidden
+    calls fail in all threads."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]
@@ -77,7 +78,7 @@ class GraphCapture:
             self._as_before[key] = undo()
 
     def record(self, event: VirtualEvent, stream: VirtualStream) -> bool:
-        """Record the event in the graph, or return False if the stream is not captured."""
+        """Record an event in the captured graph. Return False if `stream` does not belong to the capture."""
         if stream in self:
             self._events[event] = self._preceding[stream].copy()
             event.device = stream.device

@@ -66,7 +66,7 @@ class Caller:
 
 
 class _Tenancy:
-    """Reserves a timeline row for a thread. The row is free after the thread has ended."""
+    """Reserves a timeline row for a thread until the thread ends."""
 
     def __init__(self, idle: list[int], row: int) -> None:
         self._idle = idle

@@ -118,7 +118,7 @@ class StepMatcher:
 
 
 class SegmentMatcher:
-    """Finds recorded calls for the ops in one phase of the script, such as the backward pass."""
+    """Finds the recorded call of each op that the script runs in one phase, such as the backward pass."""
 
     def __init__(self, step: StepMatcher, name: str, count: int, recorded: RecordedSegment | None) -> None:
         self.step = step
@@ -171,7 +171,7 @@ class SegmentMatcher:
         return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the matcher for ops on device number `ordinal`."""
+        """Return the SegmentMatcher for ops on GPU number `ordinal`."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None

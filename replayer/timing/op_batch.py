@@ -56,7 +56,8 @@ class OpBatchSchedule:
     def of(
         cls, calls: Sequence[RememberedMatch], matcher: StepMatcher, scheduler: StreamScheduler, is_other_program: bool = False
     ) -> OpBatchSchedule:
-        """Compute the times of op calls in advance. In a different program, each op takes its median host time."""
+        """Compute the times of op calls in advance. If the script is not the recorded program, each op takes the median of its
+        recorded host times."""
         signatures = [call.signature for call in calls]
         begins_ns: list[int] = []
         advance_ns, own_ns = list[int](), list[int]()
@@ -209,7 +210,7 @@ class OpBatchSchedule:
 
 @dataclass(slots=True, eq=False)
 class PhaseGrainBatch:
-    """Executes many ops at once in recordings without kernel times. The single ops take no GPU time."""
+    """Executes many ops at once if only the total GPU time of each phase was recorded. The single ops take no GPU time."""
 
     count: int
     signatures: list[OpSignature]

@@ -1,4 +1,5 @@
-"""Schedules recorded kernels that the script did not launch.
+"""Simulates the recorded kernels of a phase that match no op of the script. See Note [When the remainder is charged] in
+steps/phase_remainder.py.
 
     schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
     rows = schedule.play(stream, began_ns)

@@ -182,7 +182,8 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the median recorded host time of an op. For other ops, the median of all ops is returned."""
+        """Return the median host time of an op in the recording. If the op was not recorded, return the median host time of all
+        recorded ops."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:

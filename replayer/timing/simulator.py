@@ -170,7 +170,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # A launch of the graph in the script's backward pass does not end the phase "backward".
+        # If the script is inside a phase, such as the backward pass, ignore the phases that begin or end inside the graph.
         is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:

@@ -3,7 +3,7 @@
     $ trace fit --gpus v100,a100-80gb train.py --batch-size 256
     trace: train.py takes 4 steps at batch 256 ... and at batch 128
 
-Emulated memory allocators repeat the memory requests for each GPU.
+A virtual GPU logs the script's memory requests. For each GPU, an emulated memory allocator then executes the logged requests.
 """
 
 from __future__ import annotations

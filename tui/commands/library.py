@@ -114,7 +114,7 @@ class CellFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddFacts:
-    """Lists the measurements that were added to the user's library."""
+    """Lists the measurements that `trace library add` stored in the user's file of measurements."""
 
     added: list[str]
     file: str

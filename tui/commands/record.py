@@ -57,7 +57,7 @@ def run(record: RecordOptions, *, stderr: int | None = None, is_brief: bool = Fa
     with tempfile.TemporaryDirectory(prefix="trace-record-") as folder:
         result = run_child({**_virtual_gpu(record, Path(folder)), "tracer": session}, record.script, stderr=stderr)
     parts = [part for part in _parts(output) if part.path not in before]
-    # The exit code is the script's. If only saving the recording failed, the exit code is 2.
+    # The exit code is the script's. If the script succeeds but the recording cannot be saved, the exit code is 2.
     try:
         _conclude(record, output, parts, result, is_brief)
     except (TraceError, OSError) as error:

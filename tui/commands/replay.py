@@ -73,7 +73,7 @@ def run(replay: ReplayOptions) -> int:
         try:
             _conclude(replay, source, result, Path(out), prediction)
         except (TraceError, OSError) as error:
-            # The exit code is the script's. If only saving the timeline failed, the exit code is 2.
+            # The exit code is the script's. If the script succeeds but the timeline cannot be saved, the exit code is 2.
             say(line_for(error) or str(error), is_error=True)
             return result.returncode or 2
     hint_misplaced_option(replay.script, refused=result.returncode == 2)

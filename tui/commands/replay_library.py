@@ -1,4 +1,4 @@
-"""Builds a trace for `trace replay` from step times in the library.
+"""Builds a trace for `trace replay` from published step times of a model on a GPU.
 
     choice = choice_of("", gpu="v100", estimate=False)          # by the script's workload
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
@@ -77,7 +77,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Return True if a word names a GPU. Trace files and names such as "v100/resnet50" are not GPU names."""
+    """Return True if a word names a GPU. Return False for trace files and for measured models, such as "v100/resnet50"."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False

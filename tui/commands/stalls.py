@@ -2,7 +2,7 @@
 
     run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
 
-The script runs with one batch in memory, with cached files, and with a simulated disk.
+The script runs two or three times: with one batch in memory, with cached files, and with files on a disk (`--disk`).
 """
 
 from __future__ import annotations

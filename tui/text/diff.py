@@ -442,7 +442,7 @@ class _DiffPage:
 
     def changes(self, lists: ChangeLists, title: str) -> list[str]:
         lines: list[str] = []
-        # Shorten all names in one call, so that a kernel has one short name.
+        # Shorten the names of all tables together, so that a kernel has the same short name in each table.
         changed = [change for kind in _CHANGE_TITLES for change in getattr(lists, kind)[:_SHOWN_CHANGES]]
         names = fit_apart(labels_of(changed), max(self.width - _CHANGE_FIGURES, 16))
         shown = dict(zip(changed, names, strict=True))

@@ -20,7 +20,8 @@ _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first 
 
 
 class PageLocks:
-    """Locks and unlocks pages of host memory. One process of a run prints the warning about failed locks."""
+    """Locks and unlocks pages of host memory. If locking fails in several processes of a run, only the first process prints a
+    warning."""
 
     def __init__(self, run_folder: Path | None = None) -> None:
         self.refused = False

@@ -5,7 +5,8 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-The peak may be too high, because PyTorch adds up the peaks of different block sizes.
+PyTorch counts each block size separately, and reports the sum of the peaks. The sum exceeds the true peak if the block sizes
+reach their peaks at different times.
 """
 
 from __future__ import annotations

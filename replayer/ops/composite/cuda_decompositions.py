@@ -3,7 +3,7 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code chooses CUDA's kernels only for the C++ device type CUDA.
+PyTorch's C++ code chooses these kernels only for CUDA tensors. In C++, virtual tensors have the device type Lazy.
 """
 
 from __future__ import annotations
@@ -350,8 +350,8 @@ def register(plans: PlanCache) -> None:
         transform = partial(_transform, op)
         library.impl(op, transform, "AutogradLazy")
         plans.composites[op] = transform
-    # CUDA has a separate kernel for RMS norm (native/cuda/layer_norm_kernel.cu). Autograd uses PyTorch's gradient formula for
-    # RMS norm if a kernel is registered.
+    # CUDA has a separate kernel for RMS norm (native/cuda/layer_norm_kernel.cu). A registered kernel for virtual tensors makes
+    # autograd use PyTorch's gradient formula for RMS norm.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

@@ -22,8 +22,6 @@ PATIENCE = 997
 
 
 class AssumedValues:
-    """Supplies assumed values, such as losses that decrease during the training."""
-
     def __init__(self, trained: Callable[[], int], *, improving: bool = True) -> None:
         self._trained = trained
         self.improving = improving
@@ -53,7 +51,7 @@ class AssumedValues:
         return min(int(self.share() * elements + 0.5), elements - 1)
 
     def decide(self) -> bool:
-        """Return the assumed truth value of a tensor, as in `if tensor:`."""
+        """Choose the result of `bool(tensor)` for a tensor with an unknown value."""
         # see Note [Loops with assumed values]
         self.note_scalar()
         return self.improving and self._asked % PATIENCE == 0

@@ -23,7 +23,8 @@ from traces.model.layouts import Shape, memory_layout
 
 
 class CallArguments:
-    """Converts the arguments of an op. Subclasses define `virtual` (for virtual tensors) and `plain` (for other tensors)."""
+    """Converts the arguments of an op. In subclasses, the method `virtual` converts virtual tensors, and the method `plain`
+    converts all other tensors."""
 
     device_type = "cpu"  # in place of the virtual GPU
 

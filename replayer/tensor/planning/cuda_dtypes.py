@@ -45,7 +45,8 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
 
 
 def _key(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> str:
-    """Return the op's key in cuda_dtypes.json. The key may contain a string, as in "scatter_reduce.two amax"."""
+    """Return the op's key in cuda_dtypes.json. If an op's dtypes depend on a string argument, the key ends with that argument,
+    as in "scatter_reduce.two amax"."""
     name = op_name(func)
     keys = _keys_with_string().get(name)
     if keys is None:

@@ -276,7 +276,7 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        # PyTorch checks shapes first, so shape inference raises the error.
+        # PyTorch checks shapes before devices. The later shape inference raises the error about shapes.
         return
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0

@@ -1,6 +1,6 @@
 """Computes the cache keys of op calls. Calls with equal keys have equal result shapes and dtypes.
 
-A generated Python function computes the keys of each op. For example:
+For each op, this module generates a Python function that returns the cache key of a call. For example:
 
     aten::add_.Tensor(Tensor(a!) self, Tensor other, *, Scalar alpha=1), called with two arguments, becomes
     def key(a, k):

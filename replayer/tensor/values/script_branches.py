@@ -1,4 +1,4 @@
-"""Chooses True or False for an unknown condition, so that the script raises no error.
+"""Decides which branch a script takes if a condition depends on an unknown value. Branches that raise an error are avoided.
 
     assert t0 + dt > t0                    # truth_value_without_error() is True
     if (lengths < 0).any():                # False
@@ -24,8 +24,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Choose True or False for an unknown condition, so that the script does not raise an error. Return None if neither raises
-    an error."""
+    """Return the truth value for which the script's current `if` or `assert` raises no error. Return None if both branches or
+    neither branch raises an error."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

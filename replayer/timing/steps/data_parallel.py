@@ -120,7 +120,8 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """Keep the GPUs busy for the recorded time of the ops so far. Returns False without recorded nn.DataParallel stages."""
+        """For each running stage, add the share of the recorded GPU time that belongs to the ops launched so far. Return False
+        if no nn.DataParallel stages were recorded."""
         stages = self.recorded
         if not stages:
             return False

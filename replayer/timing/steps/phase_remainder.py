@@ -1,4 +1,5 @@
-"""At the end of a phase, adds the recorded kernels that the script did not launch.
+"""At the end of a phase, adds the recorded kernels that match no op of the script to the replay. With these kernels, the phase
+takes as much GPU time as recorded.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -48,7 +49,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return the matcher and the CPU thread for the ops of a GPU."""
+        """Return two objects for ops on GPU number `device`: the SegmentMatcher, and the CPU thread that launches the ops."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
@@ -59,7 +60,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Add GPU work for ops without recorded kernels. In another program, estimate the ops' times."""
+        """At the end of a phase, add GPU work for ops that match no recorded call. If the script is not the recorded program,
+        estimate the times of these ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0
@@ -79,7 +81,7 @@ class PhaseRemainder:
         self._scheduler.stats.uncharged_ns += sum(lane.work_ns for lane in unvisited)
 
     def add_gpu_work_so_far(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """Before the host waits for the GPU, add work for ops without kernels."""
+        """Before the host waits for the GPU, add GPU work for ops that match no recorded call."""
         thread.position_in(segment, segment.position_ns)
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             if self.sameness is not Sameness.SAME_PROGRAM:

@@ -74,7 +74,7 @@ class LibraryPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """Return the published times of the next model call, or None if the model was not measured."""
+        """Return the published times for the model call that the script begins. Return None if the model was not measured."""
         call = self._library.take_call()
         if call is not None:
             self._library.called(call)
@@ -177,7 +177,8 @@ class StepTracker:
         self._see_phase()
 
     def forward_begins(self, thread: HostThread) -> None:
-        """After a backward pass that built a graph, another forward phase may follow."""
+        """Begin another forward phase if the script records new autograd nodes after a backward pass with
+        `create_graph=True`."""
         self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
         self._see_phase()
 
@@ -264,7 +265,8 @@ class StepTracker:
         # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates:
             return
-        # Launching a CUDA graph without gradients does not turn a training step into an evaluation step.
+        # A CUDA graph that was captured without gradients may be part of a training step. The step stays a training step if
+        # gradients are enabled in the script.
         if is_evaluation and self.launches_graph and self.trained and self.grads_enabled is not None and self.grads_enabled():
             return
         self._evaluates = is_evaluation

@@ -4,7 +4,8 @@
     note((name + 1) * NAMED + len(pending))     # a call begins; `name` is a string of the timeline
     note(~len(pending))     # the innermost call has ended
 
-The script's threads only store integers. The writing thread later computes the time ranges.
+The script's threads only store integers. Later, the thread that writes the trace file computes when each module call began and
+ended.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class TakenRanges:
         return rows
 
     def rows(self, thread: Column, start_ns: Column, end_ns: Column, row: int) -> tuple[Column, Column]:
-        """Return the rows of module calls, and the parents of all ops and module calls. The columns have one value per op."""
+        """Return a table with one row per module call, and a column with the enclosing call of each op and module call. The
+        arguments `thread`, `start_ns` and `end_ns` have one value per op."""
         called = np.arange(row, row + len(thread))
         for first, order in self.reordered:
             called[first - row : first - row + len(order)] = first + np.array(order)

@@ -251,7 +251,7 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return the allocated minus the freed bytes of each op. The key NONE stands for memory without an op."""
+    """Return the allocated minus the freed bytes of each op. Bytes that belong to no single op have the key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}

@@ -269,7 +269,8 @@ class TimelineWriter:
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add ops from an int64 matrix with the columns of the host table. Return the row number of the first added op."""
+        """Add ops to the trace's table of host events. The int64 matrix `table` has one row per op. Return the row number of
+        the first added op."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
@@ -315,7 +316,8 @@ class TimelineWriter:
             self.loader_waits.append(wait)
 
     def watched(self, header: Trace) -> tuple[Trace, Column]:
-        """Return the events since the call of `watch`, and the next op after each memory event."""
+        """Return a trace with the events since the call of the method `watch`. The second result is a column with the index of
+        the op that follows each memory event."""
         self._hand_over()
         watched, self._watched = self._watched or [], None
         memory_ns: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Defines the object through which actions change the view."""
+"""Gives the classes that handle keys access to the app's timeline, tables and status line."""
 
 from __future__ import annotations
 

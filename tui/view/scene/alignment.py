@@ -3,7 +3,7 @@
     axis = by_step(recorded, replayed)              # one slot per pair of steps, so drift does not carry over to later steps
     axis = by_counterpart(recorded, replayed, found)  # also aligns counterparts within each step
 
-With several ranks, only the steps of the first rank are aligned.
+In traces with several ranks, the steps of the first rank determine the alignment.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Align two traces by matching kernels. The alignment is corrected whenever the traces drift apart by ANCHOR_NS."""
+    """Align two traces by matching kernels. If two matching kernels are more than 5 µs (ANCHOR_NS) apart on the axis, a gap in
+    the axis aligns the kernels again."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)

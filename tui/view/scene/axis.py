@@ -4,8 +4,8 @@
     axis.length_ns                     # 230: the slots are 100 and 130 wide
     axis.sides[1].pieces([0, 50, 150]) # columns [0, 1, 1], from [500, 550, 590], to [550, 590, 640]
 
-The time axis is divided into *slots*, for example one slot per training step. A gap follows a step that is shorter than in the
-other trace.
+The time axis is divided into *slots*, for example one slot per training step. A slot contains one step of each trace, and is as
+long as the longer step. A gap follows the shorter step.
 """
 
 from __future__ import annotations

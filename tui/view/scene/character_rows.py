@@ -3,7 +3,7 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-The height of a bar shows the busy fraction of a screen column's time.
+Each screen column shows a short span of time. The height of its bar shows the fraction of that time in which work runs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# A colour code contains a `Category` or a `Sign` (five bits) and the flags NAMED, HANGING and LIT. The bits from BEHIND upwards
-# contain 1 + the category of the background.
+# The lowest five bits of a colour code contain a `Category` or a `Sign`. The next three bits are flags. The bits from BEHIND
+# upwards contain 1 + the category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range
@@ -232,7 +232,8 @@ def has_events(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """For each screen column, return "+" (more), "-" (less), "=" (equal) or "~" (other work)."""
+    """Compare two traces in each screen column. Return "+" if the second trace has the higher value, "-" if the lower value,
+    "=" if both values are about equal, and "~" if equal values come from different work."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

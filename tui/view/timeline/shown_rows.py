@@ -107,7 +107,8 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return 0 if pinned rows would fill more than half of the screen."""
+        """Return the number of screen lines at the top that do not scroll. Return 0 if pinned rows would fill more than half of
+        the screen."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -144,7 +145,8 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Exchange a row of the timeline with the row above (-1) or below (1). Pinned rows are exchanged only with pinned rows.
+        """Exchange a row of the timeline with the row above (-1) or below (1). Rows that the user has pinned to the top are
+        only exchanged with each other.
         """
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
