@@ -12,13 +12,13 @@ dispatch_rules
     tensors have no such rules. This saves 0.5 µs per op.
 override_lookup
     Skips torch's lookup of `__torch_function__` while an optimizer updates virtual tensors only. Virtual tensors do not define
-    `__torch_function__`. C++ looks it up for each tensor in the lists of a foreach optimizer, some 3 000 times per step of a
-    ResNet-50. The shortcut saves 6 % of that training step's instructions.
+    `__torch_function__`. PyTorch's C++ code looks up `__torch_function__` for each tensor in the lists of a foreach optimizer,
+    some 3 000 times per training step of a ResNet-50. The shortcut saves 6 % of the training step's instructions.
 batch_norm
     `torch.batch_norm` called from Python calls `aten::native_batch_norm` directly. The shortcut saves a pass through the
     dispatcher, and the reserved space that C++ allocates for other backends.
 compiled_keys
-    Computes a call's key in the plan cache with an expression compiled for the op, instead of a loop over its schema
+    Computes the cache key of an op call with an expression compiled for the op, instead of a loop over the op's schema
     (tensor/planning/plan_keys.py).
 """
 

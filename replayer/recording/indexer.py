@@ -9,8 +9,8 @@ Note [Active host time]
 Note [Start times of kernels]
     A kernel on an idle stream keeps its recorded latency, measured from the end of the launch call. The duration of the call is
     host time. A queued kernel keeps the recorded time since the previous kernel. If a kernel waited for a kernel on another
-    stream, it waits for the same kernel in the replay. This also holds for the first kernel after a call of cudaStreamWaitEvent
-    if the host was the slower one: with the pace of clean steps, the host may be faster.
+    stream, the replayed kernel also waits for that kernel. After a call of cudaStreamWaitEvent, the first kernel waits in the
+    replay even if the recorded kernel was launched too late to wait, because the replayed host may be faster.
 
 Note [Phases that overlap on the device]
     In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases

@@ -1,6 +1,6 @@
 """Makes autograd save the same tensors for the backward pass as PyTorch 1.10.
 
-    install(torch)      # child.py calls it once it knows that the recording is that old
+    install(torch)      # if the recording was made with PyTorch before 1.11
 
 In PyTorch 1.10, in-place ReLU6 and Hardtanh save their result for the backward pass. Convolutions save a contiguous copy of
 their input. See PyTorch 1.10: `hardtanh_` in tools/autograd/derivatives.yaml, and `_convolution` in

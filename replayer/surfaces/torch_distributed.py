@@ -114,7 +114,7 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
 
 
 def _no_split_source(source: Callable[..., TorchAny], group: TorchAny, *args: TorchAny) -> TorchAny:
-    """C++ code cannot split a virtual NCCL group."""
+    """Return None for a virtual NCCL group, because PyTorch's C++ code cannot split the group."""
     return None if isinstance(group, VirtualNccl) else source(group, *args)
 
 

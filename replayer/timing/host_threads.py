@@ -5,9 +5,9 @@
     threads.use_shared_row(thread, "replica 0")   # the row of the previous step's thread with this name
 
 Note [Threads beside the script]
-    A thread that copies batches works while the script's thread is in any phase. Its ops take their own recorded host time, but
-    not the time until they begin in the recorded phase. They do not begin or prolong phases of the script. The recorded call of
-    such an op may be in any phase of the step.
+    A thread that copies batches works while the script's thread is in any phase. The thread's ops take their recorded host
+    time, but do not wait until the recorded start of the op in the phase. The thread's ops do not begin or prolong phases of
+    the script. The recorded call of the op may be in any phase of the step.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ Note [Waits between phases]
     time of a phase therefore begins when the previous phase ends.
 
 Note [Ops between recorded phases]
-    The recorder of phases sees no single ops. In the replay of its recordings, an op such as `aten::add` therefore begins no
-    phase if the next recorded phase begins with a call, such as a copy to the GPU. The op then belongs to the current phase, as
-    in the recording.
+    The recorder of phases sees no single ops. When a recording without ops is replayed, an op such as `aten::add` therefore
+    begins no phase if the next recorded phase begins with a call, such as a copy to the GPU. The op then belongs to the current
+    phase, as in the recording.
 
 Note [Phase times from the library]
     The library of measured models has the GPU time of each phase, but no host times. The CPU therefore runs at this machine's

@@ -263,7 +263,7 @@ class TimelineWriter:
         self.host_rows += 1
 
     def call(self, thread: int, name: str, start_ns: int, end_ns: int) -> int:
-        """Add a call of the CUDA runtime, and return its row in the host table."""
+        """Add a call of the CUDA runtime to the trace's table of host events, and return the call's row number."""
         self._host((thread, _CALL, self.strings.add(name), start_ns, end_ns - start_ns, NONE, NONE, NONE))
         self.host_rows = row = self.host_rows + 1
         return row - 1
