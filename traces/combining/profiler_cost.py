@@ -77,7 +77,7 @@ OP, PLAIN_OP, RANGE, MODULE, RUNTIME, LAUNCH, MEMORY = range(7)
 
 _MOST_ROUNDS = 1000
 _HALVINGS = 20
-_WAIT = -1.0  # in place of a GPU time: the host waits
+_WAIT = -1.0  # in place of a GPU time, which is never negative: the host waits
 _FAR_NS = 1 << 52
 # Time in the phase "loader" is either CPU work or waiting for a batch. See Note [The wait for a batch].
 _LOADER = "loader"
@@ -356,9 +356,9 @@ def _lasts_ns(calls: list[tuple[float, float]], lag_ns: float, factor: float) ->
     waited_ns, done_ns = 0.0, lag_ns
     for own_ns, work_ns in calls:
         now_ns = factor * own_ns + waited_ns
-        if work_ns == _WAIT:
+        if work_ns < 0:
             waited_ns += max(done_ns - now_ns, 0.0)
-        elif work_ns:
+        elif work_ns > 0:
             done_ns = max(done_ns, now_ns) + work_ns
     return factor * calls[-1][0] + waited_ns
 
