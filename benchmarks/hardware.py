@@ -3,7 +3,7 @@
     python benchmarks/hardware.py [--recordings FOLDER] [--only NAME] [--json FILE] [--page docs/hardware.md]
 
 `benchmarks/on_gpu.sh` made the recordings on machines with GPUs. `benchmarks/recordings/README.md` says when, where and with
-which command. Each recording contains the name and the arguments of its script, which is in examples/ or tests/cuda/programs/.
+which command. Each recording contains the name and the arguments of its script, which is in one of the folders `SCRIPTS`.
 The script runs under `trace replay --clock recorded`, so the load of the replaying machine does not matter. The replays use
 whatever release of PyTorch is installed. The pace of the recorded host is estimated again from each recording's steps, because
 the recordings contain the estimates of earlier versions of `trace record`.
@@ -38,7 +38,8 @@ from traces.format.trace_file import load, save  # noqa: E402
 from traces.model.trace import Trace  # noqa: E402
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings"
-SCRIPTS = (ROOT / "examples", ROOT / "tests" / "cuda" / "programs")
+SCRIPTS = (ROOT / "examples", ROOT / "tests" / "cuda" / "programs", ROOT / "benchmarks")
+RENAMED = {"big.py": "gpu_workloads.py"}  # scripts that had another name when they were recorded
 STEPS = "20"  # replayed steps, where the script has the option --steps
 BEGIN, END = "<!-- table of benchmarks/hardware.py -->", "<!-- end of the table -->"
 
@@ -65,6 +66,7 @@ def command(trace: Trace) -> list[str]:
     """The script of a recording and its arguments, with fewer steps. Ends the process if no folder has the script."""
     run = trace.run_of(0)
     name = run.script.name if run.script else ""
+    name = RENAMED.get(name, name)
     script = next((folder / name for folder in SCRIPTS if name and (folder / name).exists()), None)
     if script is None:
         sys.exit(f"no folder has the script {name!r} of the recording")

@@ -5,10 +5,10 @@
 
 Stages: each training script of `SCRIPTS` is recorded at phase grain and at kernel grain; "overhead" is record_overhead.py;
 "sweep" records one script at several batch sizes for the library; "allocator" is allocator_check.py; "programs" is
-gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest; "after_profile" is after_profile.py, and "cost" is
-recording_cost.py. Each stage runs in separate processes, so a failure or hang affects only that stage. Stages are skipped when
-time runs out. `summary.json` has the results. The recordings are packed into tar files with limits on number and size. Both are
-written again after each stage, and after SIGTERM.
+gpu_programs.py; "rules" is gpu_rules.py, which needs the package expecttest; "after_profile" is after_profile.py, "cost" is
+recording_cost.py, and the stages "workload-..." record gpu_workloads.py at kernel grain. Each stage runs in separate processes,
+so a failure or hang affects only that stage. Stages are skipped when time runs out. `summary.json` has the results. The
+recordings are packed into tar files with limits on number and size. Both are written again after each stage, and after SIGTERM.
 """
 
 from __future__ import annotations
@@ -34,25 +34,27 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.record_command import record_command  # noqa: E402
+
 RULES_FILE = "gpu_rules.json.gz"
 RULES_SECONDS = 75.0
+# programs of recording_cost.py, the most wanted first
+COST_PROGRAMS = (
+    "one linear layer",
+    "60 modules",
+    "ResNet-50",
+    "with a loader",
+    "5 ms",
+    "30 ms",
+    "240 modules",
+    "1 ms",
+    "100 ms",
+)
+DRY_COST = ("one linear layer", "ResNet-50")
 COST_SECONDS = 40.0  # of each stage that measures the profiler or the recorder
 MAX_FILES = 8  # the summary among them
 MAX_FILE_BYTES = 16 << 20
 NEEDED = ("torch", "numpy", "msgpack", "orjson", "typer")
-
-# What `trace record` runs, from this checkout and with this Python.
-RECORD = """
-import json, sys
-from pathlib import Path
-root, asked = sys.argv[1], json.loads(sys.argv[2])
-sys.path.insert(0, root)
-from tui.commands.record import run
-from tui.commands.record_sweep import run_sweep
-from tui.options import RecordOptions
-options = RecordOptions(asked.pop("script"), Path(asked.pop("output")), **asked)
-sys.exit((run_sweep if options.sweep else run)(options))
-"""
 
 # Runs a script on the virtual GPU of a recording.
 REPLAY = """
@@ -103,6 +105,18 @@ SCRIPTS = {
     ),
     "ddp": Script("train_ddp.py", "--model resnet50 --batch-size 32", f"--batch-size 2 {_RESNET_DRY}"),  # a world of one
 }
+# arguments of gpu_workloads.py
+WORKLOADS = {
+    "unet": "unet",
+    "lm": "lm",
+    "lstm": "lstm",
+    "vit": "vit",
+    "parallel": "parallel",
+    "inference": "inference",
+    "unet_compiled": "unet --compile default",
+    "lm_compiled": "lm --compile default",
+    "vit_graphs": "vit --compile reduce-overhead",
+}
 DRY_PROGRAMS = ("raises", "amp")
 _ON_GPU = {"kernel": "--steps 40 --print-every 5", "phase": "--steps 80 --print-every 5"}
 
@@ -138,6 +152,7 @@ def stages() -> dict[str, Stage]:
     found: dict[str, Stage] = {f"{name}-kernel": recording(name, "kernel") for name in SCRIPTS}
     found |= {"programs": programs, "allocator": allocator, "rules": rules, "overhead": overhead, "sweep": sweep}
     found |= {"after_profile": after_profile, "cost": cost}
+    found |= {f"workload-{name}-kernel": workload(name) for name in WORKLOADS}
     return found | {f"{name}-phase": recording(name, "phase") for name in reversed(SCRIPTS)}
 
 
@@ -146,28 +161,48 @@ def recording(name: str, grain: str) -> Stage:
     script = SCRIPTS[name]
 
     def record(run: Run) -> dict[str, Any]:
-        output = run.work / f"{name}_{grain}.msgpack"
         workers = min(8, os.cpu_count() or 1)
         words = script.dry_words if run.dry else f"{script.words} --workers {workers} {_ON_GPU[grain]}"
         if not run.dry and "ddp" not in name:
             words += " --pin-memory"
-        asked = {
-            "script": [str(ROOT / "examples" / script.file), *words.split()],
-            "output": str(output),
-            "grain": grain,
-            "warmup": 1 if run.dry else 3,
-            "clean_steps": 2 if run.dry else 10,
-            "profiled_steps": 2 if run.dry else script.profiled,
-        }
-        call(run, recording_command(run, asked))
-        return facts_of(output)
+        return record_script(
+            run, [str(ROOT / "examples" / script.file), *words.split()], f"{name}_{grain}", grain, script.profiled
+        )
 
     return record
 
 
+def workload(name: str) -> Stage:
+    """Record one kind of gpu_workloads.py at kernel grain."""
+
+    def record(run: Run) -> dict[str, Any]:
+        if run.dry and "--compile" in WORKLOADS[name]:
+            return {"status": "skipped", "why": "compiling takes minutes on a small machine"}
+        size = "--steps 7 --workers 0" if run.dry else "--steps 40 --workers 2"
+        words = [str(HERE / "gpu_workloads.py"), *WORKLOADS[name].split(), *size.split()]
+        return record_script(run, words, f"workload_{name}_kernel", "kernel", profiled_steps=5)
+
+    return record
+
+
+def record_script(run: Run, script: list[str], name: str, grain: str, profiled_steps: int) -> dict[str, Any]:
+    """Record a script, and return the facts of the recording."""
+    output = run.work / f"{name}.msgpack"
+    asked = {
+        "script": script,
+        "output": str(output),
+        "grain": grain,
+        "warmup": 1 if run.dry else 3,
+        "clean_steps": 2 if run.dry else 10,
+        "profiled_steps": 2 if run.dry else profiled_steps,
+    }
+    call(run, recording_command(run, asked))
+    return facts_of(output)
+
+
 def recording_command(run: Run, asked: dict[str, Any]) -> list[str]:
     """The command that records a script. `asked` has the fields of RecordOptions, except for the virtual GPU of a dry run."""
-    return [sys.executable, "-c", RECORD, str(ROOT), json.dumps({**asked, "on": run.on if run.dry else None})]
+    return record_command({**asked, "on": run.on if run.dry else None})
 
 
 def python_command(run: Run, words: list[str]) -> list[str]:
@@ -232,10 +267,24 @@ def after_profile(run: Run) -> dict[str, Any]:
 def cost(run: Run) -> dict[str, Any]:
     """Measure what recording at phase grain adds to a step."""
     facts = run.work / "recording_cost.json"
-    seconds = 3.0 if run.dry else max(min(COST_SECONDS, run.seconds_left - 10), 0.0)
-    dry = ["--only", "one linear layer", "--only", "ResNet-50", "--batch-size", "2", "--image-size", "32", "--on", run.on]
-    words = [str(HERE / "recording_cost.py"), "--seconds", f"{seconds:.0f}", "--json", str(facts)]
-    call(run, [sys.executable, *words, *(dry if run.dry else [])])
+    seconds = 3.0 if run.dry else COST_SECONDS
+    small = ["--batch-size", "2", "--image-size", "32", "--on", run.on]
+    limit = max(run.seconds_left - 10, 0.0)  # without the imports
+    chosen = [word for name in (DRY_COST if run.dry else COST_PROGRAMS) for word in ("--only", name)]
+    words = [
+        str(HERE / "recording_cost.py"),
+        "--seconds",
+        f"{seconds:.0f}",
+        "--limit",
+        f"{limit:.0f}",
+        "--json",
+        str(facts),
+        *chosen,
+    ]
+    try:
+        call(run, [sys.executable, *words, *(small if run.dry else [])])
+    except StageFailed as failure:
+        raise StageFailed(str(failure), json.loads(facts.read_text()) if facts.exists() else {}) from None
     found: dict[str, Any] = json.loads(facts.read_text())
     return found
 

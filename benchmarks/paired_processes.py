@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.record_command import ROOT, record_command
 
 SETTLING, SETTLING_S = 128, 1.0  # steps before the first turn; fewer if they take longer than this
 IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # steps, and how long a turn should at least last
@@ -99,9 +99,16 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
 
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / "run.msgpack"
-        record = ["-m", "tui.cli", "record", "-q", "--grain", "phase", "-o", str(recording)] + (["--on", on] if on else [])
-        replay = ["-m", "tui.cli", "replay", "-q", "--trace", on, "-o", f"{folder}/replay.msgpack"] if on else []
-        with _Process(replay, words, folder, "bare") as bare, _Process(record, words, folder, "recorded") as recorded:
+
+        def bare_command(script: list[str]) -> list[str]:
+            replay = ["-m", "tui.cli", "replay", "-q", "--trace", on, "-o", f"{folder}/replay.msgpack"] if on else []
+            return [sys.executable, *replay, *script]
+
+        def recorded_command(script: list[str]) -> list[str]:
+            return record_command({"script": script, "output": str(recording), "grain": "phase", "on": on or None})
+
+        bare_process = _Process(bare_command, words, folder, "bare")
+        with bare_process as bare, _Process(recorded_command, words, folder, "recorded") as recorded:
             added, turns = _alternate(bare.turn, recorded.turn, seconds)
         notes = load(recording).run_of(0).recorder
     if notes is None:
@@ -141,10 +148,10 @@ def _summary(added: list[tuple[float, float]]) -> Added:
 class _Process:
     """Runs the script in a process that waits between its turns."""
 
-    def __init__(self, before: list[str], words: list[str], folder: str, name: str) -> None:
+    def __init__(self, command: Callable[[list[str]], list[str]], words: list[str], folder: str, name: str) -> None:
         address = f"{folder}/{name}.socket"
         self._listener = Listener(address, family="AF_UNIX")
-        self._process = subprocess.Popen([sys.executable, *before, *words, address], cwd=ROOT)
+        self._process = subprocess.Popen(command([*words, address]), cwd=ROOT)
         self._connection: Connection | None = None
 
     def __enter__(self) -> _Process:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -134,6 +135,7 @@ def table(costs: list[Cost]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=40, help="duration of all measurements, without the programs' starts")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds; programs that would take longer are skipped")
     parser.add_argument("--batch-size", type=int, default=32, help="of ResNet-50")
     parser.add_argument("--image-size", type=int, default=224, help="of ResNet-50")
     parser.add_argument("--only", action="append", default=[], metavar="NAME", help="only this program, such as '1 ms'")
@@ -147,8 +149,14 @@ def main() -> int:
         name, address = args.serve
         serve(known[name][1](), address)
         return 0
-    chosen, costs = args.only or list(known), []
+    chosen: list[str] = args.only or list(known)
+    costs: list[Cost] = []
+    began_s, longest_s = time.monotonic(), 0.0
     for name in chosen:
+        program_began_s = time.monotonic()
+        if costs and program_began_s - began_s + longest_s > args.limit:
+            print(f"{name}: skipped, because the limit is {args.limit:.0f} s", file=sys.stderr)
+            continue
         sizes = ["--batch-size", str(args.batch_size), "--image-size", str(args.image_size)]
         words = [str(Path(__file__).resolve()), *sizes, "--serve", name]
         try:
@@ -158,9 +166,10 @@ def main() -> int:
             return 1
         costs.append(Cost(name, BASE_US + MODULE_US * known[name][0], paired))
         print("\n".join(table(costs)[0 if len(costs) == 1 else -1 :]), flush=True)
-    if args.json:
-        steps = {cost.name: asdict(cost) | {"is_cheap": cost.is_cheap, "is_near": cost.is_near} for cost in costs}
-        args.json.write_text(json.dumps({"torch": torch.__version__, "steps": steps, "lines": table(costs)}, indent=1))
+        longest_s = max(longest_s, time.monotonic() - program_began_s)
+        if args.json:  # after each program, so that a killed run keeps its figures
+            steps = {cost.name: asdict(cost) | {"is_cheap": cost.is_cheap, "is_near": cost.is_near} for cost in costs}
+            args.json.write_text(json.dumps({"torch": torch.__version__, "steps": steps, "lines": table(costs)}, indent=1))
     return 0
 
 

@@ -113,6 +113,12 @@ def test_every_program_to_record_alone_is_a_case_whose_script_exists() -> None:
     assert all((PROGRAMS_FOLDER / case.script).exists() for case in CASES.values())
 
 
+def test_an_unhandled_keyboard_interrupt_has_one_of_two_exit_codes() -> None:
+    interrupt = CASES["interrupt"]
+    assert [interrupt.has_exit_code(replace(BARE, exit_code=code)) for code in (130, 1, 0)] == [True, True, False]
+    assert not CASES["terminate"].has_exit_code(BARE)
+
+
 def test_every_training_step_counts_whatever_its_kind(tmp_path: Path) -> None:
     """GIVEN a recording of a clean step, a profiled one, one after the profile and an evaluation THEN it has three steps."""
     trace = phase_recording({"forward": 1}, steps=4)

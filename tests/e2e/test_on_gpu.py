@@ -55,7 +55,7 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
 def test_a_dry_run_of_some_stages(tmp_path: Path, gpu: Path) -> None:
     """One stage of each kind, except those that measure the recorder: a script in depth, one by phases, the allocator, and the
     stage that a virtual GPU skips."""
-    stages = ["gpt-kernel", "programs", "allocator", "after_profile", "ddp-phase"]
+    stages = ["gpt-kernel", "programs", "allocator", "after_profile", "workload-lstm-kernel", "ddp-phase"]
     out = tmp_path / "results"
     done = on_gpu_sh("--dry-run", "--on", gpu, "--out", out, "--only", ",".join(stages))
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
@@ -76,11 +76,18 @@ def test_a_dry_run_of_some_stages(tmp_path: Path, gpu: Path) -> None:
     }
     assert entries["allocator"]["agrees"] and entries["allocator"]["segments"] > 5
     counts = {
-        name: {kind: of["count"] for kind, of in entries[name]["step_kinds"].items()} for name in ("gpt-kernel", "ddp-phase")
+        name: {kind: of["count"] for kind, of in entry["step_kinds"].items()}
+        for name, entry in entries.items()
+        if "step_kinds" in entry
     }
-    assert counts == {"gpt-kernel": {"warmup": 2, "steady": 3, "profiled": 2}, "ddp-phase": {"warmup": 1, "steady": 6}}
+    in_depth = {"warmup": 2, "steady": 3, "profiled": 2}
+    assert counts == {
+        "gpt-kernel": in_depth,
+        "workload-lstm-kernel": in_depth,
+        "ddp-phase": {"warmup": 1, "steady": 6},
+    }
     with tarfile.open(out / "recordings-1.tar") as archive:
-        names = {"gpt_kernel.msgpack", "ddp_phase.msgpack", "allocator_events.json"}
+        names = {"gpt_kernel.msgpack", "ddp_phase.msgpack", "workload_lstm_kernel.msgpack", "allocator_events.json"}
         assert set(archive.getnames()) == names | DRY_PROGRAMS
 
 
@@ -98,6 +105,7 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, 
     assert {name: entry["status"] for name, entry in stages.items()} == {
         **dict.fromkeys(on_gpu.stages(), "ok"),
         "after_profile": "skipped",
+        **{f"workload-{name}-kernel": "skipped" for name, words in on_gpu.WORKLOADS.items() if "--compile" in words},
     }
     assert summary["dry_run"] and summary["packed"]["left_out"] == []
 
@@ -116,12 +124,18 @@ def test_a_dry_run_records_measures_checks_and_packs(tmp_path: Path, gpu: Path, 
     recorded = {name: entry["step_kinds"] for name, entry in stages.items() if "step_kinds" in entry}
     kinds = {name: {kind: of["count"] for kind, of in told.items()} for name, told in recorded.items()}
     in_depth = {"warmup": 2, "steady": 3, "profiled": 2}
-    assert {name for name, told in kinds.items() if told == in_depth} == {f"{name}-kernel" for name in on_gpu.SCRIPTS}
+    workloads = {name for name, words in on_gpu.WORKLOADS.items() if "--compile" not in words}
+    trainings = {f"workload-{name}-kernel" for name in workloads - {"inference"}}
+    assert {name for name, told in kinds.items() if told == in_depth} == {
+        f"{name}-kernel" for name in on_gpu.SCRIPTS
+    } | trainings
+    assert kinds["workload-inference-kernel"] == {"evaluation": 7}
     in_phases = {"warmup": 1, "steady": 6}
     assert {name for name, told in kinds.items() if told == in_phases} == {f"{name}-phase" for name in on_gpu.SCRIPTS}
 
     with tarfile.open(out / "recordings-1.tar") as archive:
         names = {f"{name}_{grain}.msgpack" for name in on_gpu.SCRIPTS for grain in ("kernel", "phase")}
+        names |= {f"workload_{name}_kernel.msgpack" for name in workloads}
         assert set(archive.getnames()) == names | DRY_PROGRAMS | {"allocator_events.json"}
         archive.extract("dataparallel_kernel.msgpack", tmp_path, filter="data")
     assert len(load(tmp_path / "dataparallel_kernel.msgpack").steps) == parallel["counts"]["steps"] == 7
@@ -143,6 +157,7 @@ def test_every_stage_is_known_by_name_and_others_are_rejected(tmp_path: Path) ->
         "allocator",
         "after_profile",
         "cost",
+        "workload-unet_compiled-kernel",
     ):
         assert name in done.stderr
 
@@ -285,6 +300,27 @@ def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after() -
     slower = replace(cost, paired=replace(cost.paired, reported_us=12.1))
     assert not slower.is_near and replace(slower, paired=replace(slower.paired, whole_us=2000.0)).is_near
     assert not replace(cost, bound_us=8.9).is_cheap
+
+
+def test_programs_that_would_exceed_the_limit_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN programs that take 4 s each and a limit of 9 s WHEN measured THEN the first two have figures."""
+    from benchmarks import recording_cost
+    from benchmarks.paired_processes import Added, Paired
+
+    now_s = [100.0]
+
+    def measure(words: list[str], seconds: float, on: str) -> Paired:
+        now_s[0] += 4.0
+        return Paired(6, 1100.0, 1100.0, Added(12.0, (12.0, 12.0), 9.0), 12.0)
+
+    monkeypatch.setattr(recording_cost, "measure", measure)
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("torch.set_num_threads", lambda count: None)
+    facts = tmp_path / "cost.json"
+    chosen = ["--only", "1 ms", "--only", "5 ms", "--only", "30 ms"]
+    monkeypatch.setattr(sys, "argv", ["recording_cost.py", "--limit", "9", "--json", str(facts), *chosen])
+    assert recording_cost.main() == 0
+    assert list(json.loads(facts.read_text())["steps"]) == ["1 ms", "5 ms"]
 
 
 def test_recordings_are_packed_within_the_limits(on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

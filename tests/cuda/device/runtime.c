@@ -120,6 +120,7 @@ API const char *cudaGetErrorName(cudaError_t error) {
 
 API cudaError_t cudaGetDeviceCount(int *count) {
     BEGIN;
+    initialized_in = initialized_in ? initialized_in : getpid(); /* the call initializes the driver, without a context */
     *count = settings.devices;
     END(settings.devices ? cudaSuccess : cudaErrorNoDevice);
 }
