@@ -53,7 +53,8 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the time of a collective called from Python, so that it is not recorded twice."""
+        """Store the start time of a collective that the script called from Python. PyTorch's flight recorder lists the same
+        collective, and the time identifies the duplicate."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

@@ -41,7 +41,7 @@ _COLD_CALLS, _CACHE_BYTES = 21, 1 << 21  # number of calls with cold caches, and
 
 
 class OwnCost:
-    """Adds up the time of the recorder's methods, and stores the recorder's lock."""
+    """Adds up the time that the recorder's methods take."""
 
     def __init__(self, clock: EpochClock) -> None:
         self.clock = clock
@@ -89,8 +89,8 @@ class OwnCost:
 
     @property
     def per_step_ns(self) -> int:
-        """Return the recording overhead per training step in nanoseconds. In the first training step, return the total
-        overhead."""
+        """Return the recording overhead per training step in nanoseconds. If too few steps have run for a median, return the
+        total overhead so far."""
         # see Note [What a step costs]
         groups = list(self._groups)
         if not groups:

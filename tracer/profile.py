@@ -193,7 +193,8 @@ class Profiler:
         self._profile.prepare_trace()
 
     def _settings(self) -> Any:
-        """Return the profiler options. The option `trace_only` avoids Python objects for events (since PyTorch 2.14)."""
+        """Return the profiler options. With the profiler option `trace_only` (PyTorch 2.14 and newer), PyTorch creates no
+        Python objects for recorded events."""
         # see Note [Memory or threads]
         settings = self._torch._C._profiler._ExperimentalConfig
         options = {"enable_cuda_sync_events": True, "profile_all_threads": self.all_threads}

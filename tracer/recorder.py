@@ -117,7 +117,7 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Start to store the thread's calls during the capture of a CUDA graph."""
+        """Begin to store calls of the recorder's methods. The calls are repeated when the captured CUDA graph is launched."""
         # see Note [Replays of a CUDA graph]
         with self.cost.lock:
             self.steps.catch_up()
@@ -128,7 +128,7 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Report the first captured call when the CUDA graph is launched."""
+        """Repeat the first method call that was stored during the graph's capture. `replay_ends` repeats the other calls."""
         for kind, argument in self._reports_of(graph)[:1]:
             self.steps.reports[kind](argument)
 

@@ -111,7 +111,7 @@ class RepeatedSteps:
         self._learning = None
 
     def forget(self) -> None:
-        """Drop the calls of the current step, and learn nothing from it."""
+        """Drop the calls of the current step. No later step is compared with the dropped calls."""
         self.known, self.expected, self.times_ns, self.events, self._learning = [], [], [], [], None
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
@@ -130,7 +130,7 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The first phase may begin without a reported call.
+        # The first phase may begin with the step itself, without a call of the recorder.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]

@@ -63,7 +63,7 @@ def started() -> Recorder | None:
 
 
 def started_lock() -> AbstractContextManager[Any]:
-    """Return the recorder's lock, or an empty context manager without a recorder."""
+    """Return the recorder's lock. If no recorder was started, return an empty context manager."""
     return nullcontext() if _STATE.recorder is None else _STATE.recorder.cost.lock
 
 

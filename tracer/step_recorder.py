@@ -64,7 +64,8 @@ from traces.script.step_rule import Optimizers
 
 
 def is_own(error: BaseException) -> bool:
-    """Return True if the recorder or torch raised the error, and not a signal handler of the script."""
+    """Return True if the recorder or torch raised the error. Return False if a signal handler of the script raised the
+    error."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 
@@ -365,7 +366,7 @@ class StepRecorder:
             self._continue_from(boundary_ns)
 
     def phase_left(self, thread: int, name: str, now_ns: int) -> None:
-        """Record a CUDA event at the end of a phase, except "loader"."""
+        """Record a CUDA event at the end of every phase except the phase "loader"."""
         if name != "loader" and not self._is_catching_up:
             self._did(LEAVES)
             self._events.record(now_ns, _stream_of(self._open))

@@ -232,7 +232,8 @@ class _CollectiveWrappers:
         return result
 
     def _patch_group(self, group: Any) -> None:
-        """Wrap the methods of process groups that are written in Python. PyTorch's C++ code calls them directly."""
+        """If a process group is implemented in Python, wrap the methods of its class. PyTorch's C++ code calls these methods
+        directly."""
         native = self._dist.ProcessGroup
         classes = type(group).__mro__ if isinstance(group, native) else ()
         for cls in classes[: classes.index(native)] if classes else ():

@@ -92,8 +92,8 @@ class Works:
         return waiting
 
     def _get_future(self, call: Callable[..., Any], work: Any) -> Any:
-        """Return the future of a C++ Work object. A wait for the future is recorded. Futures of Python subclasses of Work are
-        ignored, because they involve no CUDA stream."""
+        """Return the future of a C++ Work object. A wait for the future is recorded. Futures of Work classes that are written
+        in Python are ignored, because these futures involve no CUDA stream."""
         future = call(work)
         handle = self._handle_of(work) if self._handles else None
         if handle is not None and not handle.is_used:

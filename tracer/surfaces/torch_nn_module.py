@@ -41,7 +41,8 @@ def as_nested_module(torch: ModuleType, call: Any) -> Any:
 
 class ModuleRanges:
     """Adds a profiler range, such as "nn.Module: Conv2d_0", for each module call. `Module.__call__` is replaced only in
-    profiled steps. With torch.compile, a replacement would cause another compilation."""
+    profiled steps. If torch.compile has compiled code, no ranges are added, because replacing `Module.__call__` would cause
+    another compilation."""
 
     def __init__(self, torch: ModuleType) -> None:
         self._cls: Any = torch.nn.Module

@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-PyTorch already knows the size, so the recorder does not wait for the GPU.
+When such a function returns, the result's size is known on the CPU. Recording the size therefore causes no wait for the GPU.
 """
 
 from __future__ import annotations

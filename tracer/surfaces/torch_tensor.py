@@ -60,8 +60,8 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if reads of the tensor are recorded. On a machine without a GPU, an optimizer reads only step counts,
-        which are not recorded."""
+        """Return True if reads of the tensor are recorded. On a machine without a GPU, reads inside an optimizer are not
+        recorded, because an optimizer reads only its step counts."""
         if _DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()

@@ -5,7 +5,7 @@
     calls.waited(pending, before, after)                  # a stream waits for it
     calls.write_done()      # those whose events have been read
 
-The duration on a GPU begins when the rank's input is ready, and ends when the result is ready.
+A collective on a GPU begins when the rank's input is ready, and ends when the result is ready.
 
 Note [Whether a stream stalled]
     The CUDA event after a wait is an upper bound for the end of the collective. The bound is exact only if the stream really

@@ -1,4 +1,4 @@
-"""Defines steps that have ended and wait to be written.
+"""Contains classes for training steps that have ended but are not yet written to the file.
 
     run = RepeatedRun(plan, stream, start, start_ns=0, number=16)
     run.steps.append(RepeatedStep([5, 9], [event, event], [], []))

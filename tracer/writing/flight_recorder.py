@@ -106,7 +106,7 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads the flight recorder of each backend. All methods except `called` need the recorder's lock."""
+    """Reads the flight recorder of each backend. Callers must hold the recorder's lock, except for the method `called`."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
@@ -124,7 +124,8 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Store when the thread called a collective from Python. The time `begin_ns` is from `time.time_ns`."""
+        """Store the start and end of a collective that the current thread called from Python. The start `begin_ns` is from
+        `time.time_ns`, and the end is the current time."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))

@@ -191,7 +191,8 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Other tools expect the step ranges on the main thread."""
+        """Return the ranges of steps and of nn.DataParallel stages, if the trace lacks them. Programs that read Chrome traces
+        expect ranges "ProfilerStep#" on the main thread."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

@@ -123,8 +123,8 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return the original start and duration of each exported event. The returned slice excludes events that the export
-        added."""
+        """Return a slice, and the start and duration that each event had before the export. The slice skips the first events,
+        which were added during the export."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

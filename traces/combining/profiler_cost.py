@@ -143,7 +143,7 @@ class _WithoutCost:
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
             # Subtract the profiler's overhead from the gaps between events, but leave at least `LEAST_GAP_NS` in each gap.
-            # `backlog` is the overhead that did not fit into earlier gaps.
+            # If a gap is too short, the rest of its overhead is subtracted from later gaps. `backlog` is this rest.
             balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)
@@ -254,8 +254,8 @@ class _Phase:
 
 
 class CleanPace:
-    """Estimates the CPU times that profiled steps would have without the profiler. First, the profiler's overhead is
-    subtracted. Then the remaining CPU time of each phase is multiplied by a factor."""
+    """Estimates the CPU times that profiled steps would have without the profiler. The profiler's overhead is subtracted from
+    the CPU time of each phase. The result is multiplied by the phase's factor in `scale`."""
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
         run = trace.run_of(rank)
@@ -288,7 +288,7 @@ class CleanPace:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
 
     def own_ns(self, times_ns: Column) -> Column:
-        """Estimate the times of CPU events without the profiler and without waiting for the GPU."""
+        """Subtract the profiler's overhead and the waits for the GPU from the given times of CPU events."""
         active_ns = _active_ns(times_ns, self._waits)
         if self._without_cost is None or self._by_stage is None:
             return active_ns
@@ -336,7 +336,8 @@ def _calls(
         syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
         times_ns = np.concatenate((launched_ns[launches], syncs_ns))
         lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
-        # Without the profiler, the launch queue is longer, so launches may wait earlier.
+        # Without the profiler, the launch queue fills up earlier. If a launch had to wait, assume that the host waits for all
+        # launched work.
         if waits.within(start_ns, syncs_ns[:1] if len(syncs_ns) else end_ns)[0]:
             times_ns, lasts_ns = np.repeat(start_ns, 2), np.array([lasts_ns[: len(launches)].sum(), _WAIT])
         own_ns = own(times_ns) - own(start_ns)

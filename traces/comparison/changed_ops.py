@@ -49,7 +49,7 @@ _KINDS = {
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
 KERNEL_KINDS = frozenset(_KINDS)
-# View ops launch no kernels, so a fused kernel cannot replace a view op.
+# The name of a fused kernel may contain these view ops. They are ignored, because view ops launch no kernels.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
@@ -173,7 +173,7 @@ def changes(
         other_steps: the steps of the second trace to compare
         tolerance: smaller relative changes of GPU time are not listed
 
-    If the traces use different numbers of GPUs, counts and times are those of one GPU, on average.
+    If the traces use different numbers of GPUs, all counts and times are averages per GPU.
     """
     if "phase" in (recorded.grain, other.grain):
         return Changes(ChangeLists(), ChangeLists())
@@ -204,7 +204,8 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Give each kernel and its replacement the same group number."""
+    """Return an integer for each GPU event in `rows`, or NONE. Two events from different traces get the same integer if one
+    replaces the other."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
@@ -241,7 +242,8 @@ def ops_in_name(kernel: str) -> str:
 
 @lru_cache(1 << 16)
 def kernel_key(name: str) -> str:
-    """Return a kernel's name without its parameters and Inductor's number."""
+    """Return a kernel's name without the parameter list, and without the number that Inductor adds ("_0" in
+    "triton_poi_fused_add_0")."""
     if name.startswith(("Memcpy", "Memset")):
         direction = copy_direction(name)
         return f"Memcpy {direction}" if direction else kernel_text(name).partition(" ")[0]

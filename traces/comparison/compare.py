@@ -274,7 +274,8 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """If the script failed early, the result `fits=True` becomes unknown (None)."""
+        """Return a copy for a replayed script that failed. The value `fits=True` becomes None, because the rest of the script
+        might need more memory."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -470,7 +471,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # Keep the evaluation steps that repeat a recorded evaluation step.
+    # If no training steps were replayed, compare the steps that replay an evaluation step of the recording.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows

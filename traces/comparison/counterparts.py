@@ -1,4 +1,4 @@
-"""Pairs kernels of two traces that the same op call launched.
+"""Finds the kernel in one trace that corresponds to a kernel in another trace.
 
     pairs = paired_steps(recorded, replayed)          # [(0, 0), (1, 1), ...] indices of both traces' steps
     found = counterparts(recorded, replayed, pairs)
@@ -191,8 +191,9 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each tuple in `_LEVELS` names columns. Two GPU events with equal columns form a pair. Equal GPU events are paired in launch
-# order.
+# Each tuple in `_LEVELS` names columns. A GPU event of one trace forms a pair with a GPU event of the other trace if both have
+# equal values in these columns. If several events have equal values, the first launched event is paired with the first, and so
+# on.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

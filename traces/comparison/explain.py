@@ -3,8 +3,9 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-The explanation compares the phases on the GPU or on the host, whichever limits the step time. Phases on the host contain the
-idle time of the GPU, so they come first. Phases on the GPU do not, so all reasons are sorted together.
+The explanation compares the phases on the GPU or on the host, whichever limits the step time. If the GPU limits the step time,
+all reasons are sorted by size. If the host limits the step time, the phases are listed before other reasons, because the host
+time of a phase includes idle time of the GPU.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def _data_parallel(comparison: Comparison) -> Iterator[str]:
 
 
 def _stage_times(part: StageError) -> list[int | None]:
-    """Return the longer of the host's time and the time between the CUDA events, for each trace."""
+    """Return one time for each of the two traces: the host time or the time between the CUDA events, whichever is longer."""
     of_host = part.recorded_median_ns, part.replayed_median_ns
     of_device = part.device_recorded_median_ns, part.device_replayed_median_ns
     known = ([ns for ns in pair if ns is not None] for pair in zip(of_host, of_device, strict=True))
@@ -174,7 +175,7 @@ def _parts(comparison: Comparison) -> Iterator[Reason]:
         plain = name.partition(" ")[0]
         phase, meaning = _PARTS.get(plain, ("", ""))
         before_ns, after_ns = _stage_times(part)
-        # If the first trace does not use nn.DataParallel, compare one replica with its forward pass.
+        # If only the second trace uses nn.DataParallel, compare one replica with the forward pass of the first trace.
         if plain == "parallel_apply" and before_ns is None:
             whole = comparison.phases.get("forward")
             of_one = None if whole is None else whole.device_recorded_median_ns or whole.recorded_median_ns
@@ -285,7 +286,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return by how many GPUs the GPU times of each trace are divided."""
+    """Return a divisor for the GPU times of each trace, and a phrase for the text. Both divisors are 1 if the traces use
+    equally many GPUs."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

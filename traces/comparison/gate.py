@@ -16,7 +16,7 @@
     graph_breaks = 2            # graph breaks of torch.compile in the second trace, a replay
     recompiles = 0              # recompilations in the second trace
 
-A check fails if the comparison lacks the value.
+A check fails if the checked value is unknown.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-The forward pass and the loss launch the same work in all PyTorch releases. Ops of the forward pass and the loss are compared by
-name, largest input shape and input dtype. Equal times are not used as evidence.
+Ops of the forward pass and the loss are compared by name, largest input shape and input dtype. These ops are the same in all
+PyTorch releases. Equal times are not used as evidence.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-A GPU may wait for data, the host, other ranks, or an unknown reason. The bottleneck is the reason for which the GPU waits
-longest. If the GPU computes for longer than it waits for any reason, the GPU is the bottleneck.
+A GPU may wait for data, for the host or for other ranks, and the reason for a wait may be unknown. The bottleneck is the reason
+with the longest total wait. If the GPU computes for longer than this total wait, the GPU itself is the bottleneck.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls

@@ -64,8 +64,9 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran without the profiler and are not warm-up steps. Without such steps, the first existing
-    kind is returned: steps after a profile, profiled, warm-up or evaluation steps."""
+    """Return the training steps that ran without the profiler and are not warm-up steps. If the trace contains no such training
+    steps, other kinds of steps are tried in this order: steps after a profile, profiled steps, warm-up steps, evaluation
+    steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -78,8 +79,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 
 def clean_evaluations(trace: Trace) -> Column:
-    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. Later steps are
-    added if fewer than FEWEST_CLEAN_STEPS are found."""
+    """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
+    FEWEST_CLEAN_STEPS steps are found, return all evaluation steps that ran without the profiler."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()

@@ -1,4 +1,4 @@
-"""Defines how long a training step takes on the host and on the devices.
+"""Computes the time of a training step on the host and on the devices.
 
     of = pace(load("async.msgpack"))
     of.pace_ns, of.limit            # 20_000_000, "device": the host needs 2 ms per step, the GPU 20 ms

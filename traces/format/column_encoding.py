@@ -4,7 +4,7 @@
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
 For each column, the first bytes of all integers are stored together, then all second bytes, and so on. Neighboring bytes are
-then often equal, so the column compresses better. FORMAT.md describes the encoding.
+often equal in this order, and equal bytes compress well. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_ROWS = 1 << 19
 
 _CACHED_ROWS = 1 << 14  # rows that are decoded at a time, so that all intermediate results stay in the processor's cache
 
-# These columns usually grow from row to row. The file stores the difference between neighboring rows, because small numbers
-# take less space.
+# The values in these columns usually increase from row to row. The file stores the difference between neighboring rows, because
+# small numbers take less space.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -65,7 +65,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # At least one column takes a byte per row, so a small file cannot claim many rows (FORMAT.md).
+        # A table must contain at least one byte per row. Without this rule, a small damaged file could claim a huge number of
+        # rows (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

@@ -1,15 +1,15 @@
 """Stores the call tree of ops as nesting depths and time gaps, which compress better than start times.
 
-Each op is treated as a pair of brackets: `(` at the start and `)` at the end. A gap is the time between two consecutive
-brackets, as in this example:
+Each op is treated as a pair of brackets: `(` at the start and `)` at the end. The time between two neighboring brackets is
+called a gap, as in this example:
 
     row  parent  start  duration        depth   brackets  ( ( ) ( ) )
     0    NONE    100    50              0       gaps      0 5 9 6 20 10
     1    0       105    9               1
     2    0       120    20              1
 
-A training step repeats the depths of the previous step, so depths compress very well. Gaps sorted by op name compress 15 %
-better than start times and durations.
+The depths of most training steps are equal, so depths compress very well. The gaps are stored in the order of the op names. In
+this order, gaps compress 15 % better than start times and durations.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ def _brackets(depth: Ints) -> tuple[Ints, Ints]:
 
 
 def _context_order(name: Column, opens: Ints, closes: Ints) -> Ints:
-    """Sort starts and ends by op name and by the preceding op name. With 16-bit keys, numpy sorts ten times faster."""
+    """Return the order of all brackets, sorted by op name. Brackets with the same op name are sorted by the op name of the
+    previous bracket. With 16-bit keys, numpy sorts ten times faster."""
     what = np.empty(2 * len(name), np.uint16)
     what[opens] = (name.astype(np.int64) << 1).astype(np.uint16)
     what[closes] = what[opens] + np.uint16(1)

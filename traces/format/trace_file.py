@@ -56,8 +56,8 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. `save` pads a file
-    that compresses so well that `load` would reject it."""
+    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. `load` rejects a
+    small file with very large content (`UnpackLimit`), so `save` adds blanks to such a file."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []
@@ -104,8 +104,8 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool =
 
 
 class TraceStream:
-    """Appends tables to a trace file during a run. The class is not thread-safe. Add texts, devices and threads before the
-    tables that use them."""
+    """Appends tables to a trace file during a run. The class is not thread-safe. Strings, devices and threads must be added
+    before the tables that refer to them."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)

@@ -4,8 +4,8 @@
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     trace_with_step_times(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-The published times include a synchronization, so CPU and GPU times of a phase are equal. If only a sum was measured, it is
-stored as the phase `backward`.
+Each published time includes the wait for the GPU, so a phase gets the same duration on CPU and GPU. If only the sum of all
+phases after the forward pass was measured, the sum is stored as the phase `backward`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def blank_trace(gpu: Gpu, source: CellSource | None = None, provenance: Mapping[
 
 
 def trace_of(cell: LibraryCell, batch: int) -> Trace:
-    """Return a trace of one step with published times. Raises NotMeasured outside the measured batch sizes."""
+    """Return a trace with one step and the published phase durations. Raises NotMeasured outside the measured batch sizes."""
     times = cell.for_batch(batch)
     phases = dict(times.phases_ns)
     if "rest" in phases:

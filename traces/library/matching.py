@@ -1,4 +1,4 @@
-"""Finds a script's network in the library, at any batch size.
+"""Finds a script's network in the tool's library of measured networks. The batch sizes may differ.
 
     found = nearest(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()

@@ -31,7 +31,8 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def result_cache(*, fresh: bool = False) -> Iterator[None]:
-    """Cache the results of `cached_result` functions until the block or the decorated function ends."""
+    """Cache the results of `cached_result` functions inside a `with` block. As a decorator, cache the results during each call
+    of the decorated function."""
     if _KEPT.get() is not None and not fresh:
         yield
         return

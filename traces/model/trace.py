@@ -76,7 +76,7 @@ class TraceImportError(TraceError):
 
 
 class TraceLibraryError(TraceError):
-    """Raised if no file and nothing in the tool's library has the given name."""
+    """Raised if the given name is neither a file nor a name in the tool's library."""
 
 
 class HostKind(IntEnum):
@@ -117,8 +117,8 @@ class StepKind(IntEnum):
     PROFILED = 3  # with the profiler, in a recording that also has steps without it
     INCOMPLETE = 4  # the recording ends before the step does; not used in any figure
 
-    # Medians exclude steps after a profile of the GPU. NVIDIA's profiling library stays attached and slows every CUDA call
-    # (Note [Steps after a profile] in tracer/profile.py).
+    # These steps ran after a GPU was profiled. Medians exclude them, because NVIDIA's profiling library stays attached and
+    # slows every CUDA call (Note [Steps after a profile] in tracer/profile.py).
     AFTER_PROFILE = 5
 
 
@@ -470,7 +470,7 @@ class Strings:
         return self._index.get(text, NONE)
 
     def matching(self, column: Column, is_wanted: Callable[[str], object]) -> Column:
-        """Return a boolean mask of the rows with a text that `is_wanted` accepts."""
+        """Return a boolean mask. A row's value is True if `is_wanted` returns True for the row's text."""
         wanted = np.zeros(len(self.texts) + 1, bool)
         is_long = len(column) > len(self.texts)  # counting is then faster than sorting
         indices = np.flatnonzero(np.bincount(column + 1)) - 1 if is_long else np.unique(column)
@@ -550,7 +550,8 @@ class Trace:
         return f"cuda:{device.index}" if is_alone else f"rank {device.rank} cuda:{device.index}"
 
     def machine_of(self, rank: int) -> Machine:
-        """Return the machine of a rank. If the machine is unknown, return the machine of another rank."""
+        """Return the machine on which a rank ran. If the trace does not contain the rank's machine, assume that all ranks ran
+        on equal machines."""
         return self.machines.get(rank) or next((machine for _, machine in sorted(self.machines.items())), Machine())
 
     def run_of(self, rank: int) -> Run:
@@ -562,7 +563,7 @@ class Trace:
         return any(run.replay is not None for run in self.runs.values()) or bool((self.steps.recorded_step != NONE).any())
 
     def is_replay_of(self, recorded: Trace) -> bool:
-        """Return whether this trace is known to be a replay of `recorded`."""
+        """Return True if this trace is a replay of the trace `recorded`."""
         notes, run = self.run_of(self.ranks[0]).replay, recorded.run_of(recorded.ranks[0])
         if notes is None:
             return self.is_replay

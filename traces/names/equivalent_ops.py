@@ -3,8 +3,8 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments. Comparisons ignore the order of tensors, and all tensors with
-fewer than two dimensions.
+Ops with the same canonical name may have different arguments. Comparisons of input shapes therefore ignore the order of the
+inputs. Inputs with fewer than two dimensions are ignored too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def canonical_shapes(shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def shapes_of_canonical(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
-    """Return an op's input shapes, without inputs that only some PyTorch releases pass."""
+    """Return an op's input shapes in a form that does not depend on the PyTorch release."""
     wide = [shape for shape in shapes if len(shape) > 1]
     return tuple(sorted(wide, key=lambda shape: (-prod(shape), shape))) if op in _GROUPS and wide else shapes
 

@@ -136,7 +136,8 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two lists of rates: by op name, and by op name, input shapes and dtype."""
+    """Return two lists of FLOP/s and bytes/s. The first list has one item per op name. The second list has one item per op
+    name, input shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}

@@ -22,7 +22,7 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# The last inputs of these products are scales, not matrices.
+# Only the first two inputs of these ops are matrices. Further inputs scale the matrices.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 

@@ -70,7 +70,7 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return an upper bound of the number of (query, cached token) pairs, or None if it is unknown."""
+        """Return the number of pairs of a query token and a cached token. The number is an upper bound, or None if unknown."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:

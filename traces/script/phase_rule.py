@@ -44,9 +44,9 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops in ASIDE_OPS never begin a forward pass, because scripts also call them elsewhere. ASIDE_OPS contains ops that read a
-# value from the GPU, such as `item`, and ops that create tensors. `_ASIDE_BEGINNINGS` matches ops of optimizers, gradient
-# scalers and weight averaging.
+# Ops that read a value from the GPU (such as `item`) or create a tensor never begin a forward pass, because scripts also call
+# them elsewhere. ASIDE_OPS contains the names of these ops. `_ASIDE_BEGINNINGS` contains the first letters of op names that
+# optimizers, gradient scalers and weight averaging use.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

@@ -66,7 +66,7 @@ class CallListener(PhaseListener, Protocol):
     def module_returned(self) -> None: ...
 
     def autograd_recorded(self, uses_gradients: bool) -> None:
-        """Called before a backward pass if autograd recorded ops, but no module was called."""
+        """Called before a backward pass or a loss function if autograd has recorded ops since the previous backward pass."""
 
     def optimizer_stepped(self, is_first: bool) -> None: ...
 

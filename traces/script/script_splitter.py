@@ -71,7 +71,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains further calls of the model. Return None if unknown."""
+        """Return True if the recorded step contains more calls of the model than the current step so far. Return None if
+        unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):
@@ -131,7 +132,7 @@ class ScriptSplitter(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # The script may begin with a backward pass.
+            # A backward pass at the very start of the script has no forward pass before it.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):
@@ -154,9 +155,9 @@ class ScriptSplitter(Generic[ThreadT]):
             self._begun(thread, now_ns)
 
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
-        """Handle an op that autograd has recorded after a backward pass."""
+        """Handle ops that autograd has recorded since the last backward pass. These ops may begin a forward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # If steps end before backward passes, ops after a backward pass belong to the phase "other".
+            # If the next backward pass ends the current step, ops before the next backward pass belong to the phase "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)
@@ -181,7 +182,8 @@ class ScriptSplitter(Generic[ThreadT]):
             self._steps.loader_exhausted()
 
     def optimizer_stepped(self, thread: ThreadT, is_first: bool, now_ns: int) -> None:
-        """Handle the return of an optimizer's `step`. Only the calls of the first optimizer end training steps."""
+        """Handle the return of an optimizer's `step`. A training step can end only when the script's first optimizer
+        returns."""
         if is_first:
             self.thread = thread
         elif self.phases.inside and self.phases.current == "backward":
@@ -197,7 +199,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def drop_step(self, thread: ThreadT, now_ns: int) -> None:
-        """Drop the unfinished step. The next step begins with the next phase."""
+        """Drop the unfinished step. A new step begins when the script enters another phase."""
         self._steps.drop_step()
         self.phases.close(now_ns)
         self.phases.begin_ns = None

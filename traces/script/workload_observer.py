@@ -7,7 +7,7 @@
     observer.step_ended(is_evaluation=False)
     observer.signature          # WorkloadSignature(parameters=25_557_032, ...)
 
-The description covers the first training step. Without training, the description covers the first evaluation step.
+The description covers the first training step. If the script does not train, the description covers the first evaluation step.
 
 Note [A second attempt]
     After running out of memory, a script may call its model again with a smaller batch. No backward pass has completed before

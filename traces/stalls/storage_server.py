@@ -72,8 +72,8 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Answers read requests on a Unix socket inside a `with` block. If `drop_cached` is True, files are dropped from the page
-    cache, so that every read goes to the real disk."""
+    """Answers requests to read files while the server's `with` block runs. The requests arrive through a Unix socket. If
+    `drop_cached` is True, files are dropped from the page cache, so that every read goes to the real disk."""
 
     def __init__(
         self, path: Path, disk: Disk | None = None, cache: CacheShare | None = None, drop_cached: bool = False
@@ -191,8 +191,8 @@ class StorageClient:
 
 
 def dropped_from_cache(descriptor: int) -> bool | None:
-    """Drop a file from Linux's page cache. Return True if the file's first page is gone. Return None if the operating system
-    cannot tell."""
+    """Drop a file from Linux's page cache. Return True if the page cache no longer contains the file's first page. Return None
+    if the operating system cannot report whether a page is cached."""
     if not hasattr(os, "posix_fadvise"):
         return None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,6 +1,6 @@
 """Distinguishes the versions of Kineto's file format since 2020.
 
-Kineto writes no version number. The importer recognizes the version by the file's content:
+Kineto writes no version number. The importer recognizes the format version by the file's content:
 
     E0  2020, before torch 1.8    a bare array; categories Operator, Kernel, Runtime; threads are text
     E1  torch 1.8 to 1.9          the same in an object
@@ -125,7 +125,7 @@ _EPOCHAL_US = 10**9  # about 17 minutes; later stamps do not count from the star
 
 def exact_digits(data: bytes) -> bytes | None:
     """Return the JSON text with all `ts` values converted to integer nanoseconds. Return None if float64 is precise enough.
-    PyTorch nightlies before April 2024 wrote 12.005 µs as "12.5"."""
+    PyTorch nightlies before April 2024 left out zeros right after the decimal point, and wrote 12.005 µs as "12.5"."""
     first = _FIRST_STAMP.search(data)
     if first is None or first[2] is None or int(first[1][:19]) < _ABSOLUTE_US:
         return None
@@ -196,7 +196,7 @@ def era(bare: bool, header: ProfilerJson, kinds: set[str], clock: TsUnit, fracti
 
 
 def external_ids_are_ops(external: Column, correlation: Column) -> bool:
-    """Return True if the `External id` of a GPU event is the id of an op. In files of torch 1.12 to 2.3, the `External id` is a
-    copy of the correlation id."""
+    """Return True if the `External id` of a GPU event identifies the op that launched the event. In files of torch 1.12 to 2.3,
+    the `External id` is a copy of the correlation id."""
     has_id = external > 0
     return bool(has_id.any()) and float(np.mean(external[has_id] == correlation[has_id])) < 0.5

@@ -28,8 +28,8 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Sort the threads by role, such as "main" or "loader". Return the new index of each thread, and the sorted list of
-    threads."""
+    """Sort the threads by role, such as "main" or "loader". Return each thread's index in the sorted list, and the sorted
+    list."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():
@@ -44,7 +44,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The main thread is the thread with the most events of the first kind. Later lists break ties.
+    # Each list in `evidence` contains a number of events per thread. The main thread has the largest number in the first list.
+    # Later lists break ties.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),

@@ -479,7 +479,8 @@ def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int]
 def _outside_closures(
     events: list[_StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
 ) -> list[_StepEvent]:
-    """If an optimizer calls a closure, replace its ops by events "optimizer", but keep the closure's events.
+    """Replace the events inside each optimizer's `step` by events with the name "optimizer". If the optimizer calls a closure,
+    the closure's events are kept.
 
     Note [Closures in profiles]
         Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
@@ -531,8 +532,8 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """Return 1 for CPU events that contain an op recorded by autograd. Return -1 if autograd recorded none of the ops, and 0
-    without ops."""
+    """Return 1, -1 or 0 for each CPU event. The value is 1 if autograd recorded an op inside the event, -1 if autograd recorded
+    none of the ops inside, and 0 if the event contains no ops."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)
@@ -649,8 +650,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. If another launch was not recorded, the
-        # start time on the GPU is used.
+        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. For all other work without a recorded
+        # launch, the start time on the GPU is used.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
