@@ -11,8 +11,8 @@
 Note [What a step costs]
     The overhead per step is a median over groups of steps, so interruptions by other programs hardly change the value. The
     first group is left out, because the first group contains the recorder's set-up. Reading CUDA events and writing to the file
-    are timed separately, and spread over the steps. If steps repeat, a group has many steps. The reports of one step in 16 are
-    then timed, and count 16 times.
+    are timed separately, and spread over the steps. If steps repeat, a group has many steps. In this case, the reports of only
+    one step in 16 are timed, and their time counts 16 times.
 
     The time of calling a wrapper is measured at the start with an empty function, and added for each call. Between two reports
     of a step, PyTorch replaces the contents of the processor's caches. A report's wrapper is therefore measured with caches

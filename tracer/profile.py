@@ -23,13 +23,14 @@ Note [Steps after a profile]
     CuptiActivityApi::teardownContext and CuptiCallbackApi.cpp). Until the process ends, later CUDA calls are slower, by about
     10 to 20 % of a step (pytorch/pytorch#144455 and #146604). On an H200, a step of ResNet-50 took 28 ms before a profile and
     34 ms after a profile. Training steps after a profile therefore have the kind StepKind.AFTER_PROFILE, and medians leave
-    these steps out (`steady_steps` in traces/figures/measure.py). The recorder does not set TEARDOWN_CUPTI, because CUPTI then
-    crashes with CUDA graphs (torch/profiler/profiler.py).
+    these steps out (`steady_steps` in traces/figures/measure.py). The recorder does not set TEARDOWN_CUPTI, because a detached
+    CUPTI crashes with CUDA graphs (torch/profiler/profiler.py).
 
 Note [No context of the recorder's]
-    A profile with device activities initializes CUDA, and then forked child processes cannot use CUDA. Since PyTorch 2.14, a
-    profile without device activities hides the kernels from all later profiles (pytorch/pytorch#186036). On a machine with a
-    GPU, the recorder therefore starts no profile before the script has initialized CUDA.
+    A profile with device activities initializes CUDA. Child processes that are forked after this initialization cannot use
+    CUDA. Since PyTorch 2.14, a profile without device activities hides the kernels from all later profiles
+    (pytorch/pytorch#186036). On a machine with a GPU, the recorder therefore starts no profile before the script has
+    initialized CUDA.
 
 Note [Memory or threads]
     The replicas of nn.DataParallel and threads that copy batches to the GPU are recorded only with the option

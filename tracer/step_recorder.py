@@ -209,7 +209,7 @@ class StepRecorder:
                 self._is_catching_up = False
 
     def _drop_step(self, error: BaseException) -> None:
-        """Drop the current step. Raise the error again, unless it is the recorder's."""
+        """Drop the current step. Raise the error again, unless the recorder or torch raised it."""
         # see Note [Interrupted reports]
         self._writer.end_run()
         self._repeated.forget()

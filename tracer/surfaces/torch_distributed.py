@@ -7,9 +7,9 @@ Collectives started in C++ come from the profile or from PyTorch's flight record
 
 Note [When a collective has ended]
     A blocking collective ends when the call returns, or with NCCL when a CUDA event after the call completes. An asynchronous
-    collective with gloo ends when its future calls back in gloo's thread. NCCL would run a callback on a separate stream and
-    keep the memory of the result until then, so CUDA events around the script's wait are used instead
-    (torch_distributed_work.py). If the wait cannot be observed, the duration of the call is recorded and marked
+    collective with gloo ends when its future calls back in gloo's thread. With NCCL, a callback would run on a separate stream,
+    and the memory of the result would be in use until the callback. For NCCL, CUDA events around the script's wait are
+    therefore used (torch_distributed_work.py). If the wait cannot be observed, the duration of the call is recorded and marked
     `Ending.UNSEEN`.
 """
 

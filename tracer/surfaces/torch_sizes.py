@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Records the result sizes of functions such as `nonzero` and `unique`, whose result size depends on values.
+"""Records the result sizes of functions with data-dependent shapes, such as `nonzero` and `unique`.
 
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()

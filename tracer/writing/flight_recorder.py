@@ -18,8 +18,9 @@ Note [Events of NCCL]
 
 Note [Retired entries]
     NCCL's watchdog thread checks unfinished collectives ten times a second, and retires finished collectives. An entry that is
-    not retired is read later, after at most a second. Entries of captured CUDA graphs are never retired. Durations need the
-    environment variable TORCH_NCCL_ENABLE_TIMING, and the last read then waits up to half a second for the watchdog.
+    not retired is read later, after at most a second. Entries of captured CUDA graphs are never retired. NCCL measures
+    durations only if the environment variable TORCH_NCCL_ENABLE_TIMING is set. If it is set, the last read waits up to half a
+    second for the watchdog.
 """
 
 from __future__ import annotations

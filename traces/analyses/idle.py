@@ -22,8 +22,8 @@ between the launch and the kernel's start. The reasons are:
 
 Note [Idle time of clean steps]
     The profiler slows the host, so a GPU is idle longer in profiled steps than in steps without the profiler. The figures of
-    `idle_times` describe steps without the profiler. The GPU works as long as in a profiled step, and the rest of the idle time
-    is due to the host. `idle_spans` lists the measured idle time.
+    `idle_times` describe steps without the profiler. These figures assume that the GPU's working time is the same in both kinds
+    of steps, and that the host causes the rest of the idle time. `idle_spans` lists the measured idle time.
 """
 
 from __future__ import annotations

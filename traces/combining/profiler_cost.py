@@ -8,9 +8,10 @@
 Note [The profiler's cost per event]
     The profiler takes host time just before it reads the start time of an event. The gap between two events is therefore
     reduced by the cost of the later event, but never below `LEAST_GAP_NS`. For each phase, host time in profiled steps minus
-    host time in clean steps is the sum of the costs of its events. One common unit is fitted first, and then each kind may
-    deviate from `EVENT_COSTS` as far as the phases require (`EVENT_COST_SPREAD`). Short phases vary less than long phases, so
-    they count more. All costs are therefore reduced until they add up to at most the slowdown of the whole step.
+    host time in clean steps is the sum of the costs of its events. First, one common factor for all costs in `EVENT_COSTS` is
+    fitted. Then the cost of each kind of event is fitted. Large deviations from the first fit are penalized
+    (`EVENT_COST_SPREAD`). Short phases vary less than long phases, so they count more. All costs are therefore reduced until
+    they add up to at most the slowdown of the whole step.
 
 Note [Interrupted steps]
     Another program may interrupt the script in one of the few profiled steps. Each gap between two events therefore has the
@@ -22,8 +23,8 @@ Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
     steps equal to the median of its clean steps. Only the host's own time is compared. A phase with synchronous calls also
     waits for the GPU. Its launches and calls are therefore repeated with scaled host times: the GPU starts with its lag at the
-    start of the phase, and each call waits until the GPU has finished. The least factor is the one with which the phase lasts
-    as long as in clean steps. If launches may wait too, the host waits for the whole lag and for all launched work.
+    start of the phase, and each call waits until the GPU has finished. The chosen factor is the smallest factor that makes the
+    phase as long as in clean steps. If launches may wait too, the host waits for the whole lag and for all launched work.
 
 Note [A full launch queue]
     A host that runs ahead of the GPU waits when the launch queue is full. A profiled host is slower, and may never fill the

@@ -380,7 +380,8 @@ def _called(key: _Key) -> str:
 
 def _other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A recording may contain the steps of only one of several optimizers. Without a common optimizer, the programs differ.
+    # A recording may contain the steps of only one of several optimizers. If the traces have no optimizer in common, the
+    # programs differ.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"

@@ -11,8 +11,8 @@ Note [Without kernels]
     waited for launches, so the host is the limit. The rule does not hold if the host waits for the GPU within the phase.
 
 Note [A late rank]
-    If one rank is late at collectives for at least MUCH_LATE of a step, the other ranks wait for it. The limit of this rank is
-    then the limit of all ranks, unless a rank's GPU waits longer for its own host or for data.
+    If one rank is late at collectives for at least MUCH_LATE of a step, the other ranks wait for it. In this case, the limit of
+    the late rank is the limit of all ranks, unless a rank's GPU waits longer for its own host or for data.
 """
 
 from __future__ import annotations

@@ -479,7 +479,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         queued = Intervals(launched_ns[of], end_ns[of])
         mine = steps.rank[phases.step[loads]] == ranks[of[0]]
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
-    # Without kernel times, the GPU counts as busy until all launched work has completed.
+    # In a trace without kernel times, the GPU counts as busy until all launched work has completed.
     timed = by_events[phases.step[loads]]
     done_ns = _done_before(trace)[loads]
     covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])

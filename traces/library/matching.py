@@ -5,9 +5,9 @@
     compared(cell, signature).differences   # ("optimizer SGD there, AdamW here",)
 
 Note [The same network]
-    Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Modules are
-    counted by torch.nn class, and only if they have parameters. A signature does not contain strides and resolutions inside the
-    network, channels_last, TF32 and cudnn.benchmark.
+    Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Only modules
+    with parameters are counted, separately for each torch.nn class. A signature does not contain strides and resolutions inside
+    the network, channels_last, TF32 and cudnn.benchmark.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Note [What a context takes]
     320 MiB for a TITAN V (pycuda: 320, github.com/pytorch/pytorch/issues/28394), 426 MiB for an RTX 6000 Ada (PyTorch 2.10 with
     CUDA 13.0: 426, github.com/unslothai/unsloth-zoo/pull/1053) and 528 MiB for an H200 (PyTorch 2.11 with CUDA 13.0, driver
     580: 527, our measurement). The memory of loaded kernels (256 MiB for training a ResNet-50 on the H200) is ignored.
-    benchmarks/library_memory.py lists the sizes by compute capability. The context size of AMD cards is unknown, so it is 0.
+    benchmarks/library_memory.py lists the sizes by compute capability. The context size of AMD cards is unknown, so 0 is used.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@
     splitter.optimizer_stepped(thread, True, now_ns)     # listener.step_ends(thread, CutStep(...))
 
 Note [The script's thread]
-    Steps and phases belong to the thread that calls `step` of the first optimizer. Before the first call of an optimizer, they
-    belong to the first thread that loads a batch or calls a module. Work of other threads, such as autograd's device threads,
-    is assigned to the current phase of the script's thread.
+    Steps and phases belong to the thread that calls `step` of the first optimizer. Before the first call of an optimizer, steps
+    and phases belong to the first thread that loads a batch or calls a module. Work of other threads, such as autograd's device
+    threads, is assigned to the current phase of the script's thread.
 
 Note [Set-up is no step]
     Work before the first batch, such as a dry run, is not part of the first step, unless the script has already trained. Work
@@ -22,7 +22,7 @@ Note [Set-up is no step]
 Note [Forward before backward]
     The recorder does not see single ops, so it cannot detect the forward pass of a model without modules. If no forward pass
     was seen before a loss or backward pass, the time since the last phase, or since the step began, becomes the forward pass.
-    Note [After a backward pass] in phase_rule.py tells when a forward pass begins between two backward passes.
+    Note [After a backward pass] in phase_rule.py explains when a forward pass begins between two backward passes.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Note [Rounded ends]
     encloses it completely.
 
 Note [Frames that never end]
-    If a Python function raises an exception, Kineto may not record the function's return. Kineto then writes a frame that lasts
-    until the end of the recording. A Python frame cannot outlive its caller, so the importer ends the frame at the end of the
-    caller's frame.
+    If a Python function raises an exception, Kineto may not record the function's return. In this case, Kineto writes a frame
+    that lasts until the end of the recording. A Python frame cannot outlive its caller, so the importer ends the frame at the
+    end of the caller's frame.
 """
 
 from __future__ import annotations

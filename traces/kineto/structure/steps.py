@@ -414,7 +414,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     # Compiled autograd looks up its code before the backward pass.
     nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
     visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
-    # Ops inside torch.compile regions are examined, because they may belong to an optimizer step.
+    # Ops inside torch.compile regions are examined, because these ops may belong to an optimizer step.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
