@@ -53,8 +53,8 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the start time of a collective that the script called from Python. PyTorch's flight recorder lists the same
-        collective, and the time identifies the duplicate."""
+        """Store the start time of a collective that the script called from Python. PyTorch's flight recorder also lists the
+        collective. The start time prevents that the collective is recorded twice."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

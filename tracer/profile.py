@@ -23,8 +23,8 @@ Note [Steps after a profile]
     CuptiActivityApi::teardownContext and CuptiCallbackApi.cpp). Until the process ends, later CUDA calls are slower, by about
     10 to 20 % of a step (pytorch/pytorch#144455 and #146604). On an H200, a step of ResNet-50 took 28 ms before a profile and
     34 ms after a profile. Training steps after a profile therefore have the kind StepKind.AFTER_PROFILE, and medians leave
-    these steps out (`steady_steps` in traces/figures/measure.py). The recorder does not set TEARDOWN_CUPTI, because a detached
-    CUPTI crashes with CUDA graphs (torch/profiler/profiler.py).
+    these steps out (`steady_steps` in traces/figures/measure.py). The recorder does not set TEARDOWN_CUPTI, because CUPTI
+    crashes with CUDA graphs after it was detached (torch/profiler/profiler.py).
 
 Note [No context of the recorder's]
     A profile with device activities initializes CUDA. Child processes that are forked after this initialization cannot use

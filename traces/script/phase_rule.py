@@ -45,8 +45,8 @@ LOSS_OPS = frozenset(
 )
 
 # Ops that read a value from the GPU (such as `item`) or create a tensor never begin a forward pass, because scripts also call
-# them elsewhere. ASIDE_OPS contains the names of these ops. `_ASIDE_BEGINNINGS` contains the first letters of op names that
-# optimizers, gradient scalers and weight averaging use.
+# them elsewhere. ASIDE_OPS contains the names of these ops. `_ASIDE_BEGINNINGS` contains prefixes of op names. Optimizers,
+# gradient scalers and weight averaging call ops with these prefixes.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"
