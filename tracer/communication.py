@@ -54,7 +54,7 @@ class CommunicationRecorder:
 
     def called(self, began_ns: int) -> None:
         """Store the start time of a collective that the script called from Python. PyTorch's flight recorder also lists the
-        collective. The start time prevents that the collective is recorded twice."""
+        collective. The recorder recognizes the duplicate by the start time."""
         if self._flight is not None:
             self._flight.called(began_ns)
 
