@@ -244,7 +244,7 @@ class ScriptLaunches(LaunchPath):
 
     @property
     def takes_turns(self) -> bool:
-        """Return True in a thread of `in_turns`."""
+        """Return True if the calling thread takes turns with other threads (see `in_turns`)."""
         return self._in_turns is not None and self.current.known_thread() in self._in_turns
 
     def calls(self) -> int:

@@ -49,7 +49,7 @@ from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
 
-_NEAR_LAUNCHES = 256  # the awaited and the waiting kernel are searched in so many launches before and after the wait
+_NEAR_LAUNCHES = 256  # number of launches before and after a wait in which the awaited and the waiting kernel are searched
 
 
 class RecordingIndexer:

@@ -28,7 +28,7 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
 GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical name
-# the least likeness of a recorded function with inputs of other shapes; views, which have no kernel, keep it below 1
+# Minimum similarity of a recorded function with other input shapes. Views have no kernels, so the similarity stays below 1.
 _ALIKE = 0.25
 
 
@@ -47,7 +47,8 @@ Variants = dict[Shapes, list[list[RecordedCall]]]  # by the shapes of the inputs
 
 @dataclass(frozen=True, eq=False)
 class _RecordedRegion:
-    """Stores the calls of one compiled function by input shapes. Calls without recorded inputs are grouped by op."""
+    """Stores the calls of one compiled function by input shapes. If no input shapes were recorded, the calls are grouped by
+    their ops."""
 
     forward: Variants = field(default_factory=dict)
     backward: Variants = field(default_factory=dict)

@@ -50,9 +50,9 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # `torch.backends.cudnn.m` contains the functions of `torch.backends.cudnn`.
+    # The object `torch.backends.cudnn` is a wrapper. Its attribute `m` is the module with the functions.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
-    # cuFFT cache sizes set by the script, by device; a replay caches no plans
+    # The script's limits for cuFFT's plan cache, by GPU number. A replay caches no cuFFT plans.
     fft_plans: dict[int, int] = {}
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,

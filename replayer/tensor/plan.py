@@ -29,7 +29,7 @@ class New(NamedTuple):
 
 
 class View(NamedTuple):
-    """Means that an op returns a view of an argument."""
+    """The op returns a view of one of its arguments."""
 
     tensor_meta: TensorMeta
     of: Where

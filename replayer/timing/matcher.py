@@ -83,7 +83,7 @@ class StepMatcher:
         self.visited: dict[str, int] = {}
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
-        """Begin the next phase with this name."""
+        """Begin the next phase with the name `name`, such as "forward"."""
         count = self.visited.get(name, 0) if self.visited or name != "other" else LEADING
         self.visited[name] = count + 1
         recorded = self.step.segments.get((name, count))
@@ -127,7 +127,7 @@ class SegmentMatcher:
         self.recorded = recorded
         self.position_ns = 0  # latest active host time that a thread has reached in the recorded segment
         self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
-        # unmatched ops with their timeline rows, which the phase's remainder may cover
+        # Ops without a recorded call, with their timeline rows. Recorded kernels that match no op may provide their GPU time.
         self.deferred: list[tuple[OpSignature, int]] = []
         # In a script without training steps, the list `deferred` would grow forever.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0

@@ -69,7 +69,7 @@ class _FitRun:
 
 @dataclass(frozen=True, kw_only=True)
 class FitFacts(Need):
-    """Shows on which GPUs a script fits."""
+    """Shows for each GPU whether a script fits on the GPU."""
 
     workload: Json  # the known fields of `WorkloadSignature` in traces/model/workload.py
     gpus: list[CardFacts]

@@ -212,7 +212,7 @@ def _shown_cell(name: str) -> LibraryCell:
 
 
 def add(path: Path, name: str, json: bool) -> int:
-    """Existing files are never overwritten."""
+    """Add a file of measurements or a recording to the user's library. Existing files are never overwritten."""
     file = read_cells(path) if path.suffix == SUFFIX else None
     trace = load(find(path)) if file is None else Trace()
     gpu, model = gpu_of(trace, gpus()) if file is None else file.gpu, path.name.removesuffix(TRACE_SUFFIX).removesuffix(SUFFIX)

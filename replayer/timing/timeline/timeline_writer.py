@@ -239,16 +239,17 @@ class TimelineWriter:
         return np.array((NONE, _OP, name, 0, 0, *arguments), np.int64).tobytes()
 
     def host_rows_of(self, signatures: Sequence[OpSignature]) -> Column:
-        """Return a read-only array with one row of the host table per op. Threads and times are not filled yet."""
+        """Return a read-only array with one row per op, for the trace's table of host events. Threads and times are not filled
+        yet."""
         rows = map(self._host_rows.__getitem__, signatures)
         return np.frombuffer(b"".join(rows), np.int64).reshape(-1, len(HOST_COLUMNS))
 
     def work_rows(self, table: Column | DeferredRows) -> None:
-        """Add kernels and copies from an int64 matrix with the columns of the device table."""
+        """Add kernels and copies to the trace's table of GPU work. The int64 matrix `table` has one row per kernel or copy."""
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events from a matrix with the columns of the memory table."""
+        """Add memory events at the virtual time `now_ns`. The matrix `untimed` has one row per event."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 

@@ -15,7 +15,7 @@ from traces.model.trace import NONE, Column
 
 
 class Lane:
-    """Overlapping events are shortened."""
+    """Stores the events of one timeline row. Overlapping events are shortened."""
 
     def __init__(self, start_ns: Any, duration_ns: Any, category: Any, row: Any = None) -> None:
         start = np.asarray(start_ns, dtype=np.int64)
