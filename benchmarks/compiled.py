@@ -161,9 +161,11 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join([
         *lines,
         "",
-        f"For {same} of {len(rows)} programs, the replay counts as the same program. For {equal} of {len(rows)} programs,",
-        f"Dynamo's counters are equal. For {within} of {len(rows)} programs, the step time differs by at most 2 %, or by at",
-        "most the noise of the recording.",
+        f"For {same} of {len(rows)} programs, `trace diff` reports that the replay is the same program as the recording. For",
+        f"{equal} of {len(rows)} programs, Dynamo's counters are the same in the recording and in the replay.",
+        "",
+        "The step time of the replay may differ from the step time of the recording by 2 %, or by the noise of the recording",
+        f"if the noise is larger. {within} of {len(rows)} programs are within this limit.",
     ])  # fmt: skip
 
 

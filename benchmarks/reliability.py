@@ -561,7 +561,10 @@ def revealed() -> list[str]:
               if text and len(text) > 3 and text in facts]  # fmt: skip
     lines = [f"A recording stores these facts about its run: {', '.join(f'`{key}`' for key in sorted(told))}."]
     lines.append(f"Threads are named {', '.join(sorted({f'`{thread.name}`' for thread in trace.threads}))}.")
-    lines.append(f"A search of the recordings for this machine's name and folders found {', '.join(secret) or 'nothing'}.")
+    lines.append(
+        "The benchmark searches a recording for private data: the home folder, the script's folder and the host name. "
+        f"Found: {', '.join(secret) or 'nothing'}."
+    )
     return lines
 
 
@@ -571,10 +574,9 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     lines += [
         f"This page was written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. The script"
     ]
-    lines += [
-        "counts a fault for each Python traceback, for each error message with an exit code other than 2, and for each"
-    ]
-    lines += ["incomplete output file. A command that exceeds the limits in the section [Bounds](#bounds) counts as a fault."]
+    lines += ["counts these results as faults: a Python traceback, an incomplete output file, and a command that rejects"]
+    lines += ["a file but exits with a code other than 2. A command that exceeds the limits in the section [Bounds](#bounds)"]
+    lines += ["also counts as a fault."]
     lines += [""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:

@@ -314,7 +314,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Compare the order of networks in our results with the published order."""
+    """Compare, for each pair of networks, which network has the larger value in our results and in the published results."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""
@@ -324,9 +324,10 @@ def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str,
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "`trace stalls` uses a model to predict when a script receives each batch from its DataLoader. For each run, the "
-        "model gets the numbers of workers and CPU cores, the CPU time of each batch, the step and GPU times, and the "
-        "CPU use of other programs (from /proc/stat). The model computes how the script and the workers share the CPU "
+        "`trace stalls` uses a model to predict when a script receives each batch from its DataLoader. The "
+        "number of DataLoader workers and the number of CPU cores are inputs of the model. The other inputs are measured in "
+        "each run: the CPU time of each batch, the step time, the GPU time, and the CPU use of other programs (from "
+        "/proc/stat). The model computes how the script and the workers share the CPU "
         "cores, and how far the workers run ahead. The tables show images per second, not counting the first steps of each "
         "run. Each row of the tables "
         f"describes one run with {BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two "

@@ -82,7 +82,7 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """To save time, the gloo backend is tested with only one depth per network."""
+    """To save time, gloo runs only with the middle number of layers of each network."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 
@@ -96,7 +96,7 @@ def tiny(batch: int) -> Run:
 
 
 def made(trace: Path, run: Run) -> Cell:
-    """Run the script. Raise SystemExit if the script fails. Too little GPU memory does not count as a failure."""
+    """Run the script. Raise SystemExit if the script fails, except if the GPU memory is too small."""
     how = {ONE: [], SPLIT: ["--gpus", 2]}.get(run.mode, ["--nproc", 2])
     script: list[Any] = [SCRIPT, "--net", run.net, "--depth", run.depth, "--width", run.width, "--steps", run.steps]
     script += ["--batch-size", run.batch, *(["--backend", "gloo"] if run.mode == GLOO else [])]
@@ -220,7 +220,7 @@ def _losses(found: Cells) -> Iterator[str]:
 def _bytes(found: Cells) -> Iterator[str]:
     yield "## Bytes per step, and per epoch of MNIST\n"
     yield (
-        "The network has 5 322 parameters. The bytes per step were counted in a replay. The bytes "
+        "The network has 5 322 parameters. A replay counted the bytes that are all-reduced in each step. The bytes "
         "per epoch are the bytes per step multiplied by the number of steps in an epoch (60 000 images).\n"
     )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"

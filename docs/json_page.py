@@ -2,7 +2,7 @@
 
     python docs/json_page.py
 
-The comment beside or above a field explains the JSON key.
+Each dataclass field becomes a JSON key. The comment beside or above the field becomes the description of the JSON key.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def is_omitted(kind: type, name: str) -> str:
 
 
 def name_of(kind: Any) -> str:
-    """Example: the name of `Both[int]` is "Both of integer"."""
+    """Return the page's name for a JSON object. For example, return "Both of integer" for the class `Both[int]`."""
     given = get_args(kind)
     name = (get_origin(kind) or kind).__name__
     texts = (f"({text})" if " or " in text else text for text in map(type_text, given))
@@ -147,7 +147,7 @@ def all_objects() -> list[Any]:
 
 
 def by_key(doc: str, keys: list[str]) -> tuple[str, dict[str, list[str]]]:
-    """Split a docstring into the description of an object and the sentences about single keys."""
+    """Split a class docstring into the text about the class and the sentences about each field."""
     rest, of_keys = list[str](), dict[str, list[str]]()
     for paragraph in doc.split("\n\n"):
         kept = list[str]()

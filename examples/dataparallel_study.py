@@ -122,8 +122,8 @@ class Cell:
     def measure(self) -> dict[str, Any]:
         """Return median times in milliseconds.
 
-        The first half of the training steps runs without synchronization. The second half synchronizes the GPUs in each step,
-        to time the communication between GPUs.
+        The script first measures the step time, without synchronization. In further training steps, the script synchronizes the
+        GPUs before and after each copy, to measure the communication time.
         """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))

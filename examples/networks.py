@@ -72,7 +72,8 @@ class MobileNetV2(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """Implements ShuffleNet V2's block, which filters half of the channels and then interleaves both halves."""
+    """Implements the block of ShuffleNet V2. Each of two branches computes half of the output channels, and then the channels
+    of both branches are interleaved."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

@@ -39,8 +39,8 @@ _NINE_IN_TEN = 90
 # see Note [Periodic steps]
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Contains the percentiles of step times in two traces, and the relative error of their medians or means. Errors below the
-    noise floor are not significant."""
+    """Compares the step times of a recording with the step times of its replay, or of another trace. If the absolute value of
+    `error` is below `noise_floor`, the difference is not significant."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None

@@ -134,7 +134,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Identifies the published step times of one model."""
+    """Describes which published step times a replay used for one model."""
 
     cell: str
     batch: int
