@@ -136,10 +136,10 @@ class MemoryUse:
 class LibraryCall:
     """Describes which published step times a replay used for one model."""
 
-    cell: str
+    cell: str  # name in the library, such as "v100/resnet50"
     batch: int
     trains: bool
-    how: str
+    how: str  # "measured", "interpolated", "training's forward pass", or "estimated: " and a reason
 
 
 @dataclass(frozen=True)
