@@ -160,6 +160,9 @@ LAUNCH_EXPLAINS_NS = _declare("LAUNCH_EXPLAINS_NS", 40_000, "ns", MEASURED,
 QUEUE_EXPLAINS_NS = _declare("QUEUE_EXPLAINS_NS", 20_000, "ns", MEASURED,
     "if a kernel starts later than this after its predecessor on the stream, something else delayed the kernel",
     "ten real recordings")
+NEAR_LAUNCHES = _declare("NEAR_LAUNCHES", 256, "launches", CHOSEN,
+    "the awaited and the waiting kernel of a cudaStreamWaitEvent are at most so many launches away from the call",
+    "cuDNN's LSTM alternates between its streams every few launches")
 EDGE_EXPLAINS_NS = _declare("EDGE_EXPLAINS_NS", 25_000, "ns", MEASURED,
     "a kernel on another stream can cause the delay only if that kernel ended at most this long before", "ten real recordings")
 LAUNCH_QUEUE_DEPTH = _declare("LAUNCH_QUEUE_DEPTH", 1022, "launches", MEASURED,

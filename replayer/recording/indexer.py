@@ -32,6 +32,7 @@ from replayer.cost_model.constants import (
     LAUNCH_EXPLAINS_NS,
     LAUNCH_QUEUE_DEPTH,
     LEAST_SHARE_OF_BUSIEST,
+    NEAR_LAUNCHES,
     QUEUE_EXPLAINS_NS,
     TYPICAL_GAP_NS,
     TYPICAL_LATENCY_NS,
@@ -48,8 +49,6 @@ from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
-
-_NEAR_LAUNCHES = 256  # number of launches before and after a wait in which the awaited and the waiting kernel are searched
 
 
 class RecordingIndexer:
@@ -218,9 +217,9 @@ class RecordingIndexer:
         for row in np.flatnonzero(waits).tolist():
             called = int(np.searchsorted(self.launched_ns, host.start_ns[device.launch[row]]))
             is_own = (self.stream == device.stream[row]) & (self.ordinals == self.device_ordinals[int(device.device[row])])
-            later = np.flatnonzero(is_own[called : called + _NEAR_LAUNCHES])
+            later = np.flatnonzero(is_own[called : called + NEAR_LAUNCHES])
             if len(later) and self.edge[i := called + int(later[0])] == NONE:
-                first = max(called - _NEAR_LAUNCHES, 0)
+                first = max(called - NEAR_LAUNCHES, 0)
                 before = first + np.flatnonzero(~is_own[first:called] & (end[first:called] <= start[i]))
                 if len(before):
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]

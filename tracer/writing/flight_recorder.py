@@ -46,7 +46,7 @@ _RETIRES_WITHIN_NS = 1_000_000_000  # time of ten checks of the watchdog
 _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
 
-class Entry(TypedDict):
+class FlightEntry(TypedDict):
     """One collective in PyTorch's flight recorder. Other keys are not read."""
 
     record_id: int
@@ -77,14 +77,14 @@ class _Ring:
         self.entries = 0
         self.has_entries = False  # True once the ring had entries: gloo has entries since PyTorch 2.11
 
-    def new(self, last: bool, now_ns: int) -> list[Entry]:
+    def new(self, last: bool, now_ns: int) -> list[FlightEntry]:
         # see Note [Retired entries]
-        entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
+        entries: list[FlightEntry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         self.entries = len(entries)
         self.has_entries |= bool(entries)
         if entries and entries[-1]["record_id"] < self._next - 1:  # the script has reset the ring
             self._next, self._waits_for = 0, NONE
-        found: list[Entry] = []
+        found: list[FlightEntry] = []
         for entry in entries:
             number = entry["record_id"]
             if number < self._next:
@@ -97,7 +97,7 @@ class _Ring:
         return found
 
     def is_waiting(self) -> bool:
-        entries: list[Entry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
+        entries: list[FlightEntry] = pickle.loads(self._dump(True, False, False)).get("entries", [])
         return any(entry["record_id"] >= self._next and not entry.get("retired") for entry in entries)
 
     def _is_young(self, number: int, now_ns: int) -> bool:
@@ -192,7 +192,7 @@ class FlightRecorder:
         while ring.is_waiting() and self._clock.now_ns() < until_ns:
             self._clock.sleep(_LAST_PAUSE_NS)
 
-    def _is_known(self, entry: Entry) -> bool:
+    def _is_known(self, entry: FlightEntry) -> bool:
         begun_ns = entry["time_created_ns"]
         if "thread_id" not in entry:
             return any(begin <= begun_ns <= end for own in list(self._windows.values()) for begin, end in own)
@@ -201,7 +201,7 @@ class FlightRecorder:
             own.popleft()
         return bool(own) and own[0][0] <= begun_ns
 
-    def _record_of(self, entry: Entry, offset_ns: int) -> FlightRecord:
+    def _record_of(self, entry: FlightEntry, offset_ns: int) -> FlightRecord:
         backend, name = function_of(entry["profiling_name"])
         dtypes = [SCALAR_TYPES.get(dtype, "") for dtype in entry["input_dtypes"]]
         sizes = [size_bytes((shape,), dtype) for shape, dtype in zip(entry["input_sizes"], dtypes, strict=True)]

@@ -97,7 +97,7 @@ def find(name_or_path: str | os.PathLike[str]) -> Path:
             f"{name}: no such file; {name} is a GPU in the library: add a network, such as {name}/resnet50, or use"
             f" trace replay --gpu {name}"
         )
-    near = difflib.get_close_matches(entry_name, [*known, *FORMER_NAMES], n=1)
+    near = difflib.get_close_matches(entry_name, [*known, *FORMER_NAMES], n=1) if Path(name).name == name else []
     meant = f"; did you mean {FORMER_NAMES.get(near[0], near[0])}?" if near else ""
     raise TraceLibraryError(f"{name}: no such file, and no such recording in the library, which has: {names}{meant}")
 
