@@ -3,7 +3,8 @@
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
 `trace stalls` measures how long a DataLoader worker of this machine needs for one batch. The GPU time per batch comes from
-bundled measurements of a V100. The module `traces.stalls.loader_model` predicts the figures for other machines.
+bundled measurements of a V100. From these times, `traces.stalls.loader_model` predicts the training speed on the paper's
+servers.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
 
-# The paper's server has three CPU cores per GPU, and its GPUs share the disk.
+# Resources per GPU on the server of the paper: three CPU cores, and an eighth of the disk's bandwidth.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)
@@ -153,7 +154,7 @@ def _rates(*networks: str) -> str:
 
 
 class Model:
-    """Predicts the training speed of one GPU from the CPU cores, the disk and the page cache."""
+    """Predicts the time of a training step when data loading is limited by CPU cores or the disk."""
 
     def __init__(self, cpu_ns_per_sample: float) -> None:
         self._cpu_ns_per_sample = cpu_ns_per_sample
@@ -314,7 +315,8 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
 
 
 def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str, bool]:
-    """Compare, for each pair of networks, which network has the larger value in our results and in the published results."""
+    """Check whether our results and the published results rank the networks in the same order. Differences up to 0.02 are
+    ignored."""
     pairs = [(a, b) for a, b in combinations(published, 2) if min(abs(of[a] - of[b]) for of in (ours, published)) > 0.02]
     other = [f"{a} and {b}" for a, b in pairs if (ours[a] > ours[b]) != (published[a] > published[b])]
     but = f", except {'; '.join(other)}" if other else ""

@@ -2,8 +2,8 @@
 
     python docs/ddp_poster.py ../shared/traces/v100_resnet50_workers0.json.gz [--results FOLDER]
 
-For each result, the script runs examples/train_vit.py on a virtual GPU with 7.79 GiB of memory. The whole benchmark takes ten
-to thirty minutes on two cores.
+For each result, the script runs examples/train_vit.py on a virtual GPU. The whole benchmark takes ten to thirty minutes on two
+cores.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def wanted() -> list[Run]:
 
 
 def is_run(net: str, depth: int, width: int, mode: str) -> bool:
-    """To save time, gloo runs only with the middle number of layers of each network."""
+    """To save time, runs with the gloo backend use only one of the three depths of each network."""
     depths, widths = NETS[net]
     return {GLOO: depth == depths[1], SPLIT: width == widths[-1]}.get(mode, True)
 

@@ -75,7 +75,7 @@ def is_omitted(kind: type, name: str) -> str:
 
 
 def name_of(kind: Any) -> str:
-    """Return the page's name for a JSON object. For example, return "Both of integer" for the class `Both[int]`."""
+    """Return the name of a class in docs/json.md, such as "Both of integer" for the class `Both[int]`."""
     given = get_args(kind)
     name = (get_origin(kind) or kind).__name__
     texts = (f"({text})" if " or " in text else text for text in map(type_text, given))

@@ -122,8 +122,8 @@ class Cell:
     def measure(self) -> dict[str, Any]:
         """Return median times in milliseconds.
 
-        The script first measures the step time, without synchronization. In further training steps, the script synchronizes the
-        GPUs before and after each copy, to measure the communication time.
+        The first training steps measure the step time, without synchronization. Later training steps measure the communication
+        time, and synchronize the GPUs before and after each copy.
         """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))

@@ -24,7 +24,7 @@ _FOREVER_NS = 1 << 62
 
 
 class GpuChecks:
-    """Checks one test on a virtual GPU. Step times and memory peaks do not include earlier tests."""
+    """Checks step times and memory peaks of one pytest test on a virtual GPU. GPU work of earlier tests is ignored."""
 
     def __init__(self, gpu: InProcessGpu) -> None:
         self.gpu = gpu
@@ -44,12 +44,13 @@ class GpuChecks:
             return excerpt_between(trace, self._begin_ns, _FOREVER_NS)
 
     def compare(self, recording: Trace | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare the test's timeline with a recording. The report calls the recording A and the test B."""
+        """Compare the test's timeline with a recording. In the report, A is the recording and B is the pytest test."""
         return self.gpu.compare_with(recording, self.timeline(), tolerance)
 
     @property
     def peak_memory(self) -> int:
-        """Return the peak of reserved memory during the test, in bytes. With several devices, return the highest peak."""
+        """Return the peak of reserved GPU memory during the pytest test, in bytes. With several devices, return the highest
+        peak."""
         memory = self.gpu.timeline().memory
         peaks = [0]
         for device in set(memory.device.tolist()):

@@ -58,7 +58,7 @@ class ReplayReport:
 
     @property
     def is_same_program(self) -> bool | None:
-        """Return True if the same program made both traces. Return None if the traces lack the data to decide."""
+        """Return True if the same program made both traces, False if not, and None if unknown."""
         return self.comparison.verdict.same
 
     def to_json(self) -> dict[str, Any]:
@@ -133,8 +133,8 @@ class InProcessGpu:
         return ReplayReport((self._source.name, recorded), ("this replay", replayed), tolerance, is_estimate=is_estimate)
 
     def compare(self, other: Trace | InProcessGpu | str | os.PathLike[str], tolerance: float = 0.05) -> ReplayReport:
-        """Compare this replay with a trace, a measured model such as "v100/resnet50", or the virtual GPU of an earlier replay.
-        The report calls this replay B."""
+        """Compare this replay with another trace. The argument `other` is a trace, a file name, a measured model such as
+        "v100/resnet50", or another virtual GPU. The report calls this replay B."""
         return self.compare_with(other, self.timeline(), tolerance)
 
     def compare_with(
@@ -234,9 +234,9 @@ def start(
 ) -> InProcessGpu:
     """Start a virtual GPU in the current process.
 
-    The argument `what` is the path of a recording, a measured model such as "v100/resnet50", or a GPU such as "a100". If `what`
-    is a GPU, the step times are published measurements of the script's model. If nobody measured the model, the step times are
-    estimates. All other arguments work like the corresponding options of `trace replay`.
+    The argument `what` is the path of a recording, a measured model such as "v100/resnet50", or a GPU such as "a100". With the
+    name of a GPU, the step times are published measurements of the script's model, or estimates if there are no measurements.
+    All other arguments work like the corresponding options of `trace replay`.
     """
     global _running
     if (reason := unsupported(sys.platform)) is not None:
@@ -302,8 +302,7 @@ def _session(
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
-    # The third argument is the process ID of `trace replay`. The value 0 means that this process was not started by `trace
-    # replay`.
+    # The third argument of `ReplaySession` is 0 because `trace replay` did not start this process.
     return source, ReplaySession(source.file_in(folder), folder, 0, config=config, cells=source.choice)
 
 

@@ -53,8 +53,8 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the start time of a collective that the script called from Python. PyTorch's flight recorder also lists the
-        collective. The recorder recognizes the duplicate by the start time."""
+        """Store the start time of a collective that the script called from Python. PyTorch's flight recorder lists the
+        collective again. The start time identifies the second entry as a duplicate."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

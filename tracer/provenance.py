@@ -266,8 +266,8 @@ def _environment() -> dict[str, str]:
 
 
 def without_paths(text: str, folder: Path | None) -> str:
-    """Shorten absolute paths in a text. Paths in the script's folder become relative. All other paths are reduced to their last
-    part.
+    """Shorten absolute paths in a text. Paths in the script's folder become relative. Paths outside the script's folder are
+    reduced to their last part.
 
     >>> without_paths("--data=/mnt/ann/sets/cifar", Path("/mnt/ann/project"))
     '--data=.../cifar'

@@ -117,7 +117,6 @@ class Recorder:
     # --- CUDA graphs
 
     def capture_begins(self, graph: object) -> None:
-        """Begin to store calls of the recorder's methods. The calls are repeated when the captured CUDA graph is launched."""
         # see Note [Replays of a CUDA graph]
         with self.cost.lock:
             self.steps.catch_up()
@@ -128,7 +127,7 @@ class Recorder:
         self.steps.capture = None
 
     def replay_begins(self, graph: object) -> None:
-        """Repeat the first method call that was stored during the graph's capture. `replay_ends` repeats the other calls."""
+        # see Note [Replays of a CUDA graph]
         for kind, argument in self._reports_of(graph)[:1]:
             self.steps.reports[kind](argument)
 
@@ -152,7 +151,8 @@ class Recorder:
         self._output.add_all("batches", [(_BATCH, *row)])
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
-        """Return the number of a DataLoader. `describe` is called only for the DataLoader's first batch."""
+        """Return the number of a DataLoader. The function `describe` returns the DataLoader's settings and is called at most
+        once per DataLoader."""
         return self._facts.loader(loader, describe)
 
     @counted_as_cost

@@ -39,7 +39,7 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Divides a training step into the phases of an earlier step with the same calls. Segment k lasts from
+    """Divides training steps into phases. All steps with the same calls are divided at the same calls. Segment k lasts from
     `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event")
@@ -111,12 +111,12 @@ class RepeatedSteps:
         self._learning = None
 
     def forget(self) -> None:
-        """Drop the calls of the current step. No later step is compared with the dropped calls."""
+        """Drop the calls of the current step."""
         self.known, self.expected, self.times_ns, self.events, self._learning = [], [], [], [], None
         self.is_plain, self.is_reporting, self.stream, self.weight = False, False, None, 1
 
     def differs(self) -> list[tuple[Meaning, int]]:
-        """Stop the comparison, because the two steps differ."""
+        """Return the calls and times of the current step so far, and stop comparing the step with the earlier step."""
         so_far = self.known[: len(self.times_ns)]
         self.known, self.expected, self._learning = [], [], list(so_far)
         return list(zip(so_far, self.times_ns, strict=True))
@@ -130,7 +130,7 @@ class RepeatedSteps:
         names = [segment.name for segment in step.segments]
         if begins[:1] != [NONE] and len(names) <= len(begins):
             return
-        # The first phase may begin with the step itself, without a call of the recorder.
+        # The first phase may begin at the start of the step, before the step's first call.
         ends = [*begins, len(learned)][-len(names) :]
         lefts = [i for i, of in enumerate(learned) if of.action == LEAVES]
         left = NONE if step.left_ns is None or not lefts else lefts[-1]

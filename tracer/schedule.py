@@ -5,8 +5,8 @@
     schedule.end_step(False)    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-The three arguments are numbers of training steps. Before the first training step, evaluation steps are counted too, because
-some scripts never train.
+The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Before the first training step, evaluation steps
+are counted too, because some scripts never train.
 """
 
 from __future__ import annotations

@@ -64,8 +64,7 @@ from traces.script.step_rule import Optimizers
 
 
 def is_own(error: BaseException) -> bool:
-    """Return True if the recorder or torch raised the error. Return False if a signal handler of the script raised the
-    error."""
+    """Return True if the recorder or torch raised an error, and False if a signal handler of the script raised the error."""
     names = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__)]
     return isinstance(error, Exception) and all(name.startswith((*OUR_MODULES, "torch.")) for name in names)
 
@@ -139,7 +138,8 @@ class StepRecorder:
     # --- reports
 
     def reporter(self, kind: int) -> Callable[..., None]:
-        """Return a function that handles reports of one kind. Closures are faster than other callables."""
+        """Return the function that is called for one kind of report, such as ENTER or LEAVE. Closures are faster than other
+        callables."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, leaves, modules = self.cost, self._repeated, kind == LEAVE, kind == MODULE
 
@@ -380,7 +380,7 @@ class StepRecorder:
         """Do nothing: `step_ends` receives the same value."""
 
     def more_recorded(self) -> None:
-        """Return None, because only a replay knows how many model calls were recorded."""
+        """Return None (unknown), because there is no recording yet."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)
@@ -531,7 +531,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Empty the lists first, so that an exception cannot cause a second write.
+        # Empty `reads` and `found` before writing. If writing fails, the next step must not contain the same values.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

@@ -26,8 +26,8 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Replace each closed standard stream by the null device. For example, the shell command `trace info T >&-` closes stdout.
-    """
+    """Replace each closed standard stream by the null device. The shell command `trace info T >&-` runs `trace` with stdout
+    closed."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

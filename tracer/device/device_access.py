@@ -113,7 +113,8 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function. Return None if the call fails or is not allowed."""
+        """Call a CUDA function and return its result, or None if the function fails. If `closed` is not None, the function is
+        not called."""
         if self.closed is not None:
             return None
         self.is_calling = True
@@ -142,7 +143,7 @@ class DeviceAccess:
         return self._waiting.submit(wait).wait(limit_ns / 1e9) and not self.device_lost
 
     def start_waiting_thread(self) -> bool:
-        """Start the waiting thread early: Python 3.12 cannot start threads after the script has ended."""
+        """Start the thread that waits for the GPU. Python 3.12 cannot start threads after the script has ended."""
         if not self._waiting.is_free:
             waiting = _WaitingThread()
             try:

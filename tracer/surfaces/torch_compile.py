@@ -20,7 +20,7 @@ def install(torch: ModuleType) -> None:
 
 
 def _report_compilations(module: Any) -> None:
-    # Wrap the method, because torch.compiler.reset() removes registered callbacks.
+    # Wrap `run_start_callbacks`, because torch.compiler.reset() removes registered callbacks.
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         if (to := started()) is not None:
             to.compilation_begins()

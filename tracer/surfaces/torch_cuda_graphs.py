@@ -43,7 +43,7 @@ def install(torch: ModuleType) -> None:
             under_way.discard(self)
 
     def replay(replay: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Launch the graph. The work belongs to the phase that launches the graph."""
+        """Launch a CUDA graph. During a phase or a module call, all GPU time of the graph belongs to the current phase."""
         to = started()
         if to is None or to.phase or in_module():
             return replay(self, *args, **kwargs)

@@ -4,7 +4,7 @@
     kept = boxes[scores > 0.5]          # a replay has no scores, so it returns the recorded number of rows
     labels = labels.unique()
 
-When such a function returns, the result's size is known on the CPU. Recording the size therefore causes no wait for the GPU.
+Recording a result's size does not wait for the GPU, because PyTorch already knows the size on the CPU.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def _with_subclasses(cls: Any) -> Iterator[type]:
 
 
 def _is_no_sequence(cls: type) -> None:
-    """Make CPython's function PySequence_Check return false for tensors, although `__getitem__` is wrapped. CPython treats a
-    class with a Python method `__getitem__` as a sequence. `torch.Tensor([[x]])` fails if a scalar tensor `x` counts as a
-    sequence. The memory layout is that of PyTypeObject (Include/cpython/object.h)."""
+    """Undo a side effect of the Python wrapper around `__getitem__`. With the wrapper, CPython treats tensors as sequences, and
+    `torch.Tensor([[x]])` fails for a scalar tensor `x`. Clearing the field `sq_item` makes PySequence_Check return false again.
+    The memory layout is that of PyTypeObject (Include/cpython/object.h)."""
     word = ctypes.sizeof(ctypes.c_void_p)
     if sys.implementation.name != "cpython" or word != 8 or sysconfig.get_config_var("Py_GIL_DISABLED"):
         return

@@ -60,8 +60,8 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     is_compiling = torch._guards.TracingContext.try_get  # a compiler reads constants of its graph
 
     def counts(tensor: Any) -> bool:
-        """Return True if reads of the tensor are recorded. On a machine without a GPU, reads inside an optimizer are not
-        recorded, because an optimizer reads only its step counts."""
+        """Return True if reads of the tensor are recorded. On a machine without a GPU, reads of CPU tensors are recorded,
+        except in an optimizer, which reads its step counts."""
         if _DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()
@@ -81,8 +81,8 @@ def install(torch: ModuleType) -> None:
         "__repr__": lambda call: around(call, calls.shown),
     }
     for cls in (torch.Tensor, *torch.Tensor.__subclasses__()):
-        # `dir` also lists methods of the C base class, such as `item`. The C class is read-only, so the wrappers become
-        # attributes of torch.Tensor.
+        # `dir` also lists methods of the C base class, such as `item`. Methods of the C base class cannot be replaced, so their
+        # wrappers are set on torch.Tensor.
         own = {name: getattr(cls, name) for name in dir(cls)} if cls is torch.Tensor else vars(cls)
         patch(cls, **{name: wrap(own[name]) for name, wrap in wrappers.items() if name in own})
     patch_around(torch, equal=calls.comparison, allclose=calls.comparison)

@@ -1,2 +1,1 @@
-"""Writes the rows of a recording. `step_writer` and `collectives` create table rows, and `output` writes the rows to the file.
-"""
+"""Writes the rows of a recording."""

@@ -41,7 +41,8 @@ class CollectiveCall(NamedTuple):
 
 
 class PendingCollective:
-    """Represents an asynchronous collective. The object keeps no reference to a Work object or a tensor."""
+    """Represents an asynchronous collective. Tensors and Work objects are not stored, because references would keep their
+    memory allocated."""
 
     def __init__(self, call: CollectiveCall, rank: int, begin: BoundaryEvent, works: int) -> None:
         self.call, self.rank, self.begin = call, rank, begin

@@ -5,7 +5,7 @@
     for record in flight.read(): ...    # other collectives since the last read, such as DDP's buckets
 
 The flight recorder keeps the last collectives in a ring buffer (torch/csrc/distributed/c10d/FlightRecorder.hpp).
-TORCH_FR_BUFFER_SIZE sets the buffer's size (default: 2000 collectives).
+The environment variable TORCH_FR_BUFFER_SIZE sets the size of the ring buffer (default: 2000 collectives).
 
 Note [How often to read]
     A read dumps the whole ring buffer, at about 10 us per entry. The buffer is read when about half of its entries are new,
@@ -107,7 +107,8 @@ class _Ring:
 
 
 class FlightRecorder:
-    """Reads the flight recorder of each backend. Callers must hold the recorder's lock, except for the method `called`."""
+    """Reads PyTorch's flight recorder for each backend. All methods except `called` require the caller to hold the recorder's
+    lock."""
 
     def __init__(self, torch: Any, clock: EpochClock) -> None:
         self.reads = 0
@@ -125,8 +126,8 @@ class FlightRecorder:
         self._began_ns = clock.perf_ns()
 
     def called(self, begin_ns: int) -> None:
-        """Store the start and end of a collective that the current thread called from Python. The start `begin_ns` is from
-        `time.time_ns`, and the end is the current time."""
+        """Store when the current thread called a collective from Python. The call began at `begin_ns` (from `time.time_ns`) and
+        ends now."""
         own = self._windows.get(threading.get_ident())
         if own is None:
             own = self._windows[threading.get_ident()] = deque(maxlen=2 * max(self._entries, 1))

@@ -90,7 +90,8 @@ class CellMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class CellFacts:
-    """Contains the measured step times of one network on one GPU. All lists are in the order of `batches`."""
+    """Contains the measured step times of one network on one GPU. Each list of times has one value for each batch size in
+    `batches`."""
 
     name: str
     board: Board

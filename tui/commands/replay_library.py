@@ -77,7 +77,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
 
 
 def is_gpu_name(name: str) -> bool:
-    """Return True if a word names a GPU. Return False for trace files and for measured models, such as "v100/resnet50"."""
+    """Return True if a word names a GPU, and False if it names a trace file or a measured model, such as "v100/resnet50"."""
     with suppress(TraceLibraryError):
         if is_cell_name(name) or find(name).is_file():
             return False

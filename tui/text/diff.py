@@ -77,7 +77,8 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """Return the text of `trace diff`, wrapped to `width` columns. `next_step` is the command to suggest in the last line."""
+    """Return the text of `trace diff`, wrapped to `width` columns. If `next_step` is a command, the last line suggests the
+    command."""
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.reasons(), ""]
     if not details:

@@ -40,7 +40,8 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. A measured batch size takes precedence over the simulation."""
+    """Describes whether a script fits on one GPU. A measured limit of the batch size takes precedence over the simulated
+    allocator."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size

@@ -52,7 +52,8 @@ def _as_shown(line: str) -> str:
 
 
 class ScriptOutput:
-    """Collects the script's output. `stdout` or `stderr` is None if the stream is redirected."""
+    """Collects the output that the script prints to the terminal. If stdout or stderr is redirected to a file, the attribute
+    `stdout` or `stderr` is None."""
 
     def __init__(self, stdout: bool, stderr: bool) -> None:
         self._master, slave = pty.openpty()

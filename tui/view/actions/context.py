@@ -1,4 +1,4 @@
-"""Gives the classes that handle keys access to the app's timeline, tables and status line."""
+"""Provides keyboard actions with access to the app's timeline, tables and status line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements the keys that save a picture of the timeline, the visible events, or a table."""
+"""Implements the keyboard actions that save the timeline as a picture or a Chrome trace, or a table as CSV."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ def by_step(first: Trace, second: Trace) -> Axis:
 
 
 def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
-    """Align two traces by matching kernels. If two matching kernels are more than 5 µs (ANCHOR_NS) apart on the axis, a gap in
-    the axis aligns the kernels again."""
+    """Align two traces by matching kernels. If two matching kernels are more than 5 µs (ANCHOR_NS) apart on the time axis,
+    insert a gap before the earlier kernel."""
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)

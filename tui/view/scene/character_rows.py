@@ -3,7 +3,7 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-Each screen column shows a short span of time. The height of its bar shows the fraction of that time in which work runs.
+Each screen column is a bar for a short span of time. A bar at half height means that events run during half of the span.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ SAME_SHARE = 0.05  # smaller differences of busy share in a column count as equa
 
 CUT = "┄"  # marks a span that continues after a gap of the axis
 
-# The lowest five bits of a colour code contain a `Category` or a `Sign`. The next three bits are flags. The bits from BEHIND
-# upwards contain 1 + the category of the background.
+# A colour code is a bit field. Bits 0 to 4 contain a member of the enum `Category` or `Sign`. Bits 5 to 7 are flags. The bits
+# from bit 8 (BEHIND) contain 1 + the category of the background.
 NAMED = 32  # the glyph is a letter of a name, drawn on the category's colour
 HANGING = 64  # the glyph is inverted, so the coloured area hangs from the cell's upper edge
 LIT = 128  # the cell is selected or in the selected range
@@ -232,8 +232,8 @@ def has_events(first: Busy, second: Busy) -> Column:
 
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
-    """Compare two traces in each screen column. Return "+" if the second trace has the higher value, "-" if the lower value,
-    "=" if both values are about equal, and "~" if equal values come from different work."""
+    """Compare two traces in each screen column. Return "+" if the second trace has the higher value, and "-" if it has the
+    lower value. For about equal values, return "=" if both traces run the same work, and "~" if they run different work."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

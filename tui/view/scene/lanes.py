@@ -54,7 +54,7 @@ class Lane:
         return np.asarray(end - begin)
 
     def rows_at(self, time_ns: Any) -> Column:
-        """Return the index of the event that runs at each time."""
+        """For each time in `time_ns`, return the index of the event that runs at that time, or NONE."""
         times = np.asarray(time_ns, dtype=np.int64)
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
@@ -100,8 +100,8 @@ class Curve:
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # `np.maximum.reduceat` returns one maximum for each time window, and one maximum for the gap after each window. The
-        # slice [::2] keeps the maxima of the windows. Append a zero, because an index may equal the array's length.
+        # `np.maximum.reduceat` returns a maximum for each time window, followed by a maximum for the gap after the window. The
+        # slice [::2] drops the maxima of the gaps. Append a zero, because an index may equal the array's length.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])

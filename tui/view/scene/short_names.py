@@ -18,7 +18,6 @@ _FUNCTOR = re.compile(r"(?:^|[ :<(,])((?!B?UnaryFunctor)\w*(?:[Ff]unctor\w*|_ker
 
 
 def short_name(text: str) -> str:
-    """Return a name without namespaces and template arguments, such as "AddFunctor vectorized_elementwise_kernel"."""
     name = kernel_text(text).replace("(anonymous namespace)::", "").removeprefix(PREFIX)
     inner = _WRAPPED.match(name)
     if inner is not None:

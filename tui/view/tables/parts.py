@@ -1,4 +1,4 @@
-"""Defines the tables of the timeline app. Each column has a unit, and each row links to an event.
+"""Defines the tables of the timeline app.
 
     csv_text(table)                            # values in the units given in the headings, and full names
 """

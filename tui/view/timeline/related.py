@@ -72,8 +72,7 @@ def backward(scene: Scene, span: Span) -> Span | None:
 
 
 def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
-    """Return the enclosing nn.Modules and the Python stack of a host event. The outermost module and the innermost frame come
-    first."""
+    """Return the enclosing nn.Modules (outermost first) and the Python stack (innermost frame first) of a host event."""
     host, modules, frames = trace.host, list[str](), list[str]()
     stack = trace.strings[int(host.stack[number])]
     for row in host.outward(number):

@@ -107,8 +107,8 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return the number of screen lines at the top that do not scroll. Return 0 if pinned rows would fill more than half of
-        the screen."""
+        """Return how many lines at the top of the screen do not scroll. If the user pins more than half of the screen, all
+        lines scroll, and the number is 0."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
