@@ -3,8 +3,8 @@
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
 
-The bandwidth is the median bandwidth of recorded copies in the same direction. Without recorded copies, a published bandwidth
-is used.
+The bandwidth is the median bandwidth of recorded copies in the same direction. If the recording has no copies in this
+direction, a published bandwidth is used.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class CopyCosts:
             self._bandwidths[direction, False] = pinned, Origin.ROOFLINE
 
     def copy(self, kind: str, pinned: bool, size_bytes: int) -> Copy:
-        """Return the estimated duration of a copy. The direction `kind` is "h2d", "d2h", "d2d" or "p2p"."""
+        """Return the estimated duration of a copy. The argument `kind` is "h2d", "d2h", "d2d" or "p2p"."""
         key = (kind, pinned and kind in _HOST)
         bandwidth, origin = self._bandwidths[key]
         duration_ns = int(size_bytes / bandwidth) + self._latencies_ns.get(key, KERNEL_FLOOR_NS)

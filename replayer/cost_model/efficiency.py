@@ -3,8 +3,8 @@
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
 
-The predictions come from small neural networks. The script benchmarks/cost_tables.py trains the networks on operator durations
-that the NeuSight project measured on five GPUs.
+The predictions come from small neural networks. The training data are operator durations that the NeuSight project measured on
+five GPUs. The script benchmarks/cost_tables.py trains the neural networks.
 
 Note [GPUs without measurements]
     A GPU with the same design and number of multiprocessors as a measured GPU uses the network of the measured GPU. All other
@@ -51,7 +51,8 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the features from which a neural network predicts the slowdown of operators. Each row describes one operator.
+    """Return the inputs of a neural network that predicts how much slower operators run than in the roofline model. Each row
+    describes one operator.
 
     Args:
         net: "matmul", "conv3" or "rows".
@@ -88,8 +89,8 @@ def _columns(*columns: Floats) -> Floats:
 
 
 def _aligned(sizes: Floats) -> Floats:
-    """Return 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes. Kernels read aligned rows
-    faster."""
+    """Rate the alignment of tensor sizes: 1 for multiples of 32, 0.5 for other multiples of 4, and 0 for all other sizes.
+    Kernels read aligned rows faster."""
     return np.asarray((sizes % 4 == 0) * 0.5 + (sizes % 32 == 0) * 0.5, dtype=np.float64)
 
 

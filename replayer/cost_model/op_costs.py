@@ -84,7 +84,7 @@ class OpCosts:
         self._of = cache(self._worked_out)
 
     def learn(self, samples: Iterable[Sample]) -> None:
-        """Compare recorded ops with their estimates. Very short ops and autograd nodes are ignored."""
+        """Compare the recorded and the estimated durations of ops, except very short ops and autograd nodes."""
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)

@@ -61,7 +61,7 @@ class OpWork(NamedTuple):
 def op_work(
     op: str, shapes: Shapes, dtype: str = "float32", outputs: Shapes = (), settings: TorchSettings = DEFAULT_SETTINGS
 ) -> list[OpWork]:
-    """Return the computations that an op consists of."""
+    """Split an op into computations, such as matrix products, with the FLOPs and bytes of each computation."""
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
@@ -130,8 +130,7 @@ def _convolution_backward(wide: list[Shape], unit: str, item: int) -> list[OpWor
 
 
 def is_part(op: str, shapes: Shapes) -> bool:
-    """Return True if an op computes only one of a convolution's gradients. Before PyTorch 1.11, each gradient had a separate
-    op."""
+    """Return True if an op computes only one of a convolution's gradients, as in PyTorch before 1.11."""
     return op == "convolution_backward" and sum(len(shape) > 2 for shape in shapes) < 3
 
 

@@ -67,8 +67,8 @@ class PendingExchange:
         return self._messages is not None or self._exchange.all_posted(self._channel, self._number, self._members)
 
     def messages(self) -> list[RankMessage]:
-        """Return the messages in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank has ended,
-        does not post a message before the timeout, or calls a different operation than this rank."""
+        """Return one message per rank, in rank order, with times converted to this rank's clock. Raise RuntimeError if a rank
+        has ended, does not post a message before the timeout, or calls a different operation than this rank."""
         if self._messages is None:
             self._messages = self._exchange.read(self._channel, self._number, self._members, self._message)
         return self._messages
@@ -80,7 +80,8 @@ class DeadlockDetector:
         detector.find_deadlock("all_reduce of 3 float32 elements (SUM)", [1])   # "" or what each rank of the circle waits for
         detector.end()
 
-    A deadlock is reported after `_CIRCLE_LASTS_S` seconds, because another thread may still make the missing call.
+    A deadlock is reported only if the ranks wait for several seconds, because another thread may still make the call that a
+    rank waits for.
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
@@ -100,7 +101,7 @@ class DeadlockDetector:
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
 
     def end(self) -> None:
-        """Empty this rank's entry in the store. The entry remains, because reading a missing entry would block."""
+        """Empty this rank's entry in the store, but do not delete the entry, because reading a missing entry would block."""
         if self._own:
             self._store.set(str(self._rank), b"")
         self._own, self._circle = b"", None
@@ -187,7 +188,8 @@ class StoreExchange:
         return for_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. The first rank leaves last, because it may host the store."""
+        """Announce that this rank ends. Rank 0 then waits until the other ranks have ended, because the process of rank 0 may
+        host the ranks' key-value store."""
         if self._left:
             return
         self._left = True

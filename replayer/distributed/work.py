@@ -85,7 +85,7 @@ class VirtualWork(_Awaited):
         return self._pending.is_complete()
 
     def finish(self) -> None:
-        """Finish the collective. Earlier collectives on the same stream must be finished first."""
+        """Finish the collective. Call this method only after all earlier collectives on the same stream are finished."""
         clock = gpu().clock
         clock.pause()  # virtual time excludes waiting for other processes
         try:

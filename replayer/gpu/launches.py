@@ -221,8 +221,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends. Then simulate the launches as if the threads took turns. See
-        Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all GPU launches until the `with` block ends. After the block, simulate the first launch of each thread, then
+        the second launch of each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads
@@ -311,7 +311,8 @@ class ScriptLaunches(LaunchPath):
             self._peerless.discard(threading.get_ident())
 
     def copy_to_peer(self, signature: OpSignature, size_bytes: int, source: int, target: int) -> None:
-        """Launch a copy to another GPU. The current streams of both GPUs wait for each other (Copy.cu)."""
+        """Launch a copy to another GPU. The current streams of the source and target GPU wait for each other, as in PyTorch's
+        Copy.cu."""
         if self._peerless and threading.get_ident() in self._peerless:
             return
         with self.looking as thread:
@@ -385,8 +386,8 @@ class ScriptLaunches(LaunchPath):
 
 
 def turn_order(threads: list[int]) -> list[int]:
-    """Return the indices of ops in the order in which their threads take turns. For two ops of thread 0 and two ops of thread
-    1, `turn_order([0, 0, 1, 1])` returns `[0, 2, 1, 3]`."""
+    """Sort ops: the first op of each thread, then the second op of each thread, and so on. The list `threads` contains the
+    thread number of each op. Return the indices of the sorted ops."""
     counts = Counter[int]()
     turns = []
     for thread in threads:

@@ -15,8 +15,8 @@ import zlib
 from hashlib import blake2b
 from time import sleep
 
-# 16 MiB hold about 32 000 values of 500 bytes. For 32 000 values, each rank needs another 7 MB for its index of the values. The
-# operating system allocates shared memory only when it is used.
+# The shared memory has room for about 32 000 results of 500 bytes. The dictionary `_places` then needs another 7 MB in each
+# rank. The operating system allocates shared memory only when it is used.
 _MOST_BYTES = 16 << 20
 _HEADER = struct.Struct("<II")  # length and checksum of the digest and the value
 _DIGEST_BYTES = 16
@@ -25,8 +25,8 @@ _PAUSE_S = 0.0005
 
 
 class SharedResults:
-    """Stores keys and values in memory that all ranks share. Before a rank computes a value, the rank stores an empty value, so
-    that other ranks wait for the result. A checksum detects incomplete values."""
+    """Stores computed results in memory that all ranks share. An empty result means that a rank is still computing the result.
+    A checksum detects incomplete results."""
 
     def __init__(self, most_bytes: int = _MOST_BYTES) -> None:
         """Raises OSError if the machine does not provide shared memory or semaphores."""
@@ -37,8 +37,8 @@ class SharedResults:
         self._not_awaited: set[bytes] = set()  # digests of results that this rank computes, or for which it waited in vain
 
     def find(self, key: bytes) -> bytes | None:
-        """Return the value that a rank has stored for `key`. If another rank is computing the value, wait up to 25 ms, but only
-        once per key. Return None if this rank has to compute the value."""
+        """Return the result stored for `key`, or None if this rank must compute the result. The first call for a key waits up
+        to 25 ms if another rank is computing the result."""
         digest = _digest(key)
         for _ in range(_LOOKS):
             value = self._value(digest)

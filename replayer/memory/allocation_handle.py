@@ -15,8 +15,8 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that adds an allocation to a queue. The allocator later frees all allocations in the queue.
-        Finalizers may call the function, because it takes no lock.
+        """Return a function that queues an allocation, to be freed later. Finalizers may call the function, because it takes no
+        lock.
         """
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:

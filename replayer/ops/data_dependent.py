@@ -5,7 +5,8 @@
     labels.unique(return_counts=True)               # the same
     torch.bincount(torch.tensor([0, 2, 2]).cuda())  # three: the host knows the labels
 
-Output sizes are computed on the host, taken from the recording, or assumed. As on CUDA, the host waits for the device.
+Output sizes are computed on the host, taken from the recording, or assumed. As with CUDA, the host waits for the GPU, because
+the host needs the output size.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class DataDependentOps:
         return self._unique("aten::unique_consecutive", source, return_inverse, return_counts, known, dim)
 
     def repeat_interleave(self, repeats: TorchAny, *, output_size: int | None = None) -> TorchAny:
-        """Run `repeat_interleave`. Without `output_size`, the host waits for the device."""
+        """Run `torch.repeat_interleave`. The host waits for the GPU, unless the script passes the argument `output_size`."""
         require_kernel(aten.repeat_interleave.Tensor, (repeats,), {})
         known = self._compute(repeats, lambda host: (aten.repeat_interleave(host),))
         assume = repeats.tensor_meta.numel

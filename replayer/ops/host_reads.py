@@ -140,10 +140,11 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# `_READS` maps ops to functions of the op's arguments. If the function returns True, the host waits for the GPU and reads a
-# value. PyTorch reads these values in SummaryOps.cu, TensorFactories.cpp, Distributions.cpp, TensorCompare.cpp,
-# SegmentReduce.cpp, BatchLinearAlgebra.cpp (the status of LAPACK functions) and TensorConversions.cpp (the number of nonzero
-# elements). With PyTorch 2.11 and an NVIDIA H100, the host waited in each of these ops.
+# In some ops, PyTorch's C++ code copies a value from the GPU to the host, and waits for the copy. `_READS` maps each of these
+# ops to a function that decides from the op's arguments whether PyTorch copies a value. The C++ code is in SummaryOps.cu,
+# TensorFactories.cpp, Distributions.cpp, TensorCompare.cpp, SegmentReduce.cpp, BatchLinearAlgebra.cpp (status of LAPACK
+# functions) and TensorConversions.cpp (number of nonzero elements). With PyTorch 2.11 and an NVIDIA H100, the host waited in
+# each of these ops.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)

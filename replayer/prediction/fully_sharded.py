@@ -3,7 +3,7 @@
     schedule = ShardedStep.of(units, forward, backward_ns=..., gather=..., scatter=...)
     schedule.exposed_ns         # communication time that is not hidden
 
-The model follows torch.distributed.fsdp (Zhao et al., "PyTorch FSDP", 2023, section 3):
+The prediction assumes that the training run behaves like torch.distributed.fsdp (Zhao et al., "PyTorch FSDP", 2023, section 3):
 
 * Communication overlaps with computation on a separate stream.
 * The backward pass gathers parameters early, as with `BackwardPrefetch.BACKWARD_PRE`.

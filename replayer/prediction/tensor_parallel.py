@@ -122,7 +122,7 @@ class TensorSplit:
     def of(
         cls, trace: Trace, calls: Sequence[ScaledOp | None], shapes_of: Callable[[ScaledOp], Shapes], ranks: int
     ) -> TensorSplit:
-        """Raises TraceError if the recording has no suitable matrix products (Note [Pairs of matrix products])."""
+        """Raises TraceError if the recording has no matrix products that ranks can split (Note [Pairs of matrix products])."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
         ops, backward = _launched(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])

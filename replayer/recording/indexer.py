@@ -85,7 +85,7 @@ class RecordingIndexer:
         self._queue_depth()
         self._blocked()
         self._pace = CleanPace(trace, rank, self.blocked)
-        # Without steps, the profiler's overhead is unknown, so times are not corrected.
+        # If the recording has no steps, the profiler's overhead is unknown, and times are not corrected (factor 1).
         scale = np.append(self._pace.scale, 1.0)
         self.phase_scale: list[float] = scale[self.phase_row].tolist()
         self._causes()
@@ -225,8 +225,8 @@ class RecordingIndexer:
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
 
     def _main_stream(self, begin: int, end: int) -> int:
-        """Return the stream on which the most ops launched kernels, or NONE if there are no kernels. Kernels are not counted,
-        because one op such as `aten::lstm` may launch hundreds of kernels on additional streams."""
+        """Return the stream on which the most ops launched kernels, or NONE if there are no kernels. The function counts ops
+        instead of kernels, because one `aten::lstm` op may launch hundreds of kernels on other streams."""
         launches = self.launch_row[begin:end]
         op = np.where(launches == NONE, NONE, np.append(self.trace.host.parent, NONE)[launches])
         op = np.where(op == NONE, -2 - np.arange(end - begin), op)  # work without an op counts as an op

@@ -144,8 +144,8 @@ class LibraryPace:
         self.tells_call = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """If the current batch did not fit on the real GPU, return a memory limit in bytes at which the virtual GPU runs out of
-        memory too. Return None for all other batches."""
+        """Return a memory limit in bytes for a batch that did not fit on the real GPU, or None for all other batches. With the
+        limit, the virtual GPU also runs out of memory."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None
@@ -179,8 +179,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the training step, and return the index of its LibrarySteps object. Raises NotInLibrary after more than three
-        training steps with a batch that did not fit on the real GPU, because no step time was published for such a batch."""
+        """End the step, and return the index of the step's published times. Raises NotInLibrary after more than three training
+        steps with a batch that did not fit on the real GPU."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

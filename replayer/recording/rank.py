@@ -34,8 +34,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return the GPUs of the recorded rank. If the recorded rank used fewer GPUs than `local_count`, the list repeats the
-        recorded GPUs."""
+        """Return at least `local_count` GPUs of the recorded rank. GPUs are repeated if the recorded rank used fewer GPUs."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

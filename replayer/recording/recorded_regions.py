@@ -27,8 +27,8 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
 Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
-GraphOps = dict[str, set[Shapes]]  # the shapes of a graph's ops by canonical name
-# Minimum similarity of a recorded function with other input shapes. Views have no kernels, so the similarity stays below 1.
+GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes
+# Minimum similarity (0 to 1) between a compiled function of the script and a recorded function with other input shapes.
 _ALIKE = 0.25
 
 

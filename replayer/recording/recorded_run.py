@@ -135,8 +135,7 @@ class RecordedRun:
         return self.steps[alike[turn % len(alike)]]
 
     def evaluation(self, number: int) -> RecordedStep:
-        """Return the recorded step with the times for an evaluation step of the script. If no evaluation step was recorded,
-        return a training step."""
+        """Return a recorded evaluation step, or a recorded training step if no evaluation step was recorded."""
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]
         return self.steps[_in_turn(self.evaluations, self._evaluated, number)]

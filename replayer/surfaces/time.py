@@ -3,8 +3,8 @@
     PatchedTime(clock).install()
     began = time.perf_counter(); time.sleep(3600); time.perf_counter() - began     # 3600.00001, at once
 
-The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In
-background threads, `sleep` waits for other threads to advance the time.
+The clock functions return the virtual time, and `sleep` advances the virtual time (Note [Virtual time] in clock.py). In a
+background thread, `sleep` only waits until other threads have advanced the virtual time.
 
 In polling loops, `sleep` takes real time, so that other processes can make progress.
 

@@ -50,7 +50,7 @@ def install(torch_module: ModuleType) -> None:
     )
     in_build = getattr(c, "_cudnn", None)
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
-    # The object `torch.backends.cudnn` is a wrapper. Its attribute `m` is the module with the functions.
+    # The object `torch.backends.cudnn` is a wrapper around the module `torch.backends.cudnn.m`.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
     # The script's limits for cuFFT's plan cache, by GPU number. A replay caches no cuFFT plans.
     fft_plans: dict[int, int] = {}
@@ -66,8 +66,7 @@ def install(torch_module: ModuleType) -> None:
     refuse(torch_module.backends.cuda, "torch.backends.cuda", REFUSED)
     # nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
-    # Since PyTorch 2.11, the object `torch.backends.cudnn.rnn` is a wrapper. Its attribute `m` is the module with the
-    # functions.
+    # Since PyTorch 2.11, the object `torch.backends.cudnn.rnn` is a wrapper around the module `torch.backends.cudnn.rnn.m`.
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:

@@ -2,9 +2,8 @@
 
     install(torch)      # if the recording was made with PyTorch before 1.11
 
-In PyTorch 1.10, in-place ReLU6 and Hardtanh save their result for the backward pass. Convolutions save a contiguous copy of
-their input. See PyTorch 1.10: `hardtanh_` in tools/autograd/derivatives.yaml, and `_convolution` in
-aten/src/ATen/native/Convolution.cpp.
+In PyTorch 1.10, in-place ReLU6 and Hardtanh save their result for the backward pass (tools/autograd/derivatives.yaml).
+Convolutions save a contiguous copy of their input (`_convolution` in aten/src/ATen/native/Convolution.cpp).
 """
 
 from __future__ import annotations

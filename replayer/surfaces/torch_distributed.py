@@ -119,7 +119,8 @@ def _no_split_source(source: Callable[..., TorchAny], group: TorchAny, *args: To
 
 
 def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args: TorchAny) -> None:
-    """Skip virtual NCCL groups. They have no C++ backend to which PyTorch could attach a flight recorder."""
+    """Attach PyTorch's flight recorder to a process group. Skip virtual NCCL groups, because the flight recorder needs a C++
+    backend."""
     if not isinstance(group, VirtualNccl):
         attach(group, *args)
 

@@ -1,10 +1,10 @@
-"""Patches PyTorch's fake tensors, with which torch.export and DTensor infer shapes.
+"""Makes gradients of fake CUDA tensors work in PyTorch builds without CUDA.
 
     with FakeTensorMode():
         torch.ones(3, device="cuda", requires_grad=True).sum().backward()
 
-Autograd sees the device type "lazy" for fake CUDA tensors (tensor/tensor.py, Note [Lazy]). The device "cuda" crashes PyTorch
-builds without CUDA.
+torch.export and DTensor infer shapes with fake tensors. In PyTorch builds without CUDA, autograd crashes for tensors with the
+device type "cuda". For C++ code, fake CUDA tensors therefore have the device type "lazy" (tensor/tensor.py, Note [Lazy]).
 """
 
 from __future__ import annotations

@@ -106,7 +106,8 @@ def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) 
 
 
 class _TensorProperty(property):
-    """Adds the attribute `__objclass__`, which Dynamo reads up to PyTorch 2.11 (torch/_dynamo/utils.py)."""
+    """Replaces a property of torch.Tensor. Up to PyTorch 2.11, Dynamo reads the property's attribute `__objclass__`
+    (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

@@ -4,7 +4,7 @@
     triton.runtime.driver.active.get_current_target()
 
 Under `--values compute`, Triton kernels run in Triton's interpreter. If only the total GPU time of each phase was recorded,
-Triton kernels take no additional time.
+Triton kernels add no time, because the total includes Triton kernels.
 """
 
 from __future__ import annotations

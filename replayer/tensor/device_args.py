@@ -21,8 +21,8 @@ Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
 
 def backend_device(device: TorchAny) -> TorchAny:
-    """Convert the device "cuda" to "lazy", the C++ device type. Return all other arguments unchanged. Raise CUDA's error
-    "invalid device ordinal" for a missing GPU."""
+    """Convert the device "cuda" to "lazy", the device type of virtual tensors in C++. Return all other arguments unchanged.
+    Raise CUDA's error "invalid device ordinal" for a missing GPU."""
     if type(device) is str:
         if not device.startswith("cuda"):
             return device

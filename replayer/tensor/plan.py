@@ -117,8 +117,7 @@ class _NotPortable(Exception):
 
 
 def packed(plan: Plan) -> bytes | None:
-    """Serialize a Plan object for other ranks. Return None if the Plan object contains a value that cannot be sent to other
-    processes."""
+    """Serialize a Plan object for other ranks, or return None if a value in the Plan object cannot be serialized."""
     signature = plan.signature
     described = signature.op, signature.shapes, signature.dtypes, signature.outputs, signature.launches
     try:

@@ -365,8 +365,8 @@ def alias(source: TorchAny) -> TorchAny:
 
 
 def move_to(tensor: TorchAny, data: torch.Tensor) -> None:
-    """Execute `tensor.data = data` if one of the two tensors is in host memory and the other one is virtual. The Python object
-    `tensor` remains, because optimizers refer to it."""
+    """Execute `tensor.data = data` if one of the two tensors is in host memory and the other one is virtual. Keep the Python
+    object `tensor`, because optimizers refer to this object."""
     if tensor.grad_fn is not None:
         _data.__set__(tensor, data)
     kept = {name: value for name, value in attributes_of(tensor).items() if name not in _OURS}

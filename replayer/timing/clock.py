@@ -48,7 +48,7 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time. A script may call `poll_ns` in a loop."""
+        """Return the current time to the script. Each call may advance the clock, so that polling loops end."""
         # see Note [The recorded clock]
         return self.now_ns()
 

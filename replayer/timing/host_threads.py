@@ -49,7 +49,7 @@ class HostThread:
             self.segment, self.position_ns = other.segment, other.position_ns
 
     def position_in(self, segment: object, first_ns: int) -> int:
-        """Return the thread's position in the recorded phase, in ns."""
+        """Return the point in a recorded phase that the thread has reached, in ns of host time."""
         if self.segment is not segment:
             self.segment, self.position_ns = segment, first_ns
         return self.position_ns

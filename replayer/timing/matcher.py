@@ -126,10 +126,12 @@ class SegmentMatcher:
         self.count = count
         self.recorded = recorded
         self.position_ns = 0  # latest active host time that a thread has reached in the recorded segment
-        self.unmatched_ns = recorded.work_ns if recorded else 0  # recorded work that is neither matched nor borrowed
-        # Ops without a recorded call, with their timeline rows. Recorded kernels that match no op may provide their GPU time.
+        self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of the recorded kernels that no op has used
+        # Ops without a recorded call, with the ops' rows in the timeline. These ops may use the GPU time of recorded kernels
+        # that match no op.
         self.deferred: list[tuple[OpSignature, int]] = []
-        # In a script without training steps, the list `deferred` would grow forever.
+        # Maximum length of the list `deferred`. Without a maximum, the list would grow forever in a script without training
+        # steps.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
@@ -171,7 +173,7 @@ class SegmentMatcher:
         return sum(_is_same_shape(call.match) for call in made) >= SAME_SHARE * len(made)
 
     def lane(self, ordinal: int) -> SegmentMatcher:
-        """Return the SegmentMatcher for ops on GPU number `ordinal`."""
+        """Return the object that finds the recorded calls of ops on GPU number `ordinal`."""
         lane = self.lanes.get(ordinal)
         if lane is None:
             recorded = self.recorded.lanes.get(ordinal) if self.recorded is not None else None

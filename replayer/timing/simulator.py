@@ -170,7 +170,8 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If the script is inside a phase, such as the backward pass, ignore the phases that begin or end inside the graph.
+        # If the script launches the CUDA graph in a phase, such as the backward pass, ignore the phases captured in the CUDA
+        # graph.
         is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:

@@ -416,8 +416,8 @@ class DeviceMemory:
             return [segment_dict(blocks, self.device, self.history) for blocks in ranges]
 
     def layout(self) -> Layout | None:
-        """Return the address, size, state and age of each block. Return None if future allocations depend on more than these
-        values, for example on memory that another stream still uses."""
+        """Return the address, size, state and age of each block. Return None if the blocks alone do not determine future
+        allocations, for example while another stream still uses memory."""
         with self._lock:
             if self.history is not None or self.requests is not None or not self.settings.has_stateless_fit:
                 return None

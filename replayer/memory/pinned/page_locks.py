@@ -13,7 +13,7 @@ import resource
 import sys
 from pathlib import Path
 
-# The system kills processes if nearly all pages are locked.
+# This share of memory stays unlocked, because Linux kills processes if nearly all memory is locked.
 _RESERVED_SHARE = 1 / 16
 
 _WARNED_FILE = "page-locks-refused"  # created in the run's folder by the first warning
@@ -31,7 +31,7 @@ class PageLocks:
             call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 
     def lock(self, address: int, size_bytes: int) -> bool:
-        """Lock the pages of an address range. If locking fails, print a warning and return False."""
+        """Lock the pages of an address range in memory. Print a warning and return False if the pages cannot be locked."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
             self._warn(f"{_size(size_bytes)} more would leave less than a sixteenth of this machine's memory free")

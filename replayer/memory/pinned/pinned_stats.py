@@ -5,8 +5,8 @@
     stats.allocated(1 << 20)
     stats.as_dict()["active_bytes"]     # {'current': 1048576, 'peak': 1048576, 'allocated': 1048576, 'freed': 0}
 
-PyTorch counts each block size separately, and reports the sum of the peaks. The sum exceeds the true peak if the block sizes
-reach their peaks at different times.
+As in PyTorch, the reported peak is the sum of separate peaks for each block size, so the reported peak may exceed the true
+peak.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 
     F.scaled_dot_product_attention(q, k, v)    # half precision on an A100: aten::_scaled_dot_product_flash_attention
 
-PyTorch's C++ code chooses these kernels only for CUDA tensors. In C++, virtual tensors have the device type Lazy.
+PyTorch's C++ code chooses CUDA kernels only for tensors with the device type CUDA. In C++, virtual tensors have the device type
+Lazy.
 """
 
 from __future__ import annotations
@@ -350,8 +351,8 @@ def register(plans: PlanCache) -> None:
         transform = partial(_transform, op)
         library.impl(op, transform, "AutogradLazy")
         plans.composites[op] = transform
-    # CUDA has a separate kernel for RMS norm (native/cuda/layer_norm_kernel.cu). A registered kernel for virtual tensors makes
-    # autograd use PyTorch's gradient formula for RMS norm.
+    # CUDA has a separate kernel for RMS norm (native/cuda/layer_norm_kernel.cu). Without a registered kernel for virtual
+    # tensors, PyTorch would split RMS norm into several ops.
     library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
     plans.with_kernel.add(aten._fused_rms_norm.default)
     state.STATE.kept.append(library)

@@ -2,8 +2,8 @@
 
     require_kernel(torch.ops.aten.mm.default, (integers, integers))     # "addmm_cuda" not implemented for 'Long'
 
-The file cuda_dtypes.json lists the unsupported dtypes of each op. The measurements come from an NVIDIA H200 and an
-NVIDIA H100 with PyTorch 2.11, and from the simulated CUDA device in tests/cuda.
+The file cuda_dtypes.json lists the unsupported dtypes of each op. The dtypes were tested with PyTorch 2.11 on an NVIDIA H200
+and an NVIDIA H100, and on the simulated CUDA device in tests/cuda.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def refusal_like(
     if func._schema.overload_name.endswith("out"):
         name = _any_overload(name)
     kernels = _kernels().get(name, {})
-    # The measurements do not apply to calls with the argument `dtype`, which may use other CUDA kernels.
+    # The file cuda_dtypes.json does not apply to calls with the argument `dtype`, which may use other CUDA kernels.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
     accepts_empty = name in _table()["accepted_if_empty"]
     if (accepts_empty and _has_empty(_tensors(args))) or (measured and scalar not in kernels):

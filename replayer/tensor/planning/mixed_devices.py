@@ -276,7 +276,8 @@ def _compare(operands: _Operands, cpu_scalars: int) -> None:
     try:
         torch.broadcast_shapes(*(tuple(tensor.shape) for tensor in inputs))  # type: ignore[no-untyped-call]
     except RuntimeError:
-        # PyTorch checks shapes before devices. The later shape inference raises the error about shapes.
+        # PyTorch checks shapes before devices, so the error about mismatched shapes comes first. Shape inference raises this
+        # error later.
         return
     common = next((tensor.device for tensor in (*written, *inputs) if not tensor.is_cpu), torch.device("cpu"))
     scalars = 0

@@ -142,8 +142,8 @@ class PlanCache:
     def _of_other_rank(
         self, func: torch._ops.OpOverload, key: bytes, device: int, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
     ) -> Plan | None:
-        """Return the Plan object that another rank has stored for op calls with the cache key `key`, or None. The rank that
-        stored the Plan object has checked the devices and dtypes of the arguments."""
+        """Return the Plan object that another rank has stored for `key`, or None. The other rank has already checked the
+        devices and dtypes of the arguments."""
         found = None if self.shared is None else self.shared.find(key)
         if found is None:
             return None

@@ -1,4 +1,4 @@
-"""Computes the cache keys of op calls. Calls with equal keys have equal result shapes and dtypes.
+"""Computes the cache keys of op calls. Op calls with the same cache key return tensors with the same shapes and dtypes.
 
 For each op, this module generates a Python function that returns the cache key of a call. For example:
 

@@ -88,7 +88,7 @@ def fills_allocation(tensor: TorchAny) -> bool:
 
 
 def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> None:
-    """Store the known values of a tensor that fills its whole memory block. None means unknown."""
+    """Store the values of a tensor, or None if the values are unknown. The tensor must fill its memory allocation."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
     if values is None:

@@ -24,8 +24,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the truth value for which the script's current `if` or `assert` raises no error. Return None if both branches or
-    neither branch raises an error."""
+    """Return the truth value for which the script's current `if` or `assert` raises no error. Return None if the truth value
+    makes no difference."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -3,7 +3,7 @@
     rule = value_rule(torch.ops.aten.isnan.default, plan)   # None for nearly all ops of a training step
     rule(made, args, kwargs)                                # known: computed; unknown: no element is NaN
 
-Values that are neither recorded nor computed are assumed:
+If a value was neither recorded nor computed, the replay assumes a value:
 
 * A float tensor with a single element (a loss, a norm) is `AssumedValues.loss`: positive, finite, smaller with each step.
 * Nothing is NaN or infinite. A tensor is equal to itself and to its clone. Bounds on floats hold in `(x > 0).all()`.
@@ -197,8 +197,8 @@ def _comparison(func: torch._ops.OpOverload) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Return the largest possible number of true elements in a comparison. In `top5 == labels.expand_as(top5)`, at most one
-    element per label is true."""
+    """Limit the number of true elements in the result of `==`. For example, `top5 == labels.expand_as(top5)` has at most one
+    true element per label."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE
     least = min(_distinct(one), _distinct(other))

@@ -120,8 +120,8 @@ class DataParallelStages:
         self._rows.append((0, stage.name, thread.row, *on_host, *on_device, int(origin)))
 
     def add_gpu_work_so_far(self) -> bool:
-        """For each running stage, add the share of the recorded GPU time that belongs to the ops launched so far. Return False
-        if no nn.DataParallel stages were recorded."""
+        """Add recorded GPU time for the ops that unfinished nn.DataParallel stages have launched so far. Return False if the
+        recording has no such stages."""
         stages = self.recorded
         if not stages:
             return False

@@ -1,5 +1,4 @@
-"""At the end of a phase, adds the recorded kernels that match no op of the script to the replay. With these kernels, the phase
-takes as much GPU time as recorded.
+"""At the end of a phase, adds the recorded kernels that match no op of the script to the replay.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -49,7 +48,8 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """Return two objects for ops on GPU number `device`: the SegmentMatcher, and the CPU thread that launches the ops."""
+        """For ops on GPU number `device`, return the object that finds recorded calls, and the CPU thread that launches the
+        ops."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
@@ -60,8 +60,8 @@ class PhaseRemainder:
         return lane, lane.thread
 
     def add_gpu_work(self, segment: SegmentMatcher, thread: HostThread) -> None:
-        """At the end of a phase, add GPU work for ops that match no recorded call. If the script is not the recorded program,
-        estimate the times of these ops."""
+        """At the end of a phase, add GPU work for ops that match no recorded call. Use recorded kernels that match no op if
+        possible, and estimates for all other ops."""
         for ordinal, lane in {0: segment, **segment.lanes}.items():
             stream, mostly_unmatched = self._stream(ordinal), lane.mostly_unmatched
             beyond_ns = self._beyond_ns(lane) if lane is segment else 0

@@ -74,7 +74,7 @@ class LibraryPhases:
             self._before_backward_ns = 0
 
     def take_call(self) -> ModelCall | None:
-        """Return the published times for the model call that the script begins. Return None if the model was not measured."""
+        """Return the published times for the script's current call of a model, or None if no times were published."""
         call = self._library.take_call()
         if call is not None:
             self._library.called(call)
@@ -265,8 +265,8 @@ class StepTracker:
         # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates:
             return
-        # A CUDA graph that was captured without gradients may be part of a training step. The step stays a training step if
-        # gradients are enabled in the script.
+        # A training step may launch a CUDA graph that was captured without gradients. If gradients are enabled in the script,
+        # the step is therefore not an evaluation step.
         if is_evaluation and self.launches_graph and self.trained and self.grads_enabled is not None and self.grads_enabled():
             return
         self._evaluates = is_evaluation
@@ -486,8 +486,8 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Switch to a recorded step that contains the op, and return its phase. Return None if there is none. See Note [Training
-    steps of several shapes]."""
+    """Continue the replay with another recorded step that contains the op. Return the current phase of this recorded step, or
+    None if no recorded step contains the op. See Note [Training steps of several shapes]."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or segment.recorded is None or segment.recorded.phase_grained:
         return None

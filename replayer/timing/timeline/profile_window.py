@@ -224,7 +224,7 @@ def _ranges_on_gpu(events: list[ProfilerJson]) -> Iterator[ProfilerJson]:
 
 
 class WindowOp(NamedTuple):
-    """Describes an op in a profile. Kernels without an op have the name ""."""
+    """Describes an op in a profile. An object with an empty op name lists the kernels that belong to no op."""
 
     thread: int
     name: str
@@ -251,7 +251,8 @@ def window_ops(window: Trace, next_ops: Column) -> Iterator[WindowOp]:
 
 
 def _allocated_bytes(window: Trace, next_ops: Column) -> dict[int, int]:
-    """Return the allocated minus the freed bytes of each op. Bytes that belong to no single op have the key NONE."""
+    """Return the allocated minus the freed bytes of each op. If an op frees memory that another op has allocated, the bytes are
+    counted under the key NONE."""
     parent = window.host.parent.tolist()
     allocated: dict[int, int] = defaultdict(int)
     own: dict[int, int] = {}

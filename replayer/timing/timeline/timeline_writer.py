@@ -249,7 +249,7 @@ class TimelineWriter:
         self._rows["device"].add(table)
 
     def memory(self, untimed: Column, ops: UnresolvedOps, now_ns: int) -> None:
-        """Add memory events at the virtual time `now_ns`. The matrix `untimed` has one row per event."""
+        """Add memory events at the virtual time `now_ns`. Each row of the matrix `untimed` is a memory event without a time."""
         self._memory_ops.append(ops)
         self._rows["memory"].add(DeferredRows.of(untimed, {_TIME: now_ns}))
 
@@ -270,8 +270,8 @@ class TimelineWriter:
         return row - 1
 
     def op_rows(self, table: Column | DeferredRows) -> int:
-        """Add ops to the trace's table of host events. The int64 matrix `table` has one row per op. Return the row number of
-        the first added op."""
+        """Append ops to the trace's table of host events, and return the first op's row number in the trace. The int64 matrix
+        `table` has one row per op."""
         row = self.host_rows
         self.host_rows += self._rows["host"].add(table)
         return row
