@@ -24,7 +24,7 @@ from time import monotonic, sleep
 from types import BuiltinFunctionType, FrameType, FunctionType, ModuleType
 from typing import Any, NoReturn
 
-# The list `_KEPT` contains itself, so its reference count never becomes zero. `gc.freeze` hides the list from the garbage
+# The list `_KEPT` contains itself, so its reference count never becomes zero. `gc.freeze` hides `_KEPT` from the garbage
 # collector.
 _KEPT: list[Any] = []
 _KEPT.append(_KEPT)
@@ -99,8 +99,8 @@ def mark_rank(rank: int) -> None:
 
 
 def leave_shared_modules() -> None:
-    """At exit, delete the global variables of the script's modules, so that open files are closed. The modules in `_KEPT` are
-    not freed, because freeing them would write to memory that all ranks share."""
+    """At exit, delete the global variables of the script's modules, so that open files are closed. Modules that were imported
+    before the fork stay in memory, because all ranks share the memory of these modules."""
     _skip_static_destructors()
     shared = {id(module) for module in _KEPT}
     for name, module in list(sys.modules.items()):
@@ -113,8 +113,8 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that all ranks share, so
-    each rank would need its own copy. `on_exit` exists in glibc only."""
+    """End the process without running C++ destructors. The destructors of PyTorch would make each rank copy 60 MB of memory
+    that all ranks share. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

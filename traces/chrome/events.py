@@ -120,8 +120,8 @@ class RankEvents:
         yield from self._counters()
 
     def _correlate(self) -> None:
-        """Correlation ids are larger than all op ids. Ids above 2**16 make Holistic Trace Analysis use 32-bit integers for its
-        row numbers."""
+        """Correlation ids start 2**16 above the largest op id. If correlation ids fitted into 16 bits, Holistic Trace Analysis
+        would store row numbers in 16 bits too."""
         device = self.trace.device
         launch = device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
@@ -191,8 +191,8 @@ class RankEvents:
                 yield event
 
     def _missing_ranges(self) -> tuple[HostSpans, list[str]]:
-        """Return the ranges of steps and of nn.DataParallel stages, if the trace lacks them. Programs that read Chrome traces
-        expect ranges "ProfilerStep#" on the main thread."""
+        """Create ranges for steps and for nn.DataParallel stages, unless the trace already contains them. Programs that read
+        Chrome traces expect ranges "ProfilerStep#" on the main thread."""
         trace, steps = self.trace, self.trace.steps
         known = [trace.strings[name] for name in np.unique(trace.host.name).tolist()]
         found, texts = [HostSpans.empty()], []

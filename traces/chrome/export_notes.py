@@ -3,7 +3,7 @@
     header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
     notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
 
-Viewers ignore the notes. The notes are stored as one JSON string, because many JSON readers round large integers.
+Viewers ignore the key `traceReplay`. The value of `traceReplay` is a string, because many JSON readers round large integers.
 """
 
 from __future__ import annotations
@@ -123,8 +123,7 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return a slice, and the start and duration that each event had before the export. The slice skips the first events,
-        which were added during the export."""
+        """Return a slice that selects the original events, and the times that these events had before the export."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

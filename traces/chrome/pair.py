@@ -27,7 +27,7 @@ _ARROWS = 1 << 41
 
 
 def export_pair(first: Trace, second: Trace, path: str | os.PathLike[str], names: tuple[str, str]) -> Path:
-    """Write the first ranks of two traces to one file. Raises OSError."""
+    """Write two traces (the first rank of each) to one Chrome trace file. Raises OSError."""
     pairs = paired_steps(first, second)
     events = _PairEvents(first, second, counterparts(first, second, pairs), _shift_ns(first, second, pairs), names)
     target = Path(path)

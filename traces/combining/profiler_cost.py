@@ -144,7 +144,7 @@ class _WithoutCost:
         before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
         for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
             # Subtract the profiler's overhead from the gaps between events, but leave at least `LEAST_GAP_NS` in each gap.
-            # If a gap is too short, the rest of its overhead is subtracted from later gaps. `backlog` is this rest.
+            # `backlog` is the overhead that must still be subtracted from later gaps.
             balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
             backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
             own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)
@@ -229,7 +229,8 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """Return the indices of a step's phases, for each step with such phases. With `steps`, omit unseen phases."""
+        """For each step, return the indices of the phases in `names`, but leave out steps without these phases. With `steps`,
+        omit unseen phases."""
         named = np.isin(self._name, [self.names[name] for name in names])
         if steps is not None:
             named &= ~self.unseen
@@ -256,7 +257,7 @@ class _Phase:
 
 class CleanPace:
     """Estimates the CPU times that profiled steps would have without the profiler. The profiler's overhead is subtracted from
-    the CPU time of each phase. The result is multiplied by the phase's factor in `scale`."""
+    the CPU time of each phase."""
 
     def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
         run = trace.run_of(rank)
@@ -297,8 +298,8 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of the run with an estimate of the profiler's overhead. If the profiler ran in all steps, the overhead is
-    unknown, and `run` is returned unchanged."""
+    """Return a copy of a run with an estimate of the profiler's overhead. The estimate requires steps with the profiler and
+    steps without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -337,8 +338,8 @@ def _calls(
         syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
         times_ns = np.concatenate((launched_ns[launches], syncs_ns))
         lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
-        # Without the profiler, the launch queue fills up earlier. If a launch had to wait, assume that the host waits for all
-        # launched work.
+        # Without the profiler, the launch queue fills up earlier. If the queue was full, assume that the host waits for all GPU
+        # work of the phase.
         if waits.within(start_ns, syncs_ns[:1] if len(syncs_ns) else end_ns)[0]:
             times_ns, lasts_ns = np.repeat(start_ns, 2), np.array([lasts_ns[: len(launches)].sum(), _WAIT])
         own_ns = own(times_ns) - own(start_ns)

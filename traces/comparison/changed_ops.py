@@ -49,7 +49,7 @@ _KINDS = {
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
 KERNEL_KINDS = frozenset(_KINDS)
-# The name of a fused kernel may contain these view ops. They are ignored, because view ops launch no kernels.
+# Names of fused kernels may contain the names of view ops, although view ops launch no kernels.
 _VIEWS = frozenset(
     "view transpose permute squeeze unsqueeze expand slice select t detach as_strided reshape alias split".split()
 )
@@ -204,8 +204,8 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return an integer for each GPU event in `rows`, or NONE. Two events from different traces get the same integer if one
-    replaces the other."""
+    """Return a group number for each GPU event in `rows`, or NONE. A group contains different kernels of two traces that do the
+    same work."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]

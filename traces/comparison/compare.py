@@ -274,8 +274,8 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return a copy for a replayed script that failed. The value `fits=True` becomes None, because the rest of the script
-        might need more memory."""
+        """If a replayed script failed, the rest of the script might need more memory, so change `fits=True` to None
+        (unknown)."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 
@@ -418,7 +418,7 @@ def _differs(of: Spread, tolerance: float) -> bool | None:
 
 
 def _is_within_tolerance(judged: _Judgement, verdict: Verdict, hidden: bool) -> bool | None:
-    """Return None (unknown) if the step times agree but GPU work is missing from a recording."""
+    """If GPU work is missing from a recording, equal step times prove nothing, so return None instead of True."""
     if verdict.same is None or verdict.same is False:
         return verdict.same
     if verdict.evidence is Evidence.IDENTICAL:
@@ -471,7 +471,7 @@ def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
         return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
     trained = driven & (other.steps.kind != StepKind.EVALUATION)
     steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # If no training steps were replayed, compare the steps that replay an evaluation step of the recording.
+    # If no training steps were replayed, compare the evaluation steps.
     like = np.isin(source, evaluation_steps(recorded))
     rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
     return source[rows].astype(np.int64), rows

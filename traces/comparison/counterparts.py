@@ -57,7 +57,8 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the indices of all pairs that contain a given kernel."""
+        """Return the indices of the pairs that contain GPU event `row` of the first trace (`side` 0) or the second trace
+        (`side` 1)."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]
@@ -191,9 +192,8 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each tuple in `_LEVELS` names columns. A GPU event of one trace forms a pair with a GPU event of the other trace if both have
-# equal values in these columns. If several events have equal values, the first launched event is paired with the first, and so
-# on.
+# Two GPU events form a pair if they have equal values in all columns of one tuple in `_LEVELS`. The tuples are tried in order.
+# Events with equal values are paired in launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

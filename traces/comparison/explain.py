@@ -3,9 +3,8 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-The explanation compares the phases on the GPU or on the host, whichever limits the step time. If the GPU limits the step time,
-all reasons are sorted by size. If the host limits the step time, the phases are listed before other reasons, because the host
-time of a phase includes idle time of the GPU.
+The explanation compares the phases on the GPU or on the host, whichever limits the step time. Reasons are sorted by decreasing
+size. If the host limits the step time, differences in phases are listed before differences in idle time and communication.
 """
 
 from __future__ import annotations
@@ -286,8 +285,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """Return a divisor for the GPU times of each trace, and a phrase for the text. Both divisors are 1 if the traces use
-    equally many GPUs."""
+    """If two traces use different numbers of GPUs, GPU times are divided by the number of GPUs. Return both divisors, and a
+    note that times are means."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -15,8 +15,8 @@ _MOST_EDITS = 500  # longer edits are not counted, because the cost grows with t
 
 
 def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
-    """Return how many calls of one sequence must be moved to get the order of the other sequence. Calls in only one of the
-    sequences are ignored. If the sequences are very different, the returned number may be too small."""
+    """Return how many calls in `ours` must be moved to match the order in `theirs`. Calls that are not in both lists are
+    ignored. The count is too small if the lists differ by more than `_MOST_EDITS` edits."""
     both = Counter(ours) & Counter(theirs)
     a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
     return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)

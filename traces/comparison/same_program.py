@@ -3,8 +3,8 @@
     same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
-Ops of the forward pass and the loss are compared by name, largest input shape and input dtype. These ops are the same in all
-PyTorch releases. Equal times are not used as evidence.
+Ops of the forward pass and the loss are compared, because the forward pass and the loss run the same ops in all PyTorch
+releases. The comparison uses the name, largest input shape and input dtype. Equal times are not used as evidence.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _ESSENTIAL = ("forward", "backward", "optimizer")
 # Several steps are compared, because some steps may take a different branch.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indexing between layers. The order of these ops depends on the PyTorch release.
+# Arithmetic, masks, copies and indexing between layers, in an order that depends on the PyTorch release.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
@@ -380,8 +380,7 @@ def _called(key: _Key) -> str:
 
 def _other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # A recording may contain the steps of only one of several optimizers. If the traces have no optimizer in common, the
-    # programs differ.
+    # If a script uses several optimizers, a recording may contain only some of them, so one common optimizer is enough.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"

@@ -3,7 +3,7 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 A GPU may wait for data, for the host or for other ranks, and the reason for a wait may be unknown. The bottleneck is the reason
-with the longest total wait. If the GPU computes for longer than this total wait, the GPU itself is the bottleneck.
+with the longest total wait, or the GPU itself if the GPU computes for longer than the longest total wait.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls

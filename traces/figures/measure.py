@@ -64,9 +64,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran without the profiler and are not warm-up steps. If the trace contains no such training
-    steps, other kinds of steps are tried in this order: steps after a profile, profiled steps, warm-up steps, evaluation
-    steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If the trace has none, return steps after
+    a profile, else profiled steps, else warm-up steps, else evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -80,7 +79,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 
 def clean_evaluations(trace: Trace) -> Column:
     """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
-    FEWEST_CLEAN_STEPS steps are found, return all evaluation steps that ran without the profiler."""
+    FEWEST_CLEAN_STEPS evaluation steps ran before the first profiled step, later evaluation steps without the profiler are
+    returned too."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     before = clean.copy()
@@ -122,7 +122,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only steps with the same numbers of backward passes and optimizer steps."""
+    """Keep only the steps with the most common numbers of backward passes and optimizer steps."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):
@@ -389,7 +389,7 @@ def device_time_by_origin(trace: Trace) -> dict[Origin, int]:
     steps = steps if len(steps) else np.arange(len(trace.steps))
     if len(rows):
         in_steps = np.isin(launch_steps(trace)[rows], steps)
-        if in_steps.any():  # On a stopped clock, all steps begin at the same time.
+        if in_steps.any():  # If a replay's clock never advances, all steps begin at the same time.
             rows = rows[in_steps]
         origin, duration_ns = trace.device.origin[rows], trace.device.duration_ns[rows]
     else:

@@ -116,7 +116,7 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each device, return the steps of its rank. Devices without steps are left out."""
+        """For each device, return those steps in `rows` that the device's rank ran. Devices without steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
@@ -376,7 +376,7 @@ def _falls_behind(times: StepTimes, slowest: PaceSeries | None, pace_ns: int) ->
     if slowest is None:
         return 0
     rows = np.unique(slowest.rows)
-    # The lag is 0 if the device finishes before the host.
+    # `lag_ns` is how long the device still computes after the host has finished a step.
     lag_ns = np.maximum(times.completion_ns[slowest.device] - times.host_end_ns, 0)
     grown_ns = np.diff(lag_ns[rows])[times.follows[rows[1:]]]
     if len(grown_ns) < 2 or (grown_ns > FALLS_BEHIND_SHARE * pace_ns).mean() < STEPS_FALLING_BEHIND:

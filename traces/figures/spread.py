@@ -135,8 +135,8 @@ def means_of_periods(values: Column, period: int | None = None) -> Column:
 
 
 def _differ_by(values: Column, period: int) -> float:
-    """Return the 90th percentile of the differences between values that are one period apart. For short arrays, this function
-    is ten times faster than np.percentile."""
+    """Return the 90th percentile of the absolute differences between `values[i]` and `values[i + period]`. For short arrays,
+    this function is ten times faster than np.percentile."""
     apart = np.abs(values[period:] - values[:-period])
     last = len(apart) - 1
     below = last * _NINE_IN_TEN // 100

@@ -3,8 +3,8 @@
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
-For each column, the first bytes of all integers are stored together, then all second bytes, and so on. Neighboring bytes are
-often equal in this order, and equal bytes compress well. FORMAT.md describes the encoding.
+Each column stores the first bytes of all integers, then all second bytes, and so on. This order puts equal bytes next to each
+other, and equal bytes compress well. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MAX_ROWS = 1 << 19
 
 _CACHED_ROWS = 1 << 14  # rows that are decoded at a time, so that all intermediate results stay in the processor's cache
 
-# The values in these columns usually increase from row to row. The file stores the difference between neighboring rows, because
-# small numbers take less space.
+# For columns with mostly increasing values, the file stores the differences between neighboring rows, because small numbers
+# take less space.
 _GROWING = (
     "start_ns time_ns called_ns device_start_ns device_end_ns launch number step phase read allocated_bytes recorded_step"
 )
@@ -65,8 +65,8 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         else:
             stored[name] = pack_column(column, _METHODS.get(name, LEAST), compact and name.endswith(_DIVISIBLE))
     if "nested" not in packed and not any(isinstance(value, list) for value in stored.values()):
-        # A table must contain at least one byte per row. Without this rule, a small damaged file could claim a huge number of
-        # rows (FORMAT.md).
+        # Store at least one byte per row. Readers reject other tables, because a small damaged file could claim a huge number
+        # of rows (FORMAT.md).
         name = next(iter(table.DTYPES))
         stored[name] = pack_column(columns[name], LEAST, False)
     return packed

@@ -41,8 +41,8 @@ MAX_CONTENT_BYTES = 64 << 20
 # The lzma parameters lc=0 and pb=0 make files 5 % smaller.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
-# The settings in `_QUICK` shorten LZMA's search for repeated bytes in large files. The compression takes a third of the time,
-# and the file grows by 1 to 5 %. Readers do not use the settings.
+# With the settings in `_QUICK`, LZMA compresses large contents in a third of the time, but files become 1 to 5 % larger.
+# Readers do not use the settings.
 _LARGE_BYTES = 1 << 18
 _QUICK = {"nice_len": 32, "depth": 8}
 
@@ -127,7 +127,7 @@ class Scan:
 
 
 def scan(data: bytes, before: Scan | None = None) -> Scan:
-    """Find all complete frames in the bytes of a file. Raises Damaged.
+    """Find all complete frames (compressed blocks with checksums) in the bytes of a trace file. Raises Damaged.
 
     Note [Cut or damaged]
         A file is truncated if its last frame is incomplete. A file with any other error is damaged. The head of a frame has its

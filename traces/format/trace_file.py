@@ -56,8 +56,8 @@ _WORKERS = 4
 
 
 def save(trace: Trace, path: str | os.PathLike[str]) -> None:
-    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. `load` rejects a
-    small file with very large content (`UnpackLimit`), so `save` adds blanks to such a file."""
+    """Write `trace` to `path`. If writing fails, raises TraceWriteError and leaves the old file unchanged. If `load` would
+    reject a file as too small for its content (`UnpackLimit`), `save` adds blanks to the file."""
     if reason := checks.fault(trace):
         raise TraceWriteError(path, f"the trace is invalid: {reason}")
     parts: list[bytes] = []

@@ -47,7 +47,7 @@ def entries() -> list[BundledRecording]:
 
 
 def load(name_or_path: str | os.PathLike[str], *, is_lazy: bool = False) -> Trace:
-    """Load a trace from a file. If no such file exists, the trace is loaded from the library.
+    """Load a trace from a file or, if no file has this name, from the bundled library.
 
     Raises TraceLibraryError and TraceFormatError.
 

@@ -102,7 +102,7 @@ def cell_file(name: str) -> CellFile:
 
 
 def find_cell(name: str) -> LibraryCell:
-    """Return the step times with a name such as "v100/resnet50". Raises TraceLibraryError."""
+    """Return the step times of one network on one GPU, such as "v100/resnet50". Raises TraceLibraryError."""
     gpu_name, _, model = name.partition("/")
     return cell(gpu_name, model)
 

@@ -4,8 +4,8 @@
     blank_trace(gpu)                                    # only the GPU, before it is known what the script trains
     trace_with_step_times(gpu, blank, rows, cells, workload)     # the steps that a replay has run
 
-Each published time includes the wait for the GPU, so a phase gets the same duration on CPU and GPU. If only the sum of all
-phases after the forward pass was measured, the sum is stored as the phase `backward`.
+The published time of a phase includes the wait for the GPU, so the trace contains the same duration for CPU and GPU. If only
+the sum of all phases after the forward pass was measured, the sum is stored as the phase `backward`.
 """
 
 from __future__ import annotations

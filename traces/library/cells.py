@@ -41,7 +41,7 @@ SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
 VERSION = 1
 
-# If only the sum of the later phases was measured, the column "rest" contains the sum.
+# The phase "rest" is the sum of all phases after the forward pass, if only the sum was measured.
 PHASES = ("h2d", "forward", "rest", "loss", "zero_grad", "backward", "optimizer")
 _MEMORY = ("peak_bytes", "persistent_bytes")
 _SPREAD = "spread_"  # prefix of a phase's name for the standard deviation of its samples

@@ -43,7 +43,7 @@ class Match:
 
 
 def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
-    """Find the script's network in the library, or the most similar network."""
+    """Find the step times of the script's network, or of the most similar network."""
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
         raise TraceLibraryError("the library has no network on this GPU")

@@ -61,8 +61,8 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) of a given rank (or other owner) that contains a given time. Only time windows of
-    different owners may overlap."""
+    """Finds the time window [start, end) of a given rank (or other owner) that contains a given time. Time windows of one rank
+    must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)

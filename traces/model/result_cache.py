@@ -31,8 +31,7 @@ _KEPT: ContextVar[dict[tuple[Any, ...], tuple[Trace, Any]] | None] = ContextVar(
 
 @contextmanager
 def result_cache(*, fresh: bool = False) -> Iterator[None]:
-    """Cache the results of `cached_result` functions inside a `with` block. As a decorator, cache the results during each call
-    of the decorated function."""
+    """Cache the results of `cached_result` functions inside a `with` block or a decorated function."""
     if _KEPT.get() is not None and not fresh:
         yield
         return

@@ -74,8 +74,8 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 @cache
 def _converter(hint: Any) -> Callable[[Any], Any]:
-    """Return a function that converts JSON values to the type `hint`. The functions are cached, because a replay with 256 ranks
-    converts 60 000 values."""
+    """Return a function that converts JSON values to the type `hint`. Converter functions are cached, because a replay with 256
+    ranks converts 60 000 JSON values."""
     origin = get_origin(hint)
     if origin is types.UnionType:
         of_union = _converter(next(one for one in get_args(hint) if one is not type(None)))

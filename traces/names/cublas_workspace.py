@@ -34,8 +34,8 @@ def lt_workspace_bytes(release: Release | None, is_amd: bool) -> int:
 
 
 def workspace_bytes(major: int, amd: str | None, release: Release | None, configured: str | None = None) -> int:
-    """Return the size in bytes of one cuBLAS workspace. AMD's architecture has a name such as "gfx942". In
-    CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16 KiB."""
+    """Return the size in bytes of one cuBLAS workspace. On AMD GPUs, `amd` is the name of the GPU architecture, such as
+    "gfx942". In CUBLAS_WORKSPACE_CONFIG, ":4096:2:16:8" means two buffers of 4096 KiB and eight buffers of 16 KiB."""
     pieces = re.findall(r":([0-9]+):([0-9]+)", configured or "")
     if pieces:
         return sum((int(size) << 10) * int(count) for size, count in pieces)

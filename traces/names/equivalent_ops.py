@@ -3,8 +3,8 @@
     canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     canonical_op("aten::add_") == "add"
 
-Ops with the same canonical name may have different arguments. Comparisons of input shapes therefore ignore the order of the
-inputs. Inputs with fewer than two dimensions are ignored too.
+Ops with the same canonical name may have different arguments, so only input shapes with at least two dimensions are compared,
+in any order.
 """
 
 from __future__ import annotations

@@ -136,8 +136,7 @@ def achieved(trace: Trace, *, by_shape: bool = False) -> list[OpRates]:
 
 
 def achieved_tables(trace: Trace) -> tuple[list[OpRates], list[OpRates]]:
-    """Return two lists of FLOP/s and bytes/s. The first list has one item per op name. The second list has one item per op
-    name, input shapes and dtype."""
+    """Return the FLOP/s and bytes/s for each op name, and for each combination of op name, input shapes and dtype."""
     card = card_of(trace.devices[0].name) if trace.devices else UNKNOWN_CARD
     rated = _Rated(trace, card)
     kinds: dict[tuple[str, str, str], _Sum] = {}
@@ -409,8 +408,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # PyTorch releases pass the inputs of convolution_backward in different orders. Assume that the output's gradient is the
-        # smallest tensor with the right number of channels.
+        # PyTorch releases pass the inputs of convolution_backward in different orders. Among the inputs with as many channels
+        # as the weight has output channels, assume that the smallest is the output's gradient.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

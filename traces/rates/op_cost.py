@@ -22,7 +22,7 @@ _UNITS = {"float64": "fp64", "complex128": "fp64", "float16": "fp16", "bfloat16"
 
 MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 
-# Only the first two inputs of these ops are matrices. Further inputs scale the matrices.
+# The first two inputs of a quantized matrix product are the matrices. Further inputs scale the matrices.
 SCALED_PRODUCTS = frozenset({"_scaled_mm", "_int_mm"})
 
 
@@ -56,8 +56,8 @@ def flops(op: str, shapes: tuple[Shape, ...]) -> int:
 
 
 # `ATTENTION_LAYOUTS` maps each attention op to the order of its tensor dimensions. In the order "bhsd", the dimensions are
-# batch, heads, tokens, channels. In the order "bshd", the dimensions are batch, tokens, heads, channels. If the sequences of a
-# batch are concatenated, a "bshd" tensor has no batch dimension.
+# batch, heads, tokens, channels. In the order "bshd", the dimensions are batch, tokens, heads, channels. Tensors with
+# concatenated sequences have no batch dimension.
 _HEADS_FIRST, _TOKENS_FIRST = "bhsd", "bshd"
 ATTENTION_LAYOUTS = {
     **dict.fromkeys(("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",

@@ -93,8 +93,8 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Prevent Dynamo from tracing our own functions. Functions in files that wrap PyTorch's functions are still traced, because
-    the wrappers may call functions of the script."""
+    """Prevent Dynamo from tracing our own functions, except for wrappers of PyTorch functions, because the wrappers may call
+    functions of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 

@@ -17,8 +17,8 @@ Part = Callable[[str, int | None], AbstractContextManager[Any] | None]
 
 
 class DataParallelHooks:
-    """Wraps the functions of nn.DataParallel. Each wrapper calls the given callback `part` with the wrapped function's name,
-    such as "scatter", and a GPU index."""
+    """Wraps the functions of nn.DataParallel. Each wrapper passes the wrapped function's name, such as "scatter", and a GPU
+    index to the callback `part`."""
 
     def __init__(self, torch: Any, part: Part) -> None:
         self._torch, self._part = torch, part

@@ -52,8 +52,8 @@ def _defer(number: signal.Signals, due: list[Callable[[], object]], handlers: Ex
 
 
 def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
-    """Register `finish` to be called once when the interpreter exits. Return a function that calls `finish` earlier, for
-    example before `os._exit`, because `os._exit` skips `atexit`."""
+    """Register `finish` to be called once when the interpreter exits. Before `os._exit`, which skips exit handlers, call the
+    returned function to run `finish`."""
     process, is_done = os.getpid(), False
 
     def once() -> None:
@@ -63,7 +63,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # Register `once` twice. If Ctrl-C stops the first call at exit before `finish` has run, the second call runs `finish`.
+    # Register `once` twice, because Ctrl-C may stop the first call before `finish` has run.
     for _ in range(2):
         atexit.register(once)
     return once

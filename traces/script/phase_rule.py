@@ -44,9 +44,9 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# Ops that read a value from the GPU (such as `item`) or create a tensor never begin a forward pass, because scripts also call
-# them elsewhere. ASIDE_OPS contains the names of these ops. `_ASIDE_BEGINNINGS` contains prefixes of op names. Optimizers,
-# gradient scalers and weight averaging call ops with these prefixes.
+# ASIDE_OPS contains ops that read a value from the GPU (such as `item`) or create a tensor. Scripts call ASIDE_OPS in all
+# phases, so a call does not mark the start of a forward pass. `_ASIDE_BEGINNINGS` contains the prefixes of ops that optimizers,
+# gradient scalers and weight averaging call.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"
     " empty empty_strided empty_like zeros zeros_like ones ones_like full full_like arange linspace eye randperm"

@@ -56,7 +56,7 @@ def steady_hit_share(cached_share: float, policy: CachePolicy) -> float:
 
 
 class CacheShare:
-    """Models a file cache. A file is either always cached or never cached."""
+    """Models a file cache that always contains the same files. A hash of the file name decides whether a file is cached."""
 
     def __init__(self, cached_share: float, policy: CachePolicy) -> None:
         self.cached_share, self.policy = cached_share, policy

@@ -72,8 +72,8 @@ _SIZES = ("data_set_samples", "loader", "workers", "prefetch", "process", "evalu
 
 
 class StorageServer:
-    """Answers requests to read files while the server's `with` block runs. The requests arrive through a Unix socket. If
-    `drop_cached` is True, files are dropped from the page cache, so that every read goes to the real disk."""
+    """Answers read requests of training processes. The requests arrive through a Unix socket. If `drop_cached` is True, files
+    are dropped from the page cache, so that every read goes to the real disk."""
 
     def __init__(
         self, path: Path, disk: Disk | None = None, cache: CacheShare | None = None, drop_cached: bool = False
@@ -120,7 +120,7 @@ class StorageServer:
 
 
 class StorageClient:
-    """Connects a process of the training run to the storage server. A forked process opens its own connection."""
+    """Sends read requests of a training process to the `StorageServer`. A forked process opens its own connection."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -148,7 +148,7 @@ class StorageClient:
         return time.monotonic_ns() - begin_ns
 
     def drop_cached(self, file: str, descriptor: int, loading: Loading) -> None:
-        """Drop a file from the page cache if the server's option `drop_cached` is set."""
+        """Drop a file from the page cache if the `StorageServer` was created with `drop_cached=True`."""
         with self._lock:
             self._connected()
         if self._drops and not self._cache.holds(file):

@@ -411,10 +411,10 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
-    # Compiled autograd looks up its code before the backward pass.
+    # Ignore the code cache lookup of compiled autograd, which precedes the backward pass.
     nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
     visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
-    # Ops inside torch.compile regions are examined, because these ops may belong to an optimizer step.
+    # Treat the ops inside a torch.compile region individually, because some ops may belong to an optimizer step.
     around = host.earlier_parent[visible]
     around = np.unique(around[around != NONE])
     see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
@@ -479,8 +479,8 @@ def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int]
 def _outside_closures(
     events: list[_StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
 ) -> list[_StepEvent]:
-    """Replace the events inside each optimizer's `step` by events with the name "optimizer". If the optimizer calls a closure,
-    the closure's events are kept.
+    """Replace the events inside each optimizer's `step` by events with the name "optimizer", but keep the events inside a
+    closure.
 
     Note [Closures in profiles]
         Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
@@ -525,15 +525,15 @@ def _closures(events: list[_StepEvent]) -> list[tuple[int, int]]:
 
 def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
     """Return the ops for which autograd created a node. With each op, the profiler records the sequence number of the thread's
-    next autograd node. If autograd creates a node, the next op has a larger sequence number."""
+    next autograd node. The sequence number increases after each op for which autograd creates a node."""
     numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
     numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
     return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """Return 1, -1 or 0 for each CPU event. The value is 1 if autograd recorded an op inside the event, -1 if autograd recorded
-    none of the ops inside, and 0 if the event contains no ops."""
+    """For each CPU event, return 1 if autograd recorded an op inside the event, -1 if the event contains only other ops, and 0
+    if the event contains no ops."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)
@@ -650,8 +650,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. For all other work without a recorded
-        # launch, the start time on the GPU is used.
+        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. If a launch is missing for any other reason,
+        # the start time on the GPU is used as the launch time.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
