@@ -79,7 +79,9 @@ def command(trace: Trace) -> list[str]:
 def replayed(file: Path, trace: Trace, folder: Path) -> dict[str, Any]:
     """The report of a replay of the recording."""
     report = folder / f"{file.stem}.json"
-    words = ["replay", "-q", "--clock", "recorded", "--report", str(report), "--trace", str(file), *command(trace)]
+    script = command(trace)
+    ranks = ["--nproc", "1"] if 'environ["LOCAL_RANK"]' in Path(script[0]).read_text() else []  # torchrun started such a script
+    words = ["replay", "-q", "--clock", "recorded", *ranks, "--report", str(report), "--trace", str(file), *script]
     main = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from trace_replay import main; main()"
     done = subprocess.run([sys.executable, "-c", main, *words], capture_output=True, text=True, cwd=folder)
     if not report.exists():

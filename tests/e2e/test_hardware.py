@@ -19,7 +19,7 @@ from traces.model.trace import StepKind
         "h200/accumulation_kernel",
         "h200/compiled_cnn_kernel",
         "h200/gan_kernel",
-        "h100/graphed_modules_kernel",
+        "h100/data_parallel_kernel",
         "h100/inference",
     ],
 )
