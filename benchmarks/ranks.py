@@ -51,8 +51,8 @@ _PAGE = f"""\
 `trace replay --nproc N --clock virtual` ran 20 steps of ResNet-18 under DDP on N virtual P100s. The machine has
 {os.cpu_count()} processors, which other programs used too. *Reports* is the number of ranks in the replay's timeline.
 *PSS* is the memory of all processes, counting each shared page once. *RSS* is the memory of all processes, counting a shared
-page once per process. The last column shows the memory that a rank does not share with other ranks. The entry "-" means that
-the ranks ended before their memory was sampled.
+page once per process. *Most of one rank* is the largest amount of memory that a single rank does not share with other
+ranks. The entry "-" means that the ranks ended before their memory was sampled.
 
 """
 _LOOKS_PER_S = 4

@@ -574,9 +574,8 @@ def document(rows: Sequence[Row], told: Sequence[str], seed: int) -> str:
     lines += [
         f"This page was written by `python benchmarks/reliability.py --seed {seed} --write docs/reliability.md`. The script"
     ]
-    lines += ["counts these results as faults: a Python traceback, an incomplete output file, and a command that rejects"]
-    lines += ["a file but exits with a code other than 2. A command that exceeds the limits in the section [Bounds](#bounds)"]
-    lines += ["also counts as a fault."]
+    lines += ["counts these results as faults: a Python traceback, an incomplete output file, a command that rejects a file"]
+    lines += ["but exits with a code other than 2, and a command that takes more time or memory than [Bounds](#bounds) allows."]
     lines += [""]
     lines += ["| tried | times | what happened | faults |", "|---|---|---|---|"]
     for row in rows:

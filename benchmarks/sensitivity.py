@@ -184,13 +184,13 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. `trace`",
         'draws conclusions about recordings, such as "the host limits the step time". For each conclusion, `trace` compares',
         "measured values with thresholds of [constants.md](constants.md). The benchmark raises or lowers one threshold at a",
-        "time by a fifth, computes all conclusions again, and runs the tests. The table lists the changes that affect a",
-        "conclusion or make a test fail. Some raised thresholds are larger than 1, so no share of time reaches them.",
+        "time by a fifth, computes all conclusions again, and runs the tests. The table lists each changed threshold that",
+        "affects a conclusion or makes a test fail. If a threshold for a share of time is raised above 1, no share reaches it.",
         "",
         "The benchmark compares the recordings of docs/fidelity.md with their replays and with each other. These comparisons",
         f"give {figures} conclusions. Each conclusion answers a question about two traces: Are they traces of the same",
-        "program? Do their times agree? What limits the step time of a trace? What is the largest difference? The benchmark",
-        f"made {len(rows)} changes of thresholds. {steps} of these changes affect at least one conclusion.",
+        "program? Do their times agree? What limits the step time of a trace? What is the largest difference? Of",
+        f"{len(rows)} changed thresholds, {steps} affect at least one conclusion.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + "---|" * len(HEADER),
@@ -198,7 +198,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "",
         "The following thresholds of [constants.md](constants.md) can be raised or lowered by a fifth without any effect on the"
         f" conclusions and tests: {', '.join(still)}.",
-        *(["", f"The benchmark has not yet changed these thresholds of {page}: {', '.join(missing)}."] if missing else []),
+        *(["", f"The benchmark was not run for these thresholds of {page}: {', '.join(missing)}."] if missing else []),
     ]
     return "\n".join(lines) + "\n"
 

@@ -24,7 +24,7 @@ HEAD = """# Numbers that decide a verdict or an estimate
 
 This page is written by `docs/constants_page.py` from `traces/comparison/thresholds.py` and
 `replayer/cost_model/constants.py`. The column `origin` shows how each number was found.
-If the origin is printed in **bold**, the number was chosen after the results were known. The page
+**Bold** entries in the column `origin` mark numbers that were chosen after the results were known. The page
 [sensitivity.md](sensitivity.md) shows what changes if a threshold is a fifth higher or lower.
 
 ## Verdicts

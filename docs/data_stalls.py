@@ -326,12 +326,12 @@ def _in_order(ours: dict[str, float], published: dict[str, float]) -> tuple[str,
 def _validation(cost: Cost) -> Iterator[str]:
     yield "## The model against this machine\n"
     yield (
-        "`trace stalls` uses a model to predict when a script receives each batch from its DataLoader. The "
-        "number of DataLoader workers and the number of CPU cores are inputs of the model. The other inputs are measured in "
-        "each run: the CPU time of each batch, the step time, the GPU time, and the CPU use of other programs (from "
-        "/proc/stat). The model computes how the script and the workers share the CPU "
-        "cores, and how far the workers run ahead. The tables show images per second, not counting the first steps of each "
-        "run. Each row of the tables "
+        "`trace stalls` uses a timing model to predict when a script receives each batch from its DataLoader. The "
+        "timing model needs the number of DataLoader workers and the number of CPU cores. `trace stalls` measures "
+        "the CPU time of each batch, the step time, the GPU time, and the CPU use of other programs (from "
+        "/proc/stat). The timing model computes how the script and the workers share the CPU "
+        "cores, and how many batches the workers load in advance. The tables show images per second, not counting the first "
+        "steps of each run. Each row of the tables "
         f"describes one run with {BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two "
         "workers.\n"
     )

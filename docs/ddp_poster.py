@@ -134,16 +134,16 @@ def page(found: Cells) -> Iterator[str]:
     yield "# One GPU or two\n"
     yield (
         "This page shows which networks fit on one and on two GPUs, and which setup is faster. `python "
-        f"docs/ddp_poster.py RECORDING` runs examples/train_vit.py on virtual GPUs with {MEMORY} of memory. Each step "
+        "docs/ddp_poster.py RECORDING` runs examples/train_vit.py on virtual GPUs. Each step "
         "trains 128 images of 28 x 28 pixels in total, with Adam in fp32. The page compares three ways to run "
         "the script: on one GPU, on two GPUs with DistributedDataParallel, and with the layers split over two GPUs.\n"
         "\n"
         "The figures on this page are estimates for a GPU with 7.79 GiB of memory, not measurements. "
         "Kernel times are estimated for each operation and size, based on the recording of a V100. The CPU time per operation "
         "also comes from the recording of a V100. Transfer times between ranks are estimated from the "
-        "bandwidths in data sheets; gloo uses TCP through host memory. The virtual GPU follows PyTorch's rules for memory "
-        "allocation and out-of-memory errors. Losses are computed on the CPU. The last section compares the bytes sent per "
-        "epoch with published figures.\n"
+        "bandwidths in data sheets. The backend gloo is slow, because it sends data over TCP and through host memory. "
+        "The virtual GPU follows PyTorch's rules for memory allocation and out-of-memory errors. "
+        "Losses are computed on the CPU. The last section compares the bytes sent per epoch with published figures.\n"
     )
     yield "![Step time and peak memory by network size, on one GPU and on two](ddp_poster.svg)\n"
     for net in NETS:
@@ -221,7 +221,7 @@ def _bytes(found: Cells) -> Iterator[str]:
     yield "## Bytes per step, and per epoch of MNIST\n"
     yield (
         "The network has 5 322 parameters. A replay counted the bytes that are all-reduced in each step. The bytes "
-        "per epoch are the bytes per step multiplied by the number of steps in an epoch (60 000 images).\n"
+        "per epoch are the bytes per step multiplied by the number of steps for the 60 000 training images of MNIST.\n"
     )
     yield "| batch | steps | all-reduced per step | gradients per epoch | published | losses per epoch | published |"
     yield "|---|---|---|---|---|---|---|"

@@ -59,7 +59,7 @@ _LONGEST_OP = 8  # longest op name, in words between underscores
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """Compares the GPU time and the calls per step of one kernel or op in two traces."""
+    """Shows how often a kernel or op with a given name runs per step, and its GPU time per step, in two traces."""
 
     name: str
     recorded_count: float

@@ -40,7 +40,8 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Describes one compilation of a function, with counts and times per step. Host times are medians."""
+    """Describes the code that torch.compile generated when it compiled a function once. Counts and times are per step. Host
+    times are medians."""
 
     name: str
     function: str  # known for replays only

@@ -59,7 +59,7 @@ class ProfilerUse:
 
 @dataclass(frozen=True)
 class CleanSteps:
-    """Stores the median step times with and without the profiler."""
+    """Compares steps that ran without the profiler (clean steps) with profiled steps."""
 
     steps: int = 0
     step_median_ns: int = 0
@@ -134,7 +134,7 @@ class MemoryUse:
 
 @dataclass(frozen=True)
 class LibraryCall:
-    """Describes which published step times a replay used for one model."""
+    """Describes how a replay used one model from the library of published step times."""
 
     cell: str  # name in the library, such as "v100/resnet50"
     batch: int
