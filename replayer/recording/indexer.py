@@ -216,11 +216,12 @@ class RecordingIndexer:
         waits &= device.name == self.trace.strings.find("Stream Wait Event")
         for row in np.flatnonzero(waits).tolist():
             called = int(np.searchsorted(self.launched_ns, host.start_ns[device.launch[row]]))
-            is_own = (self.stream == device.stream[row]) & (self.ordinals == self.device_ordinals[int(device.device[row])])
-            later = np.flatnonzero(is_own[called : called + NEAR_LAUNCHES])
-            if len(later) and self.edge[i := called + int(later[0])] == NONE:
-                first = max(called - NEAR_LAUNCHES, 0)
-                before = first + np.flatnonzero(~is_own[first:called] & (end[first:called] <= start[i]))
+            near = np.arange(max(called - NEAR_LAUNCHES, 0), min(called + NEAR_LAUNCHES, len(start)))
+            ordinal = self.device_ordinals[int(device.device[row])]
+            is_own = (self.stream[near] == device.stream[row]) & (self.ordinals[near] == ordinal)
+            later = near[is_own & (near >= called)]
+            if len(later) and self.edge[i := int(later[0])] == NONE:
+                before = near[~is_own & (near < called) & (end[near] <= start[i])]
                 if len(before):
                     self.edge[i], self.edge_gap[i] = before[np.argmax(end[before])], self.gap[i]
 
