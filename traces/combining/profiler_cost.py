@@ -307,8 +307,9 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
         return run
     host_waited, synchronous = host_waits(trace, rank), synchronous_calls(trace, rank)
     waits = host_waited.intervals
-    is_full = _full_queues(trace, rank, profiled)
-    phases = _phases(trace, host_waited, synchronous, steps, profiled, clean, is_full)
+    launches, work_ns = _launched(trace)
+    is_full = _full_queues(trace, rank, profiled, launches, work_ns)
+    phases = _phases(trace, host_waited, synchronous, steps, profiled, clean, is_full, work_ns)
     cost = _fitted_cost(phases)
     without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
@@ -330,11 +331,12 @@ def _calls(
     work = work[np.isin(of_launch[work], rows)]
     launched_ns = trace.host.start_ns[trace.device.launch[work]]
     called_ns = np.sort(trace.host.start_ns[synchronous])
-    order = np.argsort(launched_ns, kind="stable")
+    order = np.lexsort((launched_ns, of_launch[work]))
+    row_of = of_launch[work[order]]
     found = []
     for row in rows.tolist():
         start_ns, end_ns = trace.phases.start_ns[row : row + 1], trace.phases.end_ns[row : row + 1]
-        launches = order[of_launch[work[order]] == row]
+        launches = order[slice(*row_of.searchsorted((row, row + 1)))]
         syncs_ns = called_ns[slice(*called_ns.searchsorted((start_ns[0], end_ns[0])))]
         times_ns = np.concatenate((launched_ns[launches], syncs_ns))
         lasts_ns = np.concatenate((trace.device.duration_ns[work[launches]], np.full(len(syncs_ns), _WAIT)))
@@ -418,7 +420,7 @@ def _launched(trace: Trace) -> tuple[Column, Column]:
 
 def _phases(
     trace: Trace, host_waited: HostWaits, synchronous: Column, steps: ProfiledSteps, profiled: Column, clean: Column,
-    is_full: Column,
+    is_full: Column, work_ns: Column,
 ) -> list[_Phase]:  # fmt: skip
     of = trace.phases
     waits, is_launch = host_waited.intervals, np.isin(host_waited.call, trace.device.launch)
@@ -438,7 +440,6 @@ def _phases(
             shared.append(name)
     of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
     groups = _groups(shared, _earlier_phases(trace, of_clean, common), _earlier_phases(trace, of_profiled, theirs))
-    _, work_ns = _launched(trace)
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
     called = np.diff(np.searchsorted(synchronous_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
     called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait in a launch may be a coincidence
@@ -473,10 +474,10 @@ def _phases(
     return found
 
 
-def _full_queues(trace: Trace, rank: int, profiled: Column) -> Column:
+def _full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, work_ns: Column) -> Column:
     """For each phase, return whether the launch queue was nearly full when the phase began or ended."""
     # see Note [A full launch queue]
-    phases, (launches, work_ns) = trace.phases, _launched(trace)
+    phases = trace.phases
     in_profiled = np.isin(phases.step, profiled)
     rows = np.flatnonzero(np.append(trace.steps.rank == rank, False)[phases.step])
     rows = rows[np.argsort(phases.start_ns[rows], kind="stable")]
