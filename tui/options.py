@@ -71,8 +71,17 @@ EstimateOption = Annotated[
 ScriptArgument = Annotated[list[str], argument("SCRIPT", "The script and its arguments.")]
 
 
+class _RankOptions:
+    nproc: int | None
+
+    @property
+    def ranks(self) -> int:
+        """Return the number of ranks, or 0 without `--nproc`."""
+        return self.nproc or 0
+
+
 @dataclass(frozen=True)
-class ReplayOptions:
+class ReplayOptions(_RankOptions):
     script: ScriptArgument  # the words that would follow `python`
     trace: Annotated[
         str,
@@ -178,7 +187,7 @@ class RecordOptions:
 
 
 @dataclass(frozen=True)
-class FitOptions:
+class FitOptions(_RankOptions):
     script: ScriptArgument
     gpus: Annotated[str, option("GPU[,GPU...]", "The GPUs to try: v100,a100-80gb,4090.")] = ""  # "": all
     every: Annotated[bool, flag("--all", "Try all known GPUs.")] = False

@@ -76,7 +76,7 @@ class FitFacts(Need):
 
 
 def run(fit: FitOptions) -> int:
-    require_ranks(fit.nproc or 0, available_bytes())
+    require_ranks(fit.ranks, available_bytes())
     cards = [find_card(name) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
     option = fit.batch_option.removesuffix("=") or _usual_option(fit.script)
     first = _run(fit, fit.script, cards[0])
@@ -100,12 +100,12 @@ def _run(fit: FitOptions, words: list[str], card: Card) -> _FitRun:
     name = shlex.join(words)
     with tempfile.TemporaryDirectory(prefix="trace-fit-") as folder, tempfile.TemporaryFile() as output_file:
         out = Path(folder)
-        save(_machine(card, max(fit.count, fit.nproc or 0)), out / "card.msgpack")
+        save(_machine(card, max(fit.count, fit.ranks)), out / "card.msgpack")
         config = ReplayConfig(loader="recorded", clock="recorded", gpu_memory_bytes=(_ROOM_BYTES,), steps=fit.steps)
         session = ReplaySession(out / "card.msgpack", out, os.getpid(), config=config)
         output = sys.stderr.fileno() if is_verbose() else output_file.fileno()
         with working(f"running {name} for {counted(fit.steps, 'step')}"):
-            result = run_child({"replayer": session}, words, ranks=fit.nproc or 0, stdout=output, stderr=output)
+            result = run_child({"replayer": session}, words, ranks=fit.ranks, stdout=output, stderr=output)
         stored = RankRequests.read_all(out)
         logs = [log for of in stored for log in of.devices]
         logs = [log for log in logs if any(entry.kind == RequestKind.REQUEST for entry in log.entries)]

@@ -47,7 +47,7 @@ _SLOW = re.compile(r"rank=(\d+):(\d+(?:\.\d+)?)")
 def run(replay: ReplayOptions) -> int:
     config = ReplayConfig(
         replay.loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus or 0, replay.link_gbps,
-        slow_ranks=_slow_ranks(replay.slow, replay.nproc or 0),
+        slow_ranks=_slow_ranks(replay.slow, replay.ranks),
     )  # fmt: skip
     conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
     source = source_of(replay.trace, replay.gpu, estimate=replay.estimate, strict=replay.strict, gpus=replay.gpus or 0)
@@ -59,7 +59,7 @@ def run(replay: ReplayOptions) -> int:
         from replayer.prediction.predict import predict
 
         prediction = predict(recorded, conditions, strict=replay.strict)
-    require_ranks(replay.nproc or 0, available_bytes())
+    require_ranks(replay.ranks, available_bytes())
     require_torchrun(_words(replay))
     require_writable(replay.output)
     require_writable(replay.report)
@@ -85,10 +85,10 @@ def _run(replay: ReplayOptions, options_of_package: dict[str, object], recorded:
         from tui.commands.replay_view import can_view, run_with_view  # imports textual
 
         if can_view():
-            return run_with_view(options_of_package, _words(replay), replay.nproc or 0, recorded, replay.trace, out)
+            return run_with_view(options_of_package, _words(replay), replay.ranks, recorded, replay.trace, out)
         say("--view needs a terminal; replaying without it")
     with reporting_steps(out, replay.script, recorded) as meanwhile:
-        return run_child(options_of_package, _words(replay), ranks=replay.nproc or 0, meanwhile=meanwhile)
+        return run_child(options_of_package, _words(replay), ranks=replay.ranks, meanwhile=meanwhile)
 
 
 def _words(replay: ReplayOptions) -> list[str]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from replayer.gpu.shared_results import SharedResults, _digest
 
 
-def _in_a_fork(results: SharedResults, key: bytes, value: bytes) -> None:
+def _in_a_fork(call: Callable[..., object], *args: bytes) -> None:
     process = os.fork()
     if not process:
-        results.add(key, value)
+        call(*args)
         os._exit(0)
     assert os.waitpid(process, 0)[1] == 0
 
@@ -19,10 +20,10 @@ def _in_a_fork(results: SharedResults, key: bytes, value: bytes) -> None:
 def test_a_result_of_one_process_is_found_in_another() -> None:
     results = SharedResults(1 << 12)
     assert results.find(b"a") is None
-    _in_a_fork(results, b"a", b"first")
-    _in_a_fork(results, b"b", b"other")
+    _in_a_fork(results.add, b"a", b"first")
+    _in_a_fork(results.add, b"b", b"other")
     assert (results.find(b"b"), results.find(b"a"), results.find(b"c")) == (b"other", b"first", None)
-    _in_a_fork(results, b"a", b"second")  # the first result stays
+    _in_a_fork(results.add, b"a", b"second")  # the first result stays
     assert results.find(b"a") == b"first"
 
 
@@ -44,11 +45,7 @@ def test_a_rank_waits_for_the_rank_that_computes_a_result() -> None:
 def test_a_rank_waits_once_for_a_result_that_never_comes() -> None:
     """GIVEN another rank has looked for a key THEN a rank waits 25 ms for the result, and the next time not at all."""
     results = SharedResults(1 << 12)
-    process = os.fork()
-    if not process:
-        results.find(b"key")
-        os._exit(0)
-    os.waitpid(process, 0)
+    _in_a_fork(results.find, b"key")
     took_s = []
     for _ in range(2):
         began = time.perf_counter()
@@ -69,7 +66,7 @@ def test_a_rank_does_not_wait_for_itself() -> None:
 
 def test_a_record_with_a_wrong_checksum_is_ignored() -> None:
     results = SharedResults(1 << 12)
-    _in_a_fork(results, b"key", b"value")
+    _in_a_fork(results.add, b"key", b"value")
     results._memory[8 + 16] ^= 1  # 8 bytes of header and 16 of the key's digest
     assert results._value(_digest(b"key")) is None
     results._memory[8 + 16] ^= 1
@@ -80,7 +77,7 @@ def test_results_that_do_not_fit_are_not_stored() -> None:
     """GIVEN 64 bytes THEN a record of 8 + 16 + 20 bytes and the next header fit, and a second record does not."""
     results = SharedResults(64)
     for key in (b"a", b"b"):
-        _in_a_fork(results, key, b"x" * 20)
+        _in_a_fork(results.add, key, b"x" * 20)
     assert results.find(b"a") == b"x" * 20
     assert results.find(b"b") is None
 
