@@ -12,7 +12,8 @@ Note [Replaced, not gone]
     1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`).
     2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". A foreach op
        replaces the op that it applies to each tensor.
-    3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op.
+    3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op, or
+       if both are matrix products, as mm and addmm.
     4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both.
 """
 
@@ -48,6 +49,7 @@ _KINDS = {
     ),
     "matrix product kernels": (re.compile(r"gemm|gemv|cijk_|splitk|nvjet", re.IGNORECASE), MATMULS),
 }
+_MATRIX_PRODUCT = "matrix product"
 KERNEL_KINDS = frozenset(_KINDS)
 # Names of fused kernels may contain the names of view ops, although view ops launch no kernels.
 _VIEWS = frozenset(
@@ -355,11 +357,14 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
     _, first = np.unique(keys, axis=1, return_index=True)
     for place in first.tolist():
         row, *around = host.outward(int(op[place]))
-        names = found.setdefault((phases[int(phase[place])], canonical_op(strings[int(host.name[row])])), [])
+        launcher = canonical_op(strings[int(host.name[row])])
+        names = found.setdefault((phases[int(phase[place])], launcher), [])
         for above in around:
             name = strings[int(host.name[above])]
             if (name.startswith(_OPTIMIZER_STEP) or host.kind[above] == HostKind.OP) and canonical_op(name) not in names:
                 names.append(canonical_op(name))
+        if launcher in MATMULS:
+            names.append(_MATRIX_PRODUCT)
     return found
 
 

@@ -26,7 +26,7 @@ from traces.model.trace import NONE, Column, Trace
 
 # Older Inductor releases use names such as triton_fused_add_0 and triton__0d1d2d instead of triton_poi_fused_add_0. Handwritten
 # kernels may also begin with "triton_".
-_FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_|$)")
+_FUSED = re.compile(r"triton_(?:(?:poi|red|per|tem|for|spl|ftn|mix)_|fused_|_\d|$)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 def launches_without_work(trace: Trace) -> Column:
     """Return the launch calls whose kernels are missing from the profile."""
-    if not trace.problems.get("lost-kernel"):
+    if not trace.problems.keys() & {"lost-kernel", "unfinished-launch"}:
         return np.zeros(0, dtype=np.int64)
     host = trace.host
     waiting = np.append((host.kind == HostKind.RUNTIME) & trace.strings.matching(host.name, LAUNCH_CALL.match), False)

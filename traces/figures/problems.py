@@ -172,6 +172,10 @@ _KINDS = {
         _SERIOUS, "The file ends in the middle of an event: everything after the cut is missing.", why_work_is_hidden=_CUT
     ),
     "unescaped-quote": _Kind(_INFORMATION, "{n} name[|s] contain[s|] unescaped quotation marks, which are kept."),
+    "unfinished-launch": _Kind(
+        _WARNING,
+        "The recording ends before the GPU ran the last [launch|{n} launches]: [its|their] GPU time is missing.",
+    ),
     "unknown-category": _Kind(
         _WARNING, "{n} event[|s] of the unknown category {what} [is|are] kept as host [activity|activities] of no op."
     ),

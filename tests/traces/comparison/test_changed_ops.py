@@ -133,6 +133,13 @@ def test_a_renamed_kernel_is_neither_new_nor_gone() -> None:
     ]
 
 
+def test_one_matrix_product_replaces_another() -> None:
+    before = recording(("aten::mm", "Cijk", "transpose"), ("aten::relu", "relu"))
+    found = between(before, recording(("aten::addmm", "xmma"), ("aten::relu", "relu")))
+    assert nothing_is_new_or_gone(found)
+    assert found.ops.replaced == [Replacement(("aten::mm",), ("aten::addmm",), 1, 1, 20_000, 10_000)]
+
+
 def test_a_kernel_of_an_op_that_only_one_trace_has_is_new() -> None:
     found = between(recording(("aten::relu", "relu")), recording(("aten::relu", "relu"), ("aten::tanh", "tanh")))
     assert [row.name for row in found.ops.added] == ["aten::tanh"]

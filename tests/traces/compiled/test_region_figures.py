@@ -151,7 +151,13 @@ def test_a_graph_break_of_a_replay_is_recognized_by_the_function_name() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "compiled"),
-    [("triton_poi_fused_add_0", True), ("triton__0d1d2de", True), ("triton_", True), ("triton_scale_swizzle", False)],
+    [
+        ("triton_poi_fused_add_0", True),
+        ("triton__0d1d2de", True),
+        ("triton_", True),
+        ("triton_scale_swizzle", False),
+        ("triton__moe_0d1d", False),
+    ],
 )
 def test_handwritten_triton_kernels_are_not_compiled_code(kernel: str, compiled: bool) -> None:
     events = Events()

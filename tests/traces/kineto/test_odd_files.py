@@ -11,12 +11,13 @@ import pytest
 from traces.analyses.transfers import transfers
 from traces.analyses.waits import host_waits
 from traces.figures.measure import op_of
+from traces.figures.pace import pace
 from traces.figures.summary import summarize
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.odd_events import category_of
 from traces.model.intervals import Intervals
 from traces.model.run import QUEUES, STREAMS
-from traces.model.trace import DeviceKind, HostKind, Trace, TraceImportError
+from traces.model.trace import DeviceKind, HostKind, StepKind, Trace, TraceImportError
 
 Event = dict[str, Any]
 A100 = {"id": 0, "name": "NVIDIA A100-SXM4-80GB", "computeMajor": 8, "computeMinor": 0}
@@ -117,6 +118,36 @@ def test_launches_without_kernels_are_counted() -> None:
     assert trace.problems == {"lost-kernel": 4}
 
 
+def test_without_correlation_ids_kernel_and_call_have_the_same_external_id() -> None:
+    """The External ids of calls and kernels count calls, those of ops count ops, as early PyTorch 2 wrote them on AMD GPUs."""
+    ops = [span(name, 100 * at, 50, External_id=at) for at, name in ((1, "aten::mm"), (2, "aten::relu"))]
+    calls = [span("hipExtModuleLaunchKernel", 100 * at + 20, 5, "cuda_runtime", External_id=2 * at) for at in (1, 2)]
+    others = [span("hipGetDevicePropertiesR0600", 100 * at + 5, 2, "cuda_runtime", External_id=2 * at - 1) for at in (1, 2)]
+    kernels = [span("k", 100 * at + 30, 10, "kernel", External_id=2 * at) | {"pid": 2, "tid": 0} for at in (1, 2)]
+    trace = imported(*ops, *others, *calls, *kernels, gpu=MI300)
+    assert trace.problems == {}
+    assert [trace.strings[int(trace.host.name[row])] for row in op_of(trace).tolist()] == ["aten::mm", "aten::relu"]
+
+
+@pytest.mark.parametrize(("lasts", "problem"), [(60, "unfinished-launch"), (20, "lost-kernel")])
+def test_launches_behind_a_busy_gpu_at_the_end_are_unfinished(lasts: float, problem: str) -> None:
+    """The last launches have no kernels. The GPU ran earlier work until after the launch at 80 us, or only until 75 us."""
+    marks = [span(f"ProfilerStep#{number}", 30 * number, 30, "user_annotation") for number in range(3)]
+    ops = [span("aten::mm", 30 * number + 5, 24) for number in range(3)]
+    calls = [call(1, 10), call(2, 40), call(3, 66), call(4, 70), call(5, 80)]
+    trace = imported(*marks, *ops, *calls, kernel(20, 30, 1), kernel(50, lasts, 2), kernel(50 + lasts, 5, 3))
+    assert trace.problems == {problem: 2}
+    assert (trace.steps.kind == StepKind.INCOMPLETE).tolist() == [False, False, problem == "unfinished-launch"]
+
+
+def test_a_recording_without_steps_includes_launches_of_all_threads() -> None:
+    """The thread with the most calls launches between 1000 and 1021 us, the other one from 0 to 5 us. The GPU ends at 1040."""
+    trace = imported(call(1, 0, 5, tid=2), call(2, 1000), call(3, 1020), kernel(10, 500, 1), kernel(1030, 10, 3))
+    assert (trace.steps.start_ns.tolist(), trace.steps.duration_ns.tolist()) == ([0], [1_021_000])
+    of = pace(trace)
+    assert of is not None and (of.pace_ns, of.gpu_time_ns) == (1_040_000, 510_000)
+
+
 def test_launches_during_a_graph_capture_need_no_kernels() -> None:
     trace = imported(
         call(1, 10),
@@ -146,7 +177,7 @@ def test_a_recording_of_a_capture_has_no_idle_time(captured: int, problems: dict
 def test_a_capture_begun_before_the_recording_lasts_until_its_end_call() -> None:
     end = call(2, 40, name="cudaStreamEndCapture")
     assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 3)).problems == {}
-    assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 1)).problems == {"lost-kernel": 1}
+    assert imported(call(1, 10), end, call(3, 50), kernel(20, 5, 1)).problems == {"lost-kernel": 1}
 
 
 @pytest.mark.parametrize("ids", [(7, 7), (7, 8), (8, 7)])

@@ -9,6 +9,9 @@ Note [One correlation, several calls]
     (cuLaunchKernel inside cudaLaunchKernel), the outer call is used. If unrelated calls of several processes have the same
     correlation id, the External id decides.
 
+    Files without correlation ids, as of early PyTorch 2 on AMD GPUs, give a kernel and its call the same External id, which
+    only one call has.
+
 Note [Backlog]
     If the GPU lags behind the host, a recording begins with GPU work that was launched earlier, called backlog. A kernel
     belongs to the backlog if it has no launching call and runs before all launched work of its stream. Backlog belongs to no
@@ -17,7 +20,8 @@ Note [Backlog]
 Note [Lost kernels]
     A profiler with full buffers drops kernels but keeps their launch calls, so that a busy GPU looks idle. The importer
     therefore counts launch calls without a kernel. A launch during stream capture is not counted, because it only adds a node
-    to the CUDA graph.
+    to the CUDA graph. If the profiler stops while the GPU lags behind, only the last launches have no kernels, and the GPU
+    still ran earlier work at the last of them. These launches are unfinished, and the recorded times are reliable.
 """
 
 from __future__ import annotations
@@ -80,16 +84,28 @@ class Launches:
         return cls(launch, ambiguous & device.spans.is_work, _backlog(device, launch, calls))
 
 
+def correlate_by_external_ids(host: HostColumns, device: DeviceColumns) -> None:
+    # see Note [One correlation, several calls]
+    if (host.correlation > 0).any() or (device.correlation > 0).any():
+        return
+    ids, counts = np.unique(host.named[host.named > 0], return_counts=True)
+    works = device.spans.is_work & np.isin(device.named, ids[counts == 1])
+    device.correlation[works] = device.named[works]
+    calls = np.isin(host.named, device.named[works])
+    host.correlation[calls] = host.named[calls]
+
+
 class WithoutWork(NamedTuple):
-    """Counts launch calls without a recorded kernel."""
+    """Launch calls without a recorded kernel."""
 
     lost_kernels: int
     captured: int
+    unfinished: Column  # these calls
 
 
-def without_work(host: HostColumns, launch: Column, strings: Strings) -> WithoutWork:
+def without_work(host: HostColumns, work: DeviceSpans, strings: Strings) -> WithoutWork:
     # see Note [Lost kernels]
-    spans = host.spans
+    spans, launch = host.spans, work.launch
     is_call = spans.kind == HostKind.RUNTIME
     launching = np.flatnonzero(is_call & (host.correlation > 0) & strings.matching(spans.name, LAUNCH_CALL.match))
     worked = np.zeros(len(spans) + 1, bool)
@@ -110,8 +126,13 @@ def without_work(host: HostColumns, launch: Column, strings: Strings) -> Without
     # ends the capture.
     begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
-    lost_kernels = int((open_captures <= 0).sum())
-    return WithoutWork(lost_kernels, len(without) - lost_kernels)
+    lost = without[open_captures <= 0]
+    captured = len(without) - len(lost)
+    if len(lost) and (launch != NONE).any():
+        first_ns, last_ns = spans.start_ns[lost].min(), spans.start_ns[lost].max()
+        if spans.start_ns[launch[launch != NONE]].max() < first_ns and last_ns < work.end_ns[work.is_work].max():
+            return WithoutWork(0, captured, lost)
+    return WithoutWork(len(lost), captured, lost[:0])
 
 
 def _calls(host: HostColumns) -> Column:

@@ -31,7 +31,14 @@ from traces.kineto.reading.event_rows import ABSENT, COMMS, CONFIG, LAYOUT, SHAP
 from traces.kineto.reading.groups import Groups
 from traces.kineto.spans.external_ids import CallOwners
 from traces.kineto.spans.impossible import durations_ns, launches_on_idle_devices, longer_than
-from traces.kineto.spans.launches import DeviceColumns, HostColumns, Launches, without_work
+from traces.kineto.spans.launches import (
+    DeviceColumns,
+    HostColumns,
+    Launches,
+    WithoutWork,
+    correlate_by_external_ids,
+    without_work,
+)
 from traces.kineto.spans.nesting import nesting_order, parents
 from traces.kineto.spans.repeated_events import each_event_once
 from traces.kineto.spans.shapes import Shapes
@@ -60,6 +67,7 @@ class RankTables:
     device: DeviceSpans
     memory: MemoryEvents
     comms: dict[int, ProfilerJson]
+    unfinished: Column  # launch calls that the GPU had not run when the recording ended
 
 
 def read_tables(
@@ -77,6 +85,7 @@ def read_tables(
     memory = _read_memory(groups.memory, clock, threads, problems)
     if not notes:
         host, device, comms = each_event_once(host, device, comms, problems)
+        correlate_by_external_ids(host, device)
         _exclude_impossible(groups, host.spans, device, dependent_launch, problems)
     owners = CallOwners.of(host.spans, host.op, _told_by_kernels(host, device))
     if notes:
@@ -90,10 +99,10 @@ def read_tables(
     memory.thread = renumber[memory.thread]
     host, comms = _nested(host, owners, comms, problems)
     if notes:  # the ids are ours, and problems were counted in the first import
-        spans = _launched(host, device, True, strings, Counter())
+        spans, missing = _launched(host, device, True, strings, Counter())
     else:
-        spans = _launched(host, device, owners.names_ops, strings, problems)
-    return RankTables(rows, host.spans, spans, memory, comms)
+        spans, missing = _launched(host, device, owners.names_ops, strings, problems)
+    return RankTables(rows, host.spans, spans, memory, comms, missing.unfinished)
 
 
 def _exclude_impossible(
@@ -264,7 +273,7 @@ def _external_ids(read: cols.EventColumns) -> Column:
 
 def _launched(
     host: HostColumns, device: DeviceColumns, names_ops: bool | None, strings: Strings, problems: Counter[str]
-) -> DeviceSpans:
+) -> tuple[DeviceSpans, WithoutWork]:
     if names_ops is None:
         names_ops = external_ids_are_ops(device.named, device.correlation)
     found = Launches.of(host, device, names_ops)
@@ -273,9 +282,11 @@ def _launched(
     _count(problems, "duplicate-correlation", found.ambiguous)
     _count(problems, "backlog-at-start", found.backlog)
     _count(problems, "kernel-without-launch", spans.is_work & (spans.launch == NONE) & ~found.backlog)
-    missing = without_work(host, spans.launch, strings)
+    missing = without_work(host, spans, strings)
     if missing.lost_kernels:
         problems["lost-kernel"] += missing.lost_kernels
+    if len(missing.unfinished):
+        problems["unfinished-launch"] += len(missing.unfinished)
     if missing.captured > np.count_nonzero(spans.is_work):
         problems["mostly-captured"] += missing.captured
     if len(host.spans):
@@ -284,7 +295,7 @@ def _launched(
         _count(problems, "kernel-before-launch", (early_ns > 0) & (early_ns <= CLOCKS_APART_NS))
         if late := launches_on_idle_devices(spans, host.spans.end_ns):
             problems["clocks-late"] += late
-    return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device)))
+    return spans.take(np.lexsort((spans.kind, spans.start_ns, spans.stream, spans.device))), missing
 
 
 def _read_memory(events: list[ProfilerJson], clock: TsUnit, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:
