@@ -20,7 +20,7 @@ Note [Replaced, not gone]
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
@@ -439,7 +439,7 @@ def _named_in(op: str, phase: str, candidates: set[_OpKey], known: set[str]) -> 
     return [key for key in found if key[0] == phase] or found
 
 
-def named_ops(kernel: str, known: set[str]) -> Iterator[str]:
+def named_ops(kernel: str, known: Set[str]) -> Iterator[str]:
     words = ops_in_name(kernel).split("_")
     start = 0
     while start < len(words):

@@ -95,12 +95,10 @@ def explain(comparison: Comparison) -> Explanation:
 
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
-    verdict, noise, compiled = comparison.verdict, comparison.steps.noise_floor, comparison.compiled
+    verdict, noise = comparison.verdict, comparison.steps.noise_floor
     sentences = [f"In {name}: {text}" for name, texts in zip("AB", comparison.problems, strict=True) for text in texts]
     sentences += comparison.estimate_sentences()
-    if verdict.same is False and compiled and compiled.recorded.is_compiled != compiled.replayed.is_compiled:
-        sentences.append("Because only one of them is compiled, their ops do not show whether they are the same program.")
-    elif verdict.same is False:
+    if verdict.same is False:
         sentences.append(f"These are not the same program ({verdict.reason}), so different work is compared.")
     elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
         sentences.append(f"The steps of A differ by {100 * noise:.1f} %, so this difference may be noise.")

@@ -20,9 +20,11 @@ from typing import TypeVar
 import numpy as np
 
 from traces.analyses.communication import communication_kernels, data_parallel_kernels
+from traces.comparison.changed_ops import kernel_key, named_ops
 from traces.comparison.op_order import count_moved
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_NUMBERS, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
+from traces.compiled.region_figures import runs_compiled_code
 from traces.figures.measure import (
     PhaseTimes,
     enclosing,
@@ -43,6 +45,7 @@ from traces.model.trace import NONE, TABLES, Column, DeviceKind, HostKind, StepK
 from traces.model.workload import Sameness, compare_workloads
 from traces.names.device_names import copy_direction
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
+from traces.rates.op_cost import MATMULS, RNN_PASSES
 
 _HALVES = ("float16", "bfloat16")
 _HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
@@ -61,6 +64,17 @@ _BETWEEN_LAYERS = frozenset(
     " isnan isinf isfinite any all sum mean max min amax amin argmax argmin cumsum item"
     " copy clone contiguous cat stack index index_select index_put gather scatter slice select narrow repeat roll flip"
     " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
+)
+
+# Inductor calls a library for these ops, so compiled code runs them as eager code does. It may split the bias off.
+_PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
+
+_TEMPLATE = "triton_tem_"  # kernels of mode="max-autotune" that replace matrix products
+
+# Layers that Inductor names in its kernels. Compilation adds none of them.
+_LAYERS = frozenset(
+    "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
+    " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()
 )
 
 # Since PyTorch 1.8, torch.optim marks each optimizer step with a profiler range, such as "Optimizer.step#AdamW.step".
@@ -89,7 +103,9 @@ class Verdict:
 
     @property
     def same(self) -> bool | None:
-        return None if self.sameness is Sameness.CANNOT_BE_TOLD else self.sameness is Sameness.SAME_PROGRAM
+        if self.sameness is Sameness.CANNOT_BE_TOLD:
+            return None
+        return self.sameness in (Sameness.SAME_PROGRAM, Sameness.OTHER_COMPILATION)
 
 
 _Counted = TypeVar("_Counted", bound=Hashable)
@@ -110,12 +126,14 @@ class _DeviceOp:
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     """Compare the chosen steps of two traces. An empty array means the whole trace."""
     verdict = _same_program(recorded, other, recorded_steps, other_steps)
+    if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
+        verdict = _otherwise_compiled(recorded, other, recorded_steps, other_steps) or verdict
     cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
     if verdict.same is False and cut:
         reason = f"the end of the {cut[0]} trace's file is missing, so ops may be missing"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     ours, theirs = _graph_kernels(recorded, recorded_steps), _graph_kernels(other, other_steps)
-    if verdict.same and verdict.evidence is not Evidence.IDENTICAL and ours and theirs:
+    if verdict.sameness is Sameness.SAME_PROGRAM and verdict.evidence is not Evidence.IDENTICAL and ours and theirs:
         alike = _similarity(ours, theirs, _step_counts(recorded_steps, other_steps))
         if alike < SAME_NAMES:
             reason = f"most work is in CUDA graphs without ops, and only {_percent(alike)} of their kernels have the same names"
@@ -179,6 +197,48 @@ def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_s
         lacking.append("memory layouts")
     reason = f"{_percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
     return _same_program_verdict(Evidence.OPS_AND_SHAPES, f"{reason}, {_percent(names)} the same names", lacking)
+
+
+def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) -> Verdict | None:
+    """Compare the work that compilation does not change. Returns None if neither trace contains compiled code."""
+    is_compiled = [runs_compiled_code(trace) for trace in (a, b)]
+    if not any(is_compiled) or "phase" in (a.grain, b.grain):
+        return None
+    match = compare_workloads(a.workload, b.workload) if a.workload and b.workload else None
+    if match is not None and match.sameness not in (Sameness.SAME_PROGRAM, Sameness.CANNOT_BE_TOLD):
+        return Verdict(match.sameness, Evidence.WORKLOAD_SIGNATURE, match.reasons[0])
+    if update := _other_update(a, b):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, update)
+    steps = _step_counts(a_steps, b_steps)
+    rows = [_work_of(trace, of, DeviceKind.KERNEL) for trace, of in ((a, a_steps), (b, b_steps))]
+    kernels = [[t.strings[name] for name in t.device.name[of].tolist()] for t, of in zip((a, b), rows, strict=True)]
+    if all(is_compiled):
+        ours, theirs = ([kernel_key(name) for name in names] for names in kernels)
+        alike = _similarity(ours, theirs, steps)
+        reason = f"{_percent(alike)} of the kernels have the same names"
+        return Verdict(Sameness.OTHER_COMPILATION, Evidence.OP_NAMES, reason) if alike >= SAME_NAMES else None
+    which = is_compiled.index(True)
+    compiled, eager = ((a, b), (b, a))[which]
+    known = {canonical_op(eager.strings[name]) for name in np.unique(eager.host.name).tolist()}
+    if added := {op for name in set(kernels[which]) for op in named_ops(name, _LAYERS)} - known:
+        reason = f"compiled code contains {min(added)}, which the eager trace does not"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
+    in_graphs = (graph_launch_of(compiled)[rows[which]] != NONE).any()
+    if not in_graphs and not any(name.startswith(_TEMPLATE) for name in kernels[which]):
+        products = _products(a, a_steps, b), _products(b, b_steps, a)
+        if any(products):
+            alike = _similarity(*products, steps)
+            sameness = Sameness.OTHER_COMPILATION if alike >= SAME_SHAPES else Sameness.OTHER_PROGRAM
+            reason = f"{_percent(alike)} of the matrix products, convolutions and attention ops have the same shapes"
+            return Verdict(sameness, Evidence.OPS_AND_SHAPES, reason)
+    if match is None or match.sameness is not Sameness.SAME_PROGRAM:
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, "only one trace is compiled, so their ops have other names")
+    return Verdict(Sameness.OTHER_COMPILATION, Evidence.WORKLOAD_SIGNATURE, "; ".join(match.reasons), match.not_compared)
+
+
+def _products(trace: Trace, steps: Column, other: Trace) -> list[tuple[tuple[Shape, ...], str | None]]:
+    op, step = _launching(trace, steps, other)
+    return [(call.shapes, call.dtype) for call in _calls(trace, op, step) if call.canonical in _PRODUCTS]
 
 
 def _same_program_verdict(evidence: Evidence, reason: str, lacking: list[str]) -> Verdict:

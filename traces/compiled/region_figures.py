@@ -17,7 +17,7 @@ import numpy as np
 from traces.compiled.compilations import Compilation, compilations
 from traces.compiled.cuda_graph_figures import CudaGraph, cuda_graphs, graph_launch_of
 from traces.compiled.graph_breaks import GraphBreak, graph_breaks
-from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, region_calls
+from traces.compiled.regions import GRAPH_LAUNCHES, RegionCall, is_region_range, region_calls
 from traces.figures.measure import device_ranks, launch_steps
 from traces.model.intervals import Intervals
 from traces.model.row_order import grouped
@@ -79,6 +79,11 @@ class CompiledFigures:
     def is_compiled(self) -> bool:
         """Return True if the trace contains compiled functions or Inductor kernels."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
+
+
+def runs_compiled_code(trace: Trace) -> bool:
+    """Return True if the trace contains compiled regions or Inductor kernels."""
+    return bool(is_region_range(trace).any() or any(_is_fused(trace.strings[name]) for name in set(trace.device.name.tolist())))
 
 
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:

@@ -23,6 +23,8 @@ from traces.model.typed_json import from_json, to_json
 _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")
 _NAMES = ("optimizer", "autocast")
 
+_WRAPPER = "OptimizedModule"  # the class of the module that torch.compile returns
+
 # Fields that later releases added, with their names in messages
 _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules": "training mode"}
 
@@ -103,6 +105,7 @@ class Sameness(Enum):
     OTHER_SHAPES = "same ops, other shapes"
     OTHER_DTYPES = "same ops and shapes, other dtypes"
     OTHER_LAYOUTS = "same ops and shapes, other memory layouts"
+    OTHER_COMPILATION = "same program, compiled differently"
     OTHER_BATCH_SIZE = "same model, another batch size"
     OTHER_PROGRAM = "another program"
     CANNOT_BE_TOLD = "cannot be told"
@@ -120,6 +123,7 @@ class WorkloadMatch:
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare two workload signatures. The result is OTHER_BATCH_SIZE if the two workloads differ only in the first dimension
     of the inputs."""
+    recorded, other = _without_wrapper(recorded, other), _without_wrapper(other, recorded)
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
         model += _differing_modules(recorded.modules, other.modules)
@@ -144,6 +148,16 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     if any(len(tensor.shape) in IMAGES for tensor in recorded.inputs or ()):
         lacking += ("memory layouts",)
     return WorkloadMatch(Sameness.SAME_PROGRAM, ("the same " + ", ".join(name.replace("_", " ") for name in alike),), lacking)
+
+
+def _without_wrapper(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
+    """Leave out the modules that torch.compile wraps around a model, unless both scripts wrap equally many."""
+    counts = [(signature.modules or {}).get(_WRAPPER, 0) for signature in (of, beside)]
+    if of.modules is None or counts[0] == counts[1]:
+        return of
+    modules = {name: count for name, count in of.modules.items() if name != _WRAPPER}
+    training = None if of.training_modules is None else max(of.training_modules - counts[0], 0)
+    return replace(of, modules=modules, module_order=None, training_modules=training)
 
 
 def _differing(recorded: WorkloadSignature, other: WorkloadSignature, *names: str) -> list[str]:

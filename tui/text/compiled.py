@@ -9,7 +9,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from traces.compiled.region_figures import CompiledFigures
-from tui.formatting import FigureTable, Head, Unit, Value, count_text, counted, share_text, side_by_side, time_text
+from traces.model.workload import Sameness
+from tui.formatting import (
+    FigureTable,
+    Head,
+    Unit,
+    Value,
+    count_text,
+    counted,
+    error_text,
+    fit,
+    share_text,
+    side_by_side,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from traces.comparison.compare import Comparison
@@ -21,6 +34,7 @@ if TYPE_CHECKING:
 KERNELS_SHOWN = 12
 _NAMES_SHOWN = 3
 _LONGEST_NAME = 30
+_KERNEL_NAME = 60  # maximum characters of a kernel's name in a sentence
 _SHARED = 3  # number of a region's figures in a comparison
 _REGION = (
     Head("GPU time", Unit.TIME), Head("host time", Unit.TIME), Head("calls", Unit.COUNT), Head("fused", Unit.TIME),
@@ -50,7 +64,13 @@ def compilation_difference(comparison: Comparison) -> str:
         text = f"{second} is compiled and {first} is eager: compiled code takes the times of the recorded eager ops"
     elif both.recorded.is_compiled != both.replayed.is_compiled:
         compiled, eager = (first, second) if both.recorded.is_compiled else (second, first)
-        text = f"{compiled} is compiled and {eager} is eager: {_fusion_text(comparison)}"
+        text = f"{compiled} is compiled and {eager} is eager: {_gain(comparison, is_reversed=both.recorded.is_compiled)}"
+    elif comparison.verdict.sameness is Sameness.OTHER_COMPILATION:
+        in_graphs = [of.graph_share > 0 for of in both]
+        ways = f"{first} and {second} are compiled differently"
+        if in_graphs[0] != in_graphs[1]:
+            ways = "{} launches CUDA graphs and {} does not".format(*((first, second) if in_graphs[0] else (second, first)))
+        text = f"{ways}: {_gain(comparison, is_reversed=in_graphs[0] > in_graphs[1])}"
     elif (count := len(both.replayed.regions)) != len(both.recorded.regions):
         text = f"{second} compiles into {counted(count, 'region')}, {first} into {count_text(len(both.recorded.regions))}"
     else:
@@ -58,14 +78,32 @@ def compilation_difference(comparison: Comparison) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _fusion_text(comparison: Comparison) -> str:
-    ops, kernels = _fused_counts([one for one in comparison.fused if one.kernels])
-    before_ns, after_ns = comparison.gpu_busy.recorded_ns, comparison.gpu_busy.replayed_ns
-    if not ops or before_ns is None or after_ns is None:
+def _gain(comparison: Comparison, *, is_reversed: bool) -> str:
+    times = []
+    for of, words in ((comparison.steps, "a step takes"), (comparison.gpu_busy, "its GPU time is")):
+        if of.recorded_ns and of.replayed_ns:
+            before_ns, after_ns = (of.replayed_ns, of.recorded_ns) if is_reversed else (of.recorded_ns, of.replayed_ns)
+            change = error_text(after_ns / before_ns - 1)
+            times.append(f"{words} {time_text(after_ns)} instead of {time_text(before_ns)} ({change})")
+    if not times or comparison.verdict.same is False:
         return "a fused kernel runs several ops, so names and counts of ops differ"
-    change = "falls" if after_ns < before_ns else "rises"
-    times = f"{time_text(before_ns)} to {time_text(after_ns)}"
-    return f"{counted(ops, 'op')} of a step run in {counted(kernels, 'fused kernel')}, and the GPU time {change} from {times}"
+    sentences = [", and ".join(times)]
+    fused = [one for one in comparison.fused if one.kernels]
+    ops, kernels = _fused_counts(fused)
+    if ops:
+        sentences.append(f"{counted(ops, 'op')} of a step run in {counted(kernels, 'fused kernel')}")
+        most = max(fused, key=lambda one: one.eager_ns - one.compiled_ns)
+        if most.eager_ns > most.compiled_ns:
+            more = len(most.kernels) - 1
+            names = fit(most.kernels[0], _KERNEL_NAME) + (f" + {more} more" if more else "")
+            runs = f"{'run' if more else 'runs'} {_op_counts(most)}"
+            taken = f"{time_text(most.compiled_ns)} instead of {time_text(most.eager_ns)}"
+            sentences.append(f"Largest gain on the GPU: {names} {runs} in {taken}")
+    breaks = [one for of in comparison.compiled or () for one in of.breaks] if fused else []
+    if breaks:
+        taken = time_text(sum(round(one.host_ns * one.count) for one in breaks))
+        sentences.append(f"Graph breaks take {taken} of a step on the host")
+    return ". ".join(sentences)
 
 
 def _fused_counts(fused: Sequence[FusedOps]) -> tuple[int, int]:
@@ -199,10 +237,14 @@ def _fused_rows(fused: Sequence[FusedOps]) -> list[tuple[Value, ...]]:
 
 
 def _fused_row(of: FusedOps) -> tuple[Value, ...]:
-    ops = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in of.ops.items()) or "no eager op"
+    ops = _op_counts(of) or "no eager op"
     kernels = ", ".join(dict.fromkeys(map(_fused_ops, of.kernels))) or "no fused kernel"
     count = of.calls * len(of.kernels)
     return f"{ops} -> {kernels}", of.compiled_ns - of.eager_ns, of.eager_ns, of.compiled_ns, sum(of.ops.values()), count
+
+
+def _op_counts(of: FusedOps) -> str:
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in of.ops.items())
 
 
 def _fused_ops(kernel: str) -> str:

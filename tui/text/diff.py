@@ -18,6 +18,7 @@ from traces.comparison.explain import Reason, explain
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
+from traces.model.workload import Sameness
 from traces.rates.estimate_errors import OTHER_SHAPES
 from tui.formatting import (
     ABSENT,
@@ -112,6 +113,8 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     if verdict.same is None:
         text = "NOT JUDGED: the traces do not show whether this is the same program."
         return [(text, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
+    if verdict.sameness is Sameness.OTHER_COMPILATION and not comparison.replay:
+        return [(compilation_difference(comparison), "bold"), (f"Same program, compiled differently: {verdict.reason}.", "")]
     error, tolerance = comparison.judged_error, share_text(comparison.tolerance)
     differs = _differences(comparison)
     if verdict.same is False:
@@ -467,7 +470,8 @@ class _DiffPage:
 
     def verdict(self) -> list[str]:
         sentences = verdict_sentences(self.of)
-        if sentence := compilation_difference(self.of):
+        sentence = compilation_difference(self.of)
+        if sentence and sentence != sentences[0][0]:
             sentences.insert(0, (sentence, "bold"))
         wrapped = [(line, style) for sentence, style in sentences for line in _wrapped(sentence, self.width)]
         return [paint(line, style, colour=self.colour) for line, style in wrapped]

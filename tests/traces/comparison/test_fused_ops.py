@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.replayer.compiled.handmade_recording import Events
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
 from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.model.trace import Trace
+from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 
 
 def fusing(*, compiled: bool) -> Trace:
@@ -60,7 +63,7 @@ def test_an_eager_op_maps_to_the_fused_kernel_with_its_name_and_position() -> No
 def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
     explanation = explain(compare(fusing(compiled=False), fusing(compiled=True)))
     texts = [reason.text for reason in explanation.reasons]
-    assert explanation.caution.startswith("Because only one of them is compiled, their ops do not show whether")
+    assert explanation.caution == ""
     said = "add, relu (in B fused into triton_poi_fused_add_relu_0) takes 6.0 µs less: 9.0 µs -> 3.0 µs; on the GPU"
     assert said in texts
     assert "mul (in B named by no fused kernel) is gone: 7.0 µs of a step; on the GPU" in texts
@@ -78,6 +81,34 @@ def running(*work: tuple[str, int]) -> Trace:
         events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
         events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
     return events.trace()
+
+
+@pytest.mark.parametrize(
+    ("compiled", "sameness", "reason"),
+    [
+        ((("mm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_COMPILATION, "100 % of the matrix products"),
+        ((("addmm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_COMPILATION, "100 % of the matrix products"),
+        ((("mm", 9), ("mm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_PROGRAM, "67 % of the matrix products"),
+        ((("mm", 9), ("triton_poi_fused_gelu_0", 1)), Sameness.OTHER_PROGRAM, "compiled code contains gelu"),
+        ((("triton_tem_fused_mm_0", 9), ("triton_poi_fused_relu_0", 1)), Sameness.CANNOT_BE_TOLD, "only one trace is compiled"),
+    ],
+)
+def test_an_eager_and_a_compiled_trace_of_one_program_have_the_same_products(
+    compiled: tuple[tuple[str, int], ...], sameness: Sameness, reason: str
+) -> None:
+    """GIVEN a product, an addition and a relu, of which compilation fuses the last two. With two products instead of one, two
+    of three are shared."""
+    found = compare(running(("mm", 9), ("add", 2), ("relu", 2)), running(*compiled)).verdict
+    assert found.sameness is sameness and found.reason.startswith(reason)
+
+
+@pytest.mark.parametrize(("batch", "sameness"), [(8, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_BATCH_SIZE)])
+def test_a_workload_shows_the_program_if_compilation_hides_the_products(batch: int, sameness: Sameness) -> None:
+    eager, compiled = running(("mm", 9), ("relu", 2)), running(("triton_tem_fused_mm_relu_0", 9))
+    eager.workload, compiled.workload = (
+        WorkloadSignature(parameters=64, inputs=(InputTensor((rows, 8), "float32"),)) for rows in (8, batch)
+    )
+    assert compare(eager, compiled).verdict.sameness is sameness
 
 
 def test_an_op_that_compilation_removes_is_explained_once() -> None:

@@ -59,6 +59,11 @@ def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, 
             f"the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, {_LATEST}",
         ),
         (
+            {"modules": {"Conv2d": 53, "OptimizedModule": 1}, "module_order": "b", "training_modules": 162},
+            Sameness.SAME_PROGRAM,
+            "the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, training modules",
+        ),
+        (
             {"optimizer": None, "parameters": None},
             Sameness.SAME_PROGRAM,
             f"the same parameter bytes, modules, inputs, batch bytes, {_LATEST}",

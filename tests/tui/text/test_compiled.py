@@ -79,13 +79,15 @@ def graph_of(*kernels: str) -> Trace:
         (
             graph_of("sgemm", "triton_poi_fused_sin_0"),
             graph_of("sgemm", "relu"),
-            "A is compiled and B is eager: a fused kernel runs several ops, so names and counts of ops differ.",
+            "A is compiled and B is eager: a step takes 1.0 ms instead of 1.0 ms (0.0 %), and its GPU time is 10.0 µs instead"
+            " of 10.0 µs (0.0 %).",
         ),
         (
             fusing(compiled=False),
             fusing(compiled=True),
-            "B is compiled and A is eager: 4 ops of a step run in 3 fused kernels, and the GPU time falls from 44.0 µs to 26.0"
-            " µs.",
+            "B is compiled and A is eager: a step takes 1.0 ms instead of 1.0 ms (0.0 %), and its GPU time is 26.0 µs instead"
+            " of 44.0 µs (-40.9 %). 4 ops of a step run in 3 fused kernels. Largest gain on the GPU:"
+            " triton_poi_fused_add_relu_0 runs add, relu in 3.0 µs instead of 9.0 µs.",
         ),
         (regions("0/0", "1/0"), regions("0/0"), "B compiles into 1 region, A into 2."),
         (regions("0/0"), regions("0/0"), ""),

@@ -55,6 +55,8 @@ def _verdict(of: Comparison) -> StyledText:
     sentence = sentence.rstrip(".")
     if of.verdict.same is None:
         return StyledText(f"Same program? Unknown: {of.verdict.reason}", "plain")
+    if style == "bold":  # compiled differently
+        return StyledText(sentence, "plain")
     if of.verdict.same:
         sentence = f"Same program, {sentence} · {of.verdict.reason}"
     return StyledText(sentence, "good" if style == "green" else "bad")
