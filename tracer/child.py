@@ -7,6 +7,8 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import partial
+from itertools import count
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -43,13 +45,14 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     clock = EpochClock()
     rank = int(os.environ.get("RANK", "0"))
     in_depth = config.grain == "kernel"
-    profile = out.with_name(f"{out.name}.{os.getpid()}.profile.json") if in_depth else None
+    path = _unused_path(out)
+    profile = path.with_suffix(".profile.json") if in_depth else None
     distributed = torch.distributed.is_available()
     cuda = TorchCuda(torch)
     access = DeviceAccess(cuda, state.captures(), state.profiles())
     events = BoundaryEvents(cuda, clock, access)
     recorder = Recorder(
-        output=RecordingFile(out.with_name(f"{out.name}.{os.getpid()}.part"), clock),
+        output=RecordingFile(path, clock),
         events=events,
         access=access,
         schedule=Schedule(config.warmup, config.clean, config.profiled if in_depth else 0),
@@ -66,3 +69,10 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     recorder.write_regularly()
     at_exit(recorder.close)
     return recorder
+
+
+def _unused_path(out: Path) -> Path:
+    # Another program had this process id before it called os.execv, or before it was killed in another container.
+    path = out.with_name(f"{out.name}.{os.getpid()}.part")
+    numbered = (path.with_suffix(f".{number}.part") for number in count(2))
+    return path if not path.exists() else next(other for other in numbered if not other.exists())

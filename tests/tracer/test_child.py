@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tracer import child
 from traces.format.trace_file import load
 from traces.model.trace import NONE, BatchKind, Ending, StepKind, Trace
 
@@ -103,3 +105,13 @@ def test_a_script_that_ends_without_atexit_is_recorded_whole(tmp_path: Path, end
     assert done.returncode == 3, done.stderr
     (part,) = tmp_path.glob("run.msgpack.*.part")
     assert len(load(part).steps) == 6
+
+
+def test_a_file_of_an_earlier_program_with_the_same_process_id_is_kept(tmp_path: Path) -> None:
+    paths = []
+    for _ in range(3):
+        paths.append(child._unused_path(tmp_path / "run.msgpack"))
+        paths[-1].touch()
+    assert [path.name.replace(str(os.getpid()), "N") for path in paths] == [
+        f"run.msgpack.N{number}.part" for number in ("", ".2", ".3")
+    ]

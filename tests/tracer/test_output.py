@@ -33,6 +33,15 @@ def test_flushed_rows_can_be_read_before_the_end(tmp_path: Path) -> None:
     assert (len(trace.steps), trace.provenance, trace.problems) == (2, {"a": 2}, {})
 
 
+def test_the_time_between_writes_grows_to_half_a_second(tmp_path: Path) -> None:
+    output = output_at(tmp_path / "x.part")
+    pauses_ns = []
+    for _ in range(8):
+        output.flush(Trace())
+        pauses_ns.append(output.due_ns - output._clock.perf_ns())
+    assert [pause_ns // 10**6 for pause_ns in pauses_ns] == [10, 20, 40, 80, 160, 320, 500, 500]
+
+
 def test_an_empty_recording_has_only_a_header(tmp_path: Path) -> None:
     output = output_at(tmp_path / "x.part")
     output.close(Trace())

@@ -845,6 +845,7 @@ def test_an_optimizer_that_steps_on_a_thread_of_autograd_ends_no_step(bench: Ben
 def test_repeated_steps_are_written_as_columns(bench: Bench) -> None:
     """GIVEN a training loop that has been learned THEN its steps wait in columns until the file is written."""
     bench.recorder.workload.is_open = False
+    bench.run(FLUSH_NS)
     for _ in range(100):
         bench.train_step()
         bench.run(5_000)

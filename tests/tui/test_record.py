@@ -43,6 +43,25 @@ def test_the_partial_files_are_merged_into_one(place: Path, capsys: pytest.Captu
     assert "trace: wrote x.msgpack" in capsys.readouterr().err
 
 
+def test_a_program_started_by_exec_has_its_own_file(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN a program of 2 steps that starts one of 3 steps by exec, so both have one process id THEN the longer is kept."""
+    first = record.run_child
+
+    def ran(*arguments: Any, **options: Any) -> ChildResult:
+        stream = TraceStream(place / "x.msgpack.4711.2.part")
+        stream.header(Trace(grain="phase", threads=[Thread(0, 1, "main", "main")], runs={0: Run()}))
+        stream.add("steps", Steps.of(number=[0, 1, 2], start_ns=[5, 15, 25], duration_ns=[10, 10, 10]))
+        stream.close()
+        return first(*arguments, **options)
+
+    monkeypatch.setattr(record, "run_child", ran)
+    assert run(TRAIN) == 0
+    assert os.listdir(place) == ["x.msgpack"] and len(load(place / "x.msgpack").steps) == 3
+    assert "2 processes were recorded as 1 rank" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("where", ["load", "merge_ranks"])
 def test_a_second_ctrl_c_keeps_and_names_the_partial_files(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], where: str

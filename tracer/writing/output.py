@@ -25,6 +25,7 @@ _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
 # longest time between writes; a killed run loses at most this much
 FLUSH_NS = 500_000_000
+_FIRST_FLUSH_NS = 10_000_000  # doubled after each write, so that short runs lose less
 
 
 class RecordingFile:
@@ -36,6 +37,7 @@ class RecordingFile:
         self.strings = Strings()
         self.failed = False
         self._clock = clock
+        self._pause_ns = _FIRST_FLUSH_NS
         self.due_ns = 0  # when the collected rows should be written, on the monotonic clock
         self._stream: TraceStream | None = None
         self._written_strings = 0
@@ -72,7 +74,8 @@ class RecordingFile:
 
     def flush(self, header: Trace | None) -> None:
         """Write the header and then the collected rows. An unchanged header may be None."""
-        self.due_ns = self._clock.perf_ns() + FLUSH_NS
+        self.due_ns = self._clock.perf_ns() + self._pause_ns
+        self._pause_ns = min(2 * self._pause_ns, FLUSH_NS)
         with deferred_signals():
             rows, self._rows = self._rows, {name: [] for name in TABLES}
             for name, gathered in rows.items():

@@ -28,7 +28,7 @@ from traces.kineto import read_kineto
 from traces.kineto.spans.python_calls import without_short_calls
 from traces.model.row_order import in_order
 from traces.model.run import RecorderNotes, Run
-from traces.model.trace import Trace, TraceError
+from traces.model.trace import NONE, Trace, TraceError
 from traces.script.configuration import RecordConfig, RecordSession, ReplayConfig, ReplaySession
 from traces.script.deferred_signals import deferred_signals
 from traces.script.launch import ChildResult, run_child
@@ -96,7 +96,7 @@ def _virtual_gpu(record: RecordOptions, folder: Path) -> dict[str, object]:
 def _parts(output: Path) -> list[_ProcessFiles]:
     parts = []
     for path in sorted(output.absolute().parent.glob(f"{glob.escape(output.name)}.*.part")):
-        pid = path.name.removeprefix(output.name + ".").removesuffix(".part")
+        pid = path.name.removeprefix(output.name + ".").partition(".")[0]
         if pid.isdigit():
             profiles = path.parent.glob(f"{glob.escape(path.stem)}.profile*.json")
             in_order_of_time = sorted(profiles, key=lambda file: (len(file.name), file.name))
@@ -109,12 +109,14 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
         explain_empty_run(result, "recorded", "did not train, load a batch or call a module")
         return
     with working(f"writing {output}"):
-        recordings = {part.pid: _whole(part) for part in parts}
-        by_rank = process_of_each_rank(recordings, result.pid)
+        recordings = dict(enumerate(map(_whole, parts)))  # not by process id, because os.execv keeps the id
+        of_script = [number for number, part in enumerate(parts) if part.pid == result.pid]
+        main = max(of_script, key=lambda number: len(recordings[number].steps), default=NONE)
+        by_rank = process_of_each_rank(recordings, main)
         if len(by_rank) < len(recordings):
             ranks = f"{len(by_rank)} ranks" if len(by_rank) > 1 else "1 rank"
             say(f"{len(recordings)} processes were recorded as {ranks}; the longest recording of each rank is kept")
-        trace = merge_ranks([recordings[pid] for pid in by_rank.values()])
+        trace = merge_ranks([recordings[number] for number in by_rank.values()])
         if record.on is not None:  # the result must name the recording that its times come from
             trace.runs = {rank: _on_virtual_gpu(run, Path(record.on).stem) for rank, run in trace.runs.items()}
         with deferred_signals():  # otherwise a signal could leave both the partial files and the merged file
