@@ -106,7 +106,7 @@ class FakeCuda:
         if self.error:
             raise CudaError(self.error)
 
-    def elapsed_ms(self, events: list[FakeEvent]) -> list[float]:
+    def elapsed_ms(self, events: list[FakeEvent], device: int) -> list[float]:
         return [start.elapsed_time(end) for start, end in pairwise(events)]
 
     def event(self) -> FakeEvent:

@@ -218,7 +218,7 @@ class BoundaryEvents:
             if not events:
                 return host_ns[:0], unfinished_ns
             chain = [last.event, *events]
-            passed_ms = np.array(self.cuda.elapsed_ms(chain), dtype=np.float64)
+            passed_ms = np.array(self.cuda.elapsed_ms(chain, of.device), dtype=np.float64)
         except RuntimeError as error:
             access.failed(error)
             return nothing

@@ -8,7 +8,8 @@ Note [Events are never destroyed]
 
 Note [Times between events]
     PyTorch's `elapsed_time` queries both events again (`CUDAEvent::elapsed_time`). The recorder has already queried the last
-    event, so it calls `cudaEventElapsedTime` directly. PyTorch loads CUDA's runtime library for all libraries of the process
+    event, so it calls `cudaEventElapsedTime` directly. If another device is current, as in the thread that writes the file, this
+    call could create a CUDA context there. PyTorch's function makes the device of the events current. PyTorch loads CUDA's runtime library for all libraries of the process
     (`_load_global_deps` in torch/__init__.py). If the function is not found there, as with ROCm, the recorder calls PyTorch.
 """
 
@@ -44,11 +45,11 @@ class TorchCuda:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
         return event
 
-    def elapsed_ms(self, events: Sequence[Any]) -> Sequence[float]:
-        """Return the times between consecutive completed events. Raise RuntimeError if a call fails."""
+    def elapsed_ms(self, events: Sequence[Any], device: int) -> Sequence[float]:
+        """Return the times between consecutive completed events of a device. Raise RuntimeError if a call fails."""
         # see Note [Times between events]
         count = len(events) - 1
-        if not self._has_runtime:
+        if not self._has_runtime or self.current_device() != device:
             return list(map(type(events[0]).elapsed_time, events[:-1], events[1:]))
         handles = [event.cuda_event for event in events]
         found = (ctypes.c_float * count)()

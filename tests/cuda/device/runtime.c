@@ -415,6 +415,7 @@ API cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 API cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to) {
     RUNTIME_CALL(cudaEventElapsedTime_v3020);
     BEGIN;
+    need_context(current_device); /* as a comment in torch's CUDAEvent::elapsed_time says */
     Event *a = (Event *)from, *b = (Event *)to;
     if ((a->flags | b->flags) & cudaEventDisableTiming) END(cudaErrorInvalidResourceHandle);
     if (a->capture || b->capture) END(cudaErrorCapturedEvent);

@@ -10,6 +10,8 @@ from torch import nn
 
 what = sys.argv[1]
 where = "cuda:1" if what == "second device" else "cuda"
+if what == "rank 1":
+    torch.cuda.set_device(1)
 model = nn.Sequential(nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)).to(where)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 if what == "observer":
@@ -30,6 +32,8 @@ for step in range(40):
                 Path("gave_up").write_text(f"{os.getpid()} {time.monotonic_ns()}")
                 os._exit(3)
             time.sleep(0.001)
+    elif what == "rank 1":
+        time.sleep(1.2 if step == 30 else 0)  # the recorder's thread writes meanwhile
     else:
         loss.item()
 print("done")
