@@ -8,9 +8,10 @@ Note [Events are never destroyed]
 
 Note [Times between events]
     PyTorch's `elapsed_time` queries both events again (`CUDAEvent::elapsed_time`). The recorder has already queried the last
-    event, so it calls `cudaEventElapsedTime` directly. If another device is current, as in the thread that writes the file, this
-    call could create a CUDA context there. PyTorch's function makes the device of the events current. PyTorch loads CUDA's runtime library for all libraries of the process
+    event, so it calls `cudaEventElapsedTime` directly. PyTorch loads CUDA's runtime library for all libraries of the process
     (`_load_global_deps` in torch/__init__.py). If the function is not found there, as with ROCm, the recorder calls PyTorch.
+    On a thread with another current device, such as the thread that writes the file, the function could create a CUDA context
+    on that device. The recorder then calls PyTorch too, because PyTorch first makes the device of the events current.
 """
 
 from __future__ import annotations

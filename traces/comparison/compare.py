@@ -194,7 +194,7 @@ class ComparedFigures:
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
     within_tolerance: bool | None  # None also if step times agree but a recording lacks much of its GPU work
     analyses: Both[Analyses]
-    # number of replayed steps whose GPU time is compared, if the times of other steps are estimates
+    # number of replayed steps whose GPU time is compared, if other steps have no recorded GPU times
     gpu_time_steps: int | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
@@ -299,7 +299,9 @@ def compare(
     timed = _clean(recorded, repeated)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
     timed_other = _clean(other, repeating)
     verdict = same_program(recorded, other, *_same_numbers(recorded, repeated, other, repeating))
-    ours, theirs = _with_recorded_work(repeated, other, repeating) if verdict.same else (repeated, repeating)
+    ours, theirs = repeated, repeating
+    if verdict.same:
+        ours, theirs = _of_same_numbers(recorded, *_with_recorded_work(ours, other, theirs), other)
     notes = other.run_of(other.ranks[0]).replay
     config = notes.config if notes is not None else None
     times = Both(step_times(recorded), step_times(other))
@@ -487,6 +489,16 @@ def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tu
     whole_ns, recorded_ns = (np.bincount(steps, ns, len(other.steps)) for ns in (duration_ns, duration_ns * is_recorded))
     matched = (recorded_ns >= MATCHED_STEP * whole_ns)[repeating]
     return (repeated[matched], repeating[matched]) if matched.any() else (repeated, repeating)
+
+
+def _of_same_numbers(recorded: Trace, ours: Column, theirs: Column, other: Trace) -> tuple[Column, Column]:
+    """If the recorded steps launched different numbers of kernels, compare each one with the replayed step of its number."""
+    step_of = launch_steps(recorded)[work_rows(recorded)]
+    launched = np.bincount(step_of[step_of != NONE], minlength=len(recorded.steps))
+    if len(np.unique(launched[ours])) < 2 or not np.array_equal(other.steps.recorded_step[theirs], ours):
+        return ours, theirs
+    is_own = other.steps.number[theirs] == recorded.steps.number[ours]
+    return (ours[is_own], theirs[is_own]) if is_own.any() else (ours, theirs)
 
 
 def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:

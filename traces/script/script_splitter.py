@@ -10,8 +10,8 @@
 
 Note [The script's thread]
     Steps and phases belong to the thread that calls `step` of the first optimizer. Before the first call of an optimizer, steps
-    and phases belong to the first thread that loads a batch or calls a module. Work of other threads, such as autograd's device
-    threads, is assigned to the current phase of the script's thread.
+    and phases belong to the first thread that loads a batch, calls a module or starts a backward pass. Work of other threads,
+    such as autograd's device threads, is assigned to the current phase of the script's thread.
 
 Note [Set-up is no step]
     Work before the first batch, such as a dry run, is not part of the first step, unless the script has already trained. Work
@@ -113,7 +113,7 @@ class ScriptSplitter(Generic[ThreadT]):
         return self.sees_plain_ops and begins_phase(PLAIN), begins_phase(LOSS), begins_phase(ASIDE)
 
     def enter(self, thread: ThreadT, phase: str, now_ns: int, *, moves_tensor: bool = True) -> None:
-        if self.thread != thread and self._is_other_thread(thread, shows=phase == "loader"):
+        if self.thread != thread and self._is_other_thread(thread, shows=phase in ("loader", "backward")):
             return
         if self._optimizers_made != self._optimizers.made:
             self._see_optimizers(thread, now_ns)

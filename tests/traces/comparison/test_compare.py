@@ -19,7 +19,7 @@ from traces.comparison.compare import Both, compare, have_same_stream_numbers, p
 from traces.comparison.explain import explain
 from traces.comparison.gate import check
 from traces.comparison.same_program import Evidence, Verdict, same_program
-from traces.figures.measure import step_windows
+from traces.figures.measure import launch_steps, step_windows
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
 from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, LibrarySteps, MemoryUse, ProfilerUse, ReplayNotes, Run
@@ -165,6 +165,21 @@ def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
     assert compare(recorded, other).verdict.same is False and compare(recorded, other).gpu_time_steps is None
     replay.device.origin[:] = Origin.SCALED
     assert compare(recorded, replay).gpu_busy == whole
+
+
+def test_recorded_steps_with_different_kernels_are_compared_with_the_steps_of_their_numbers() -> None:
+    """GIVEN two recorded steps, of which only the second has its last kernel, and a replay of 6 steps, of which only step 1
+    has this kernel WHEN compared THEN steps 0 and 1 agree. Without the extra kernel, all 6 steps are compared."""
+    recorded, replay = training(steps=2), training(steps=6)
+    replay.steps.recorded_step[:] = [0, 1] * 3
+    for trace, with_kernel in ((recorded, 1), (replay, 1)):
+        step = launch_steps(trace)
+        last = [int(np.flatnonzero(step == row)[-1]) for row in range(len(trace.steps)) if row != with_kernel]
+        trace.device.kind[last] = DeviceKind.ANNOTATION
+    found = compare(recorded, replay)
+    assert found.verdict.same and (found.gpu_busy.error, found.gpu_time_steps) == (0.0, 2)
+    recorded.device.kind[:] = replay.device.kind[:] = DeviceKind.KERNEL
+    assert compare(recorded, replay).gpu_time_steps is None
 
 
 def test_replayed_steps_with_the_numbers_of_profiled_steps_decide_sameness() -> None:

@@ -282,6 +282,19 @@ def test_phases_alone_do_not_show_the_script_s_thread() -> None:
     assert run.splitter.thread == "main"
 
 
+def test_a_backward_pass_inside_another_one_begins_no_step() -> None:
+    """GIVEN a loop without modules and optimizer, whose backward passes start another one in autograd's thread THEN only the
+    outer passes divide the loop into steps."""
+    run = Script(optimizer=False)
+    for _ in range(3):
+        run.do("op op")
+        run.splitter.enter("main", "backward", run.now_ns)
+        run.do("backward", thread="autograd")
+        run.splitter.leave("main", "backward", run.now_ns)
+    assert run.splitter.thread == "main"
+    assert len(run.cut_steps) == 2  # the last pass ends no step
+
+
 @pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])
 def test_only_the_script_s_own_loader_is_exhausted(thread: str, evaluations: int) -> None:
     """GIVEN a script that has trained WHEN its loader has no more batches THEN a repeated call is another evaluation."""
