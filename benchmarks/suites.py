@@ -76,14 +76,41 @@ _LITGPT = (
 _DEFAULT_DEVICE = {"SUITE_SETUP": "import torch; torch.set_default_device('cuda')"}  # for suites without a choice of devices
 _TIMM = "layers layers_pool layers_drop utils optim"
 _PYTORCH_NN = "convolution dropout embedding init multihead_attention packed_sequence parametrization pooling"
+_PYTORCH_SOURCE = "MetaX-MACA/mcPytorch b3db5eed, without test/conftest.py"
+_PYTORCH_TENSORS = (
+    "complex indexing scatter_gather_ops segment_reductions shape_ops sort_and_select tensor_creation_ops torch type_promotion"
+    " view_ops"
+)
+_PYTORCH_OPS = "binary_ufuncs foreach linalg masked reductions sparse sparse_csr spectral_ops unary_ufuncs"
+_PYTORCH_MODULES = "autograd modules native_mha nestedtensor nn transformers"
+_PYTORCH_RUNTIME = (
+    "autocast cuda_multigpu cuda_primary_ctx cuda_sanitizer cuda_trace dataloader dlpack matmul_cuda multiprocessing"
+    " python_dispatch serialization stateless utils"
+)
+_TORCHTUNE = "generation models/llama3 models/gemma models/llama2 modules rlhf training"
+
+
+def _pytorch(part: str, tests: Sequence[str], sample: int) -> Suite:
+    """Tests of PyTorch that run on each device (`instantiate_device_type_tests`), only on the CPU or only on "cuda"."""
+    only_for = "PYTORCH_TESTING_DEVICE_ONLY_FOR"
+    variables = {only_for: "cpu", "SUITE_SETUP": "import pytorch_2_4_names"}
+    files = tuple(f"test/{name}.py" for name in tests)
+    return Suite(f"pytorch_{part}", "2.4.0", files, sample, _PYTORCH_SOURCE, variables=variables, on_gpu={only_for: "cuda"})
+
+
 SUITES = (
     Suite(
         "pytorch",
         "2.4.0",
         ("test/test_cuda.py", "test/test_optim.py", *(f"test/nn/test_{name}.py" for name in _PYTORCH_NN.split())),
         200,
-        "MetaX-MACA/mcPytorch b3db5eed, without test/conftest.py",
+        _PYTORCH_SOURCE,
     ),
+    _pytorch("tensors", [f"test_{name}" for name in _PYTORCH_TENSORS.split()], 250),
+    _pytorch("ops", [f"test_{name}" for name in _PYTORCH_OPS.split()], 250),
+    _pytorch("modules", [f"test_{name}" for name in _PYTORCH_MODULES.split()], 250),
+    _pytorch("functorch", [f"functorch/test_{name}" for name in "eager_transforms vmap".split()], 150),
+    _pytorch("runtime", [f"test_{name}" for name in _PYTORCH_RUNTIME.split()], 150),
     Suite(
         "torchmetrics",
         "1.9.0",
@@ -214,6 +241,27 @@ SUITES = (
     Suite("geoopt", "07598cdb", ("tests",), 60, "geoopt/geoopt 07598cdb", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("fvcore", "3378afe0", ("tests",), 80, "facebookresearch/fvcore 3378afe0", ".", on_gpu=_DEFAULT_DEVICE),
     Suite("piq", "9948a52f", ("tests",), 60, "photosynthesis-team/piq 9948a52f", "."),
+    Suite(
+        "vector_quantize",
+        "0d7d1aa8",
+        ("tests",),
+        100,
+        "lucidrains/vector-quantize-pytorch 0d7d1aa8",
+        ".",
+        on_gpu=_DEFAULT_DEVICE,
+    ),
+    Suite("Laplace", "44ea62ac", ("tests",), 80, "aleximmer/Laplace 44ea62ac", ".", on_gpu=_DEFAULT_DEVICE),
+    Suite("xitorch", "ad9eec1b", ("xitorch/_tests",), 80, "xitorch/xitorch ad9eec1b", "."),
+    Suite("DeepCTR", "f6854257", ("tests",), 60, "shenweichen/DeepCTR-Torch f6854257", "."),
+    Suite(
+        "torchtune",
+        "bd2a0fc7",
+        tuple(f"tests/torchtune/{name}" for name in _TORCHTUNE.split()),
+        100,
+        "pytorch/torchtune bd2a0fc7",
+        ".",
+        on_gpu=_DEFAULT_DEVICE,
+    ),
     Suite("transformers", "5.24.0", (str(PROGRAMS / "test_tiny_transformers.py"),), 60, "package"),
 )
 
@@ -392,7 +440,7 @@ def outcomes(results: Path) -> dict[str, Outcome]:
 
 def on_cpu(test: str) -> str:
     """Return the id that a test on "cuda" has on the CPU."""
-    return re.sub(r"cuda(:0|_0)?", "cpu", test)
+    return re.sub(r"cuda(:0|_0)?", "cpu", test).replace("CUDA::", "CPU::")
 
 
 @dataclass

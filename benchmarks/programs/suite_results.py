@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _hash(item: pytest.Item) -> bytes:
-    return hashlib.sha1(item.nodeid.replace("cuda", "cpu").encode()).digest()
+    return hashlib.sha1(item.nodeid.replace("cuda", "cpu").replace("CUDA::", "CPU::").encode()).digest()
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

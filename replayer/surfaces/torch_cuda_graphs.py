@@ -74,6 +74,9 @@ class VirtualGraph:
         self._states = set()
         return self
 
+    def __reduce__(self) -> str:
+        raise TypeError("cannot pickle 'CUDAGraph' object")
+
     def register_generator_state(self, generator: Generator) -> None:
         state = generator.philox
         if state not in self._states:

@@ -57,7 +57,7 @@ def memory_of(index: int) -> DeviceMemory:
     """Return the memory of device `index`. Raise PyTorch's error if the device does not exist."""
     devices = gpu().devices
     if not 0 <= index < len(devices):
-        raise RuntimeError(f"Invalid device argument {index}: did you call init?")
+        raise RuntimeError(f"Invalid device argument {chr(index % 256)}: did you call init?")  # PyTorch prints a `signed char`
     return devices[index].memory
 
 

@@ -41,16 +41,15 @@ def _warn_of_legacy_constructors() -> None:
     )
 
 
-def _make(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
+def _make(cls: _TensorType, *args: TorchAny, device: TorchAny = None) -> torch.Tensor:
     _warn_of_legacy_constructors()
+    if device is not None and torch.device(device).type != "cuda":
+        raise RuntimeError(f"legacy constructor expects device type: cuda but device type: {torch.device(device)} was passed")
     return _of_type(cls.dtype, *args)
 
 
 def _of_type(dtype: torch.dtype, *args: TorchAny) -> torch.Tensor:
-    if len(args) == 1 and not isinstance(args[0], int | torch.Size):
-        return torch.tensor(args[0], dtype=dtype, device="cuda")
-    size = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
-    return torch.empty(tuple(size), dtype=dtype, device="cuda")
+    return torch.empty(0, dtype=dtype, device="cuda").new(*args)  # type: ignore[no-any-return]
 
 
 def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:
@@ -102,7 +101,8 @@ def install(torch_module: ModuleType) -> None:
         default_is_cuda.append(known is not None)
 
     def make_default(cls: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
-        if cls is torch_module.Tensor and default_is_cuda[-1] and not options:
+        accepts_any_dtype = args and isinstance(args[0], torch.Tensor)
+        if cls is torch_module.Tensor and default_is_cuda[-1] and not options and not accepts_any_dtype:
             return _of_type(torch_module.get_default_dtype(), *args)
         return make(cls, *args, **options)
 

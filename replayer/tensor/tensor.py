@@ -42,7 +42,7 @@ from replayer.tensor.device_args import backend_arguments, device_of_cuda
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.tensor_meta import TensorMeta, in_words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, temporarily_set
 
@@ -259,7 +259,10 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         """PyTorch copies the number in `x[0] = 1` to the GPU and waits for the copy (`THPVariable_setitem`)."""
         if type(value) in (float, int, bool, complex):
             value = torch.tensor(value, dtype=self.dtype, device="cpu")
-        super().__setitem__(index, value)
+        try:
+            super().__setitem__(index, value)
+        except TypeError as error:
+            raise in_words_of_cuda(error) from None
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ _TYPE_NAME = re.compile(rf"\b{BACKEND.capitalize()}(\w+)Type\b")
 # Errors for a device's missing kernel. PyTorch raises other NotImplementedErrors on every device.
 LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors)|Meta tensors|meta kernel", re.IGNORECASE)
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
-_DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|'| and | but |, |!|$)")
+_DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|\.\w+Tensor|'| and | but |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1
 LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 

@@ -229,6 +229,30 @@ M[mask] = 2.0  # PyTorch calls masked_fill_ with a value on the host
 
 
 @VALUES
+def test_a_step_between_two_backward_passes_and_other_mistakes_are_rejected(values: str, tmp_path: Path) -> None:
+    """The answers are those of PyTorch on the simulated CUDA device."""
+    code = """
+net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).cuda()
+sgd, loss = torch.optim.SGD(net.parameters(), 0.1), net(torch.ones(1, 2, device="cuda")).sum()
+loss.backward(retain_graph=True)
+sgd.step()
+print("modified by an inplace operation" in said(loss.backward))
+print(said(lambda: torch.zeros_like(M, device="cuda:4")))
+print(said(lambda: torch.empty(4, device="cuda", dtype=torch.uint32).random_(3, None)))
+"""
+    assert _run(code, values, tmp_path) == ["True", "AcceleratorError: CUDA error: invalid device ordinal", "ok"]
+
+
+def test_shapes_are_checked_before_dtypes_with_computed_values(tmp_path: Path) -> None:
+    code = """
+whole = torch.arange(4, device="cuda")
+print(said(lambda: whole.__setitem__(whole > -1, torch.empty(0, device="cuda"))))
+"""
+    mismatch = "shape mismatch: value tensor of shape [0] cannot be broadcast to indexing result of shape [4]"
+    assert _run(code, "compute", tmp_path) == [f"RuntimeError: {mismatch}"]
+
+
+@VALUES
 def test_softmax_of_half_precision_under_autocast_trains(values: str, tmp_path: Path) -> None:
     code = """
 q = torch.randn(2, 4, 8, device="cuda", requires_grad=True)

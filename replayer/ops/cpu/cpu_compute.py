@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import partial
 
 import torch
+from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from replayer.errors import NotEmulated
@@ -39,6 +40,7 @@ from replayer.tensor.generators import BaseGenerator, PhiloxState, host_numbers,
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import refusal_like
 from replayer.tensor.planning.plan_cache import PlanCache
+from replayer.tensor.planning.results import counts_changes
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_virtual
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
@@ -207,6 +209,8 @@ class CpuCompute:
             capture.add_computation(partial(self._compute_again, compute, call.results_in(made)))
         if func is aten.equal.default and (answer := equal_without_kernel(*args)) is not None:
             return answer
+        if counts_changes(func):
+            increment_version(args[0])
         does_something = bool(call.outputs or writes_of(func, args, kwargs))
         outputs, layout = tuple(call.outputs), memory_layout(call.placed)
         signature = self._plans.signature_of(

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd.graph import increment_version
 
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.scratch_memory import ScratchScope, use_scratch
@@ -58,6 +59,25 @@ def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, ov
         plan.make_by(_asserting(plan, func, plan.results or _general(plan, workspaces)))
     if overlaps:
         plan.make_by(_apart(overlaps, plan.results or _general(plan, workspaces)))
+    if counts_changes(func):
+        plan.make_by(_counting_changes(plan.results or _general(plan, workspaces)))
+
+
+def counts_changes(func: torch._ops.OpOverload) -> bool:
+    """Return True if the CUDA kernel of a foreach op increments the versions of the tensors that it changes."""
+    name = func._schema.name
+    return name.startswith("aten::_foreach_") and name.endswith("_") and name not in _UNCOUNTED
+
+
+_UNCOUNTED = ("aten::_foreach_lerp_", "aten::_foreach_zero_")
+
+
+def _counting_changes(make_results: Results) -> Results:
+    def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+        increment_version(args[0])
+        return make_results(gpu, caller, args, kwargs)
+
+    return results
 
 
 def _apart(overlaps: tuple[Overlap, ...], make_results: Results) -> Results:

@@ -16,6 +16,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from replayer.errors import DataDependentShape, NotEmulated
+from replayer.tensor.device_args import index_of
 from replayer.tensor.generators import host_numbers
 from replayer.tensor.plan import Constant, New, Outcome, Plan, Reshaped, Same, Several, View, Where
 from replayer.tensor.planning.assumed_sizes import asks_for_sizes, run_shape_rule
@@ -148,7 +149,7 @@ class _MetaArguments(CallArguments):
 
 
 def on_device(device: torch.device | None, otherwise: int) -> int:
-    return otherwise if device is None or device.index is None else device.index
+    return otherwise if device is None or device.index is None else index_of(device)
 
 
 def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[TorchAny, ...]) -> None:

@@ -165,8 +165,8 @@ def test_fractions_and_settings_are_kept(answers: dict[str, Any]) -> None:
 
 
 def test_a_missing_device_is_rejected_with_the_message_of_torch(answers: dict[str, Any]) -> None:
-    assert answers["no such device"] == "RuntimeError: Invalid device argument 5: did you call init?"
-    assert answers["no such device's stats"] == "RuntimeError: Invalid device argument 5: did you call init?"
+    assert answers["no such device"] == "RuntimeError: Invalid device argument \x05: did you call init?"
+    assert answers["no such device's stats"] == "RuntimeError: Invalid device argument \x05: did you call init?"
     assert answers["cpu"] == "ValueError: Expected a cuda device, but got: cpu"
 
 

@@ -455,6 +455,38 @@ def test_factories() -> None:
         torch.zeros(2, device="cuda:2")
 
 
+def test_factories_reject_a_device_that_does_not_exist() -> None:
+    use()
+    data = torch.ones(2, device="cuda")
+    for make in (torch.empty_like, torch.zeros_like, lambda x, device: x.new_empty(3, device=device)):
+        with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+            make(data, device="cuda:4")
+
+
+def test_foreach_ops_count_changes_as_cuda_kernels_do() -> None:
+    """Measured on the simulated device: an optimizer's step between two backward passes is an error, but not a fused one."""
+    use()
+    weight = torch.ones(2, device="cuda")
+    calls: list[tuple[Callable[[], object], int]] = [
+        (lambda: torch._foreach_add_([weight], 1.0), 1),
+        (lambda: torch._foreach_copy_([weight], [weight.clone()]), 1),
+        (lambda: torch._foreach_zero_([weight]), 0),
+        (lambda: torch._foreach_lerp_([weight], [weight.clone()], 0.5), 0),
+        (lambda: torch._foreach_add([weight], 1.0), 0),
+    ]
+    for call, added in calls:
+        before = weight._version
+        call()
+        assert weight._version - before == added
+
+
+def test_assigning_a_list_names_a_cuda_type() -> None:
+    use()
+    data: Any = torch.ones(2, device="cuda", dtype=torch.int64)
+    with pytest.raises(TypeError, match=r"can't assign a list to a torch\.cuda\.LongTensor"):
+        data[0] = []
+
+
 def test_the_default_device() -> None:
     use()
     torch.set_default_device("cuda")
