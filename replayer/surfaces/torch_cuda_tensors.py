@@ -49,7 +49,7 @@ def _make(cls: _TensorType, *args: TorchAny, device: TorchAny = None) -> torch.T
 
 
 def _of_type(dtype: torch.dtype, *args: TorchAny) -> torch.Tensor:
-    return torch.empty(0, dtype=dtype, device="cuda").new(*args)  # type: ignore[no-any-return]
+    return torch.empty(0, dtype=dtype, device="cuda").new(*args)
 
 
 def _make_sparse(cls: _TensorType, *args: TorchAny) -> torch.Tensor:

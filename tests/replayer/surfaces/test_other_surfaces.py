@@ -274,18 +274,19 @@ def test_legacy_tensor_types_create_and_convert_device_tensors() -> None:
         assert isinstance(torch.HalfStorage(2).cuda(), cuda.HalfStorage)
 
 
-@pytest.mark.filterwarnings("ignore:.*DtypeTensor constructors")
 def test_legacy_constructors_accept_only_tensors_of_their_type() -> None:
     use()
     here: Any = torch.ones(2, device="cuda")
-    made: Any = cuda.FloatTensor(here)
-    assert made.data_ptr() == here.data_ptr()
     expected = r"expected TensorOptions\(dtype=float, device=cuda, .* \(got TensorOptions\(dtype="
-    for wrong, text in ((torch.ones(2), "float, device=cpu"), (here.double(), "double, device=cuda:0")):
-        with pytest.raises(TypeError, match=expected + text):
-            cuda.FloatTensor(wrong)
-    with pytest.raises(RuntimeError, match="expects device type: cuda but device type: cpu was passed"):
-        cuda.FloatTensor([1.0], device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # these constructors are no longer recommended
+        made: Any = cuda.FloatTensor(here)
+        assert made.data_ptr() == here.data_ptr()
+        for wrong, text in ((torch.ones(2), "float, device=cpu"), (here.double(), "double, device=cuda:0")):
+            with pytest.raises(TypeError, match=expected + text):
+                cuda.FloatTensor(wrong)
+        with pytest.raises(RuntimeError, match="expects device type: cuda but device type: cpu was passed"):
+            cuda.FloatTensor([1.0], device="cpu")
 
 
 def test_the_default_tensor_type_can_be_a_cuda_type() -> None:
