@@ -4,7 +4,7 @@
     paired.added.processor_us      # what the recorder adds to a step
 
 Only one of the two processes runs at a time, for a turn of 128 steps or half a second. The recorder reads its events after
-every 64 steps and twice a second, so each turn contains such reads. Each recorded turn is compared with the bare turns before
+every 128 steps and twice a second, so each turn contains such reads. Each recorded turn is compared with the bare turns before
 and after it, which cancels drift. The result is the median of these differences. Processor time is that of the script's thread.
 Other programs on the machine change it less than the time by the clock.
 """

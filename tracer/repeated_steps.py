@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tracer.device.boundary_events import BoundaryEvents, EventStream
-from tracer.own_cost import OwnCost
+from tracer.device.boundary_events import EventStream
 from traces.model.trace import NONE
 from traces.script.phase_rule import Segment, new_segment
 from traces.script.script_splitter import CutStep
@@ -73,15 +72,11 @@ class RepeatedSteps:
 
     # With slots, the attributes need fewer cache lines.
     __slots__ = (
-        "_learning", "captures", "current_device", "current_handle", "device", "events", "expected", "is_plain", "is_reporting",
-        "known", "lock", "offset_ns", "perf_ns", "plan", "profiles", "stream", "thread", "times_ns", "weight",
+        "_learning", "events", "expected", "has_several_devices", "is_plain", "is_reporting", "known", "plan", "stream",
+        "thread", "times_ns", "weight",
     )  # fmt: skip
 
-    def __init__(self, cost: OwnCost, boundaries: BoundaryEvents) -> None:
-        cuda, access = boundaries.cuda, boundaries.access
-        self.perf_ns, self.offset_ns, self.lock = cost.perf_ns, cost.clock.offset_ns, cost.lock
-        self.current_device, self.current_handle = cuda.current_device, cuda.current_handle
-        self.captures, self.profiles = access.captures, access.profiles
+    def __init__(self) -> None:
         self.known: list[Meaning] = []  # the reports of a step, while the current step has made the same reports
         # the first four fields of each of `known`, because Python reads a plain tuple faster than a named tuple
         self.expected: list[tuple[int, Any, int, int]] = []
@@ -91,7 +86,7 @@ class RepeatedSteps:
         self.is_reporting = False  # see Note [Interrupted reports] in step_recorder.py
         self.stream: EventStream | None = None  # None without a GPU, and if `is_plain` is False
         self.events: list[Any] = []  # torch's CUDA events of the current step
-        self.device = NONE  # of `stream`
+        self.has_several_devices = False  # True if the current device may change
         self.weight = 1  # how many steps the time of a report counts for, see Note [What a step costs] in own_cost.py
         self.times_ns: list[int] = []  # of the current step's reports
         self._learning: list[Meaning] | None = []  # None if the current step cannot be learned

@@ -10,7 +10,7 @@ Note [Segments on several streams]
 
 Note [Steps on one stream]
     If steps repeat on the default stream of one GPU, no BoundaryEvent is created. A RepeatedRun collects the CUDA events, and
-    reads and writes them 64 steps at a time. If anything differs, the events of the current step become instances of
+    reads and writes them 128 steps at a time. If anything differs, the events of the current step become instances of
     BoundaryEvent, and the rest of the step is recorded as usual.
 
 Note [Interrupted reports]
@@ -119,7 +119,7 @@ class StepRecorder:
         self._writer, self._communication, self._threads = writer, communication, threads
         self._clock, self._failed = cost.clock, failed
         self._offset_ns = cost.clock.offset_ns
-        self._repeated = RepeatedSteps(cost, events)
+        self._repeated = RepeatedSteps()
         self._state: tuple[object, ...] = ()  # of `script` when the current step began
         self._action = NOTHING  # what the current report has done
         self._boundary = NONE  # the number of the report at which the current phase was left
@@ -141,18 +141,22 @@ class StepRecorder:
         """Return the function that is called for one kind of report, such as ENTER or LEAVE. Closures are faster than other
         callables."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
-        cost, repeated, leaves, modules = self.cost, self._repeated, kind == LEAVE, kind == MODULE
+        cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
+        offset_ns, lock = cost.clock.offset_ns, cost.lock
+        current_device, current_handle = cuda.current_device, cuda.current_handle
+        captures, profiles = access.captures, access.profiles
+        leaves, modules = kind == LEAVE, kind == MODULE
 
         def report(argument: Any = None) -> None:
-            began_ns = repeated.perf_ns()
+            began_ns = cost.perf_ns()
             if leaves and (error := exception()) is not None:
                 self._failed(error)
-            with repeated.lock:
+            with lock:
                 if repeated.is_reporting:
                     return
                 repeated.is_reporting = True
                 try:
-                    now_ns, times_ns, action = began_ns + repeated.offset_ns, repeated.times_ns, OTHER
+                    now_ns, times_ns, action = began_ns + offset_ns, repeated.times_ns, OTHER
                     if expected := repeated.expected:
                         of_kind, of_argument, of_action, boundary = expected[len(times_ns)]
                         if of_kind == kind and of_argument == argument and get_ident() == repeated.thread:
@@ -164,27 +168,28 @@ class StepRecorder:
                         self._report_other(kind, argument, now_ns)
                     elif action == ENDS:
                         self._repeats(now_ns)
-                    elif action and repeated.stream is None:
-                        if not repeated.is_plain:
-                            self._act(action, now_ns, boundary)
                     elif action:
-                        if (
+                        stream = repeated.stream
+                        if stream is None:
+                            if not repeated.is_plain:
+                                self._act(action, now_ns, boundary)
+                        elif (
                             action != LEAVES
                             and (
-                                repeated.current_device() != repeated.device
-                                or repeated.current_handle(repeated.device) != DEFAULT_STREAM
+                                current_handle(stream.device) != DEFAULT_STREAM
+                                or (repeated.has_several_devices and current_device() != stream.device)
                             )
-                        ) or repeated.captures or repeated.profiles:
+                        ) or captures or profiles:
                             self._leave_stream()
                             self._act(action, now_ns, boundary)
                         elif action != CONTINUES:
-                            self._record()
+                            self._record(stream)
                 except BaseException as error:
                     self._drop_step(error)
                 repeated.is_reporting = False
                 if weight := repeated.weight:
                     cost.calls += 1
-                    cost.spent_ns += (repeated.perf_ns() - began_ns - cost.excluded_ns) * weight
+                    cost.spent_ns += (cost.perf_ns() - began_ns - cost.excluded_ns) * weight
                     cost.excluded_ns = 0
 
         return report
@@ -280,10 +285,8 @@ class StepRecorder:
         elif action == CONTINUES:
             self._continue_from(self._start_ns if boundary == NONE else self._repeated.times_ns[boundary])
 
-    def _record(self) -> None:
-        access, repeated, stream = self._events.access, self._repeated, self._repeated.stream
-        assert stream is not None
-        free = stream.clock.free
+    def _record(self, stream: EventStream) -> None:
+        access, free = self._events.access, stream.clock.free
         access.is_calling = True
         try:
             event = free.pop() if free else self._events.cuda.event()
@@ -292,7 +295,7 @@ class StepRecorder:
             self._leave_stream()
             self._events.untimed = access.failed(error)
         else:
-            repeated.events.append(event)
+            self._repeated.events.append(event)
         finally:
             access.is_calling = False
 
@@ -309,7 +312,7 @@ class StepRecorder:
         )
         if repeated.is_plain and plan is not None:
             repeated.stream, repeated.weight = stream, 0
-            repeated.device = NONE if stream is None else stream.device
+            repeated.has_several_devices = stream is not None and self._events.cuda.device_count() > 1
             self._writer.begin_run(plan, stream, start, self._start_ns)
 
     def _leave_stream(self) -> None:
@@ -422,7 +425,7 @@ class StepRecorder:
         plan, run, stream = repeated.plan, writer.run, repeated.stream
         assert plan is not None
         if plan.left == NONE and stream is not None:
-            self._record()
+            self._record(stream)
         if (
             not repeated.is_plain
             or run is None

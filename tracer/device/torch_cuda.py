@@ -21,6 +21,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 
 class TorchCuda:
     def __init__(self, torch: Any) -> None:
@@ -46,21 +49,20 @@ class TorchCuda:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
         return event
 
-    def elapsed_ms(self, events: Sequence[Any], device: int) -> Sequence[float]:
+    def elapsed_ms(self, events: Sequence[Any], device: int) -> NDArray[np.float32]:
         """Return the times between consecutive completed events of a device. Raise RuntimeError if a call fails."""
         # see Note [Times between events]
         count = len(events) - 1
         if not self._has_runtime or self.current_device() != device:
-            return list(map(type(events[0]).elapsed_time, events[:-1], events[1:]))
+            return np.array(list(map(type(events[0]).elapsed_time, events[:-1], events[1:])), dtype=np.float32)
         handles = [event.cuda_event for event in events]
-        found = (ctypes.c_float * count)()
-        address, size = ctypes.addressof(found), ctypes.sizeof(ctypes.c_float)
-        places = range(address, address + count * size, size)
+        found = np.empty(count, dtype=np.float32)
+        places = range(found.ctypes.data, found.ctypes.data + found.nbytes, found.itemsize)
         code = max(map(self._runtime.cudaEventElapsedTime, places, handles[:-1], handles[1:]))
         if code:
             self._runtime.cudaGetLastError()  # so that no later check of the script reports this error
             raise CudaCallError(code)
-        return list(found)
+        return found
 
 
 class CudaCallError(RuntimeError):

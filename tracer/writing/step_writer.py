@@ -11,7 +11,6 @@ Note [Steps with one plan]
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -37,9 +36,8 @@ class _StepsOfOnePlan(NamedTuple):
     plan: StepPlan
     stream: EventStream | None  # without a GPU, None
     steps: list[tuple[int, StepKind]]  # number and kind
-    times_ns: list[Sequence[int]]  # see `StepPlan`
-    passed_ns: list[list[int]]  # when the GPU reached the step's start and events, in ns since the device's first event
-    offsets_ns: list[int]  # host time of the device's first event
+    times_ns: list[Times]  # blocks of shape (steps, times), see `StepPlan`
+    passed_ns: list[Times]  # blocks of shape (steps, 1 + events), when the GPU reached the step's start and events
 
 
 class StepWriter:
@@ -81,15 +79,14 @@ class StepWriter:
             self.write_reads(step.reads, row, rank)
             self.write_found(step.found, row, rank)
         alike.steps.append((step.number, step.kind))
-        alike.times_ns.append(step.times_ns)
-        alike.passed_ns.append([begin.ticks_ns, *passed_ns])
-        alike.offsets_ns.append(begin.of.clock.offset_ns)
+        alike.times_ns.append(np.array([step.times_ns]))
+        alike.passed_ns.append(np.array([[begin.ticks_ns, *passed_ns]]) + begin.of.clock.offset_ns)
 
     def _alike_with(self, plan: StepPlan, stream: EventStream | None, rank: int) -> _StepsOfOnePlan:
         alike = self._alike
         if alike is None or alike.plan is not plan or alike.stream is not stream:
             self.add_rows(rank)
-            alike = self._alike = _StepsOfOnePlan(plan, stream, [], [], [], [])
+            alike = self._alike = _StepsOfOnePlan(plan, stream, [], [], [])
         return alike
 
     def write_run(self, run: RepeatedRun, times_ns: Times, ticks_ns: Times, rank: int) -> None:
@@ -109,21 +106,20 @@ class StepWriter:
                 self.write_found(step.found, row, rank)
             row += 1
         alike.steps.extend((number, StepKind.STEADY) for number in range(run.number, run.number + count))
-        alike.times_ns.extend(times_ns.tolist())
+        alike.times_ns.append(times_ns)
         if stream is not None and run.start is not None:
             begins_ns = np.concatenate(([run.start.ticks_ns], ticks_ns[:-1, -1]))
-            alike.passed_ns.extend(np.column_stack((begins_ns, ticks_ns)).tolist())
-            alike.offsets_ns.extend([stream.clock.offset_ns] * count)
+            alike.passed_ns.append(np.column_stack((begins_ns, ticks_ns)) + stream.clock.offset_ns)
 
     def add_rows(self, rank: int) -> None:
         alike, self._alike = self._alike, None
         if alike is None:
             return
         output, plan, count = self._output, alike.plan, len(alike.steps)
-        times_ns = np.array(alike.times_ns)
+        times_ns = np.concatenate(alike.times_ns)
         on_device: dict[str, Times] = {}
         if alike.stream is not None:
-            passed_ns = np.array(alike.passed_ns) + np.array(alike.offsets_ns)[:, None]
+            passed_ns = np.concatenate(alike.passed_ns)
             on_device = {
                 "device": np.full(count * len(plan.names), self._device_row(alike.stream.device)),
                 "device_start_ns": passed_ns[:, plan.event_of_begin].ravel(),

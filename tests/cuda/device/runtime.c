@@ -7,7 +7,7 @@
 __thread int current_device;
 static __thread cudaError_t last_error;
 static uint32_t next_correlation = 1;
-static pid_t initialized_in; /* the process that has a context; its children cannot use CUDA. 0: none has */
+static bool is_initialized, was_forked_after; /* a child of a process that has initialized CUDA cannot use CUDA */
 static bool contexts[DEVICES_MAX];
 static Ns fault_ns = FOREVER;
 static long launches;
@@ -36,8 +36,14 @@ cudaError_t failed(cudaError_t error) {
     return error;
 }
 
+static void in_child(void) { was_forked_after = is_initialized; }
+static void initialize(void) {
+    if (!is_initialized) pthread_atfork(NULL, NULL, in_child);
+    is_initialized = true;
+}
+
 cudaError_t device_fault(void) {
-    if (initialized_in && initialized_in != getpid()) return cudaErrorInitializationError;
+    if (was_forked_after) return cudaErrorInitializationError;
     return now_ns() >= fault_ns ? (cudaError_t)settings.error_code : cudaSuccess;
 }
 
@@ -50,7 +56,7 @@ bool device_has_faulted_at(Ns moment) { return moment > fault_ns; }
 static __thread bool is_context_current; /* the driver keeps a current context for each thread */
 void need_context(int device) {
     is_context_current = true;
-    initialized_in = initialized_in ? initialized_in : getpid();
+    initialize();
     if (contexts[device]) return;
     contexts[device] = true;
     log_note("context", device, "created");
@@ -120,7 +126,7 @@ API const char *cudaGetErrorName(cudaError_t error) {
 
 API cudaError_t cudaGetDeviceCount(int *count) {
     BEGIN;
-    initialized_in = initialized_in ? initialized_in : getpid(); /* the call initializes the driver, without a context */
+    initialize(); /* the call initializes the driver, without a context */
     *count = settings.devices;
     END(settings.devices ? cudaSuccess : cudaErrorNoDevice);
 }
