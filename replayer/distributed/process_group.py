@@ -203,6 +203,11 @@ class VirtualNccl(_NcclGroup):
             group.on_cpu = gloo(PrefixStore("cpu/", store), group._rank, group._size, options._timeout)
         return group
 
+    def _group_start(self) -> None:
+        """Do nothing. PyTorch calls this method before it aborts all process groups."""
+
+    _group_end = _group_start
+
     @property
     def mem_allocator(self) -> NoReturn:
         raise NotEmulated("ProcessGroupNCCL.mem_allocator", "let torch's own allocator make the tensors")

@@ -276,6 +276,7 @@ _IDLE_WORDS = frozenset({"nvidia", "amd", "tesla", "geforce", "instinct", "gener
 _VARIANTS = frozenset({"ti", "super", "laptop", "mobile", "max", "ada", "pro", "d"})
 
 
+@cache
 def _words(name: str) -> frozenset[str]:
     words = re.findall(r"[a-z0-9]+", name.lower())
     return frozenset(re.sub(r"^sxm\d$", "sxm", word) for word in words).difference(_IDLE_WORDS)

@@ -11,6 +11,8 @@ For each op, this module generates a Python function that returns the cache key 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from types import CodeType
 
 import torch
 
@@ -50,13 +52,17 @@ def keyer(
     # The generated code checks `type(x)`, because catching an AttributeError is slower.
     read = f"{count}, {''.join(part + ', ' for part in parts)}"
     unpack = "".join(f"a{i}, " for i in range(count)) + "= a" if count else ""
-    found = "get" if get else ""
-    source = f"def key(a, k):\n {unpack}\n return {found}(({read}*options(k)) if k else ({read}))"
+    source = f"def key(a, k):\n {unpack}\n return get(({read}*options(k)) if k else ({read}))"
     names: dict[str, TorchAny] = {"V": tensor_class, "P": tensor_class.parameter_class}
-    names |= {"key_of": key_of, "key_of_tensor": key_of_tensor, "options": options, "get": get}
-    exec(compile(source, KEYER_FILE, "exec"), names)
+    names |= {"key_of": key_of, "key_of_tensor": key_of_tensor, "options": options, "get": get or tuple}
+    exec(_compiled(source), names)
     made: Keyer = names["key"]
     return made
+
+
+@cache
+def _compiled(source: str) -> CodeType:
+    return compile(source, KEYER_FILE, "exec")
 
 
 def _plain_keyer(

@@ -113,6 +113,15 @@ def test_objects_of_any_size_subgroups_and_barriers() -> None:
     run_ranks(3, body)
 
 
+def test_all_groups_are_aborted_at_once() -> None:
+    def body(rank: int) -> None:
+        dist.all_reduce(torch.ones(1, device="cuda"), async_op=True)
+        dist.distributed_c10d._abort_process_group()
+        assert not dist.is_initialized()
+
+    run_ranks(2, body)
+
+
 def test_all_reduce_keeps_unknown_values_unknown_and_uniform_values_uniform() -> None:
     def body(rank: int) -> None:
         large = torch.full((1_000_000,), float(rank + 1), device="cuda")
