@@ -16,6 +16,11 @@ Note [Phases that overlap on the device]
     In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
     therefore equals the GPU's busy time.
 
+Note [Hooks of saved tensors]
+    With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. In a replay, the script calls
+    this hook too. The copies therefore do not belong to the op around the hook. Other ops call `aten::copy_` for a copy to the
+    host only if they are copies themselves.
+
 Note [Profiled and clean steps]
     Only the profiled steps of a recording have kernels, but the profiler slows down the host. `CleanPace` therefore scales the
     host times of profiled steps to the speed of steps without a profiler.
@@ -59,6 +64,7 @@ class RecordingIndexer:
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
+        self.copying_ops = {trace.strings.find(f"aten::{name}") for name in ("copy_", "to", "_to_copy")}
         self.trace, self.rank = trace, rank
         self.data_parallel_ops = nccl_ops(trace)
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
@@ -329,14 +335,11 @@ class RecordingIndexer:
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         for k, p in enumerate(phases):
-            at = int(self.launch_row[first + k]) if p != NONE else NONE
-            while at != NONE:
-                if is_op[at]:
+            if p != NONE:
+                for at in self._ops_around(int(self.launch_row[first + k]), self.work_name[first + k]):
                     ops.setdefault(at, []).append(k)
-                at = parent[at]
         waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
@@ -350,6 +353,19 @@ class RecordingIndexer:
                 by_phase[p].lane(self._lane_of(int(self.ordinals[first + k]))).below_ops.add(k)
             segment.add(keys, one)
         self._data_parallel_instances(first, phases, by_phase)
+
+    def _ops_around(self, at: int, work_name: int) -> Iterator[int]:
+        # see Note [Hooks of saved tensors]
+        parent, is_op = self.host_columns
+        names, is_to_host, is_copied = self.trace.host.name, self.directions.get(work_name) == "d2h", False
+        while at != NONE:
+            if is_op[at]:
+                if names[at] in self.copying_ops:
+                    is_copied = is_to_host
+                elif is_copied:
+                    return
+                yield at
+            at = parent[at]
 
     def _data_parallel_instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
         for k, p in enumerate(phases):

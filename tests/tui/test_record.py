@@ -47,7 +47,7 @@ def test_a_program_started_by_exec_has_its_own_file(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """GIVEN a program of 2 steps that starts one of 3 steps by exec, so both have one process id THEN the longer is kept."""
-    first: Any = vars(record)["run_child"]
+    first: Callable[..., ChildResult] = vars(record)["run_child"]
 
     def ran(*arguments: Any, **options: Any) -> ChildResult:
         stream = TraceStream(place / "x.msgpack.4711.2.part")

@@ -70,6 +70,23 @@ def test_a_kernel_that_begins_early_lasts_from_the_end_of_the_earlier_one() -> N
     assert kernels["kernel of aten::add_"].gap_ns == 0
 
 
+def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> None:
+    """GIVEN an op whose hook copies a tensor to the host, and `aten::to`, which copies too THEN only `aten::to` has the copy."""
+    saved = Op("aten::copy_", 112, 5, kernel=(120, 10))
+    moved = Op("aten::copy_", 152, 5, kernel=(160, 10))
+    ops = [
+        Op("aten::addmm", 110, 20, kernel=(130, 10), launch_us=10, children=[saved]),
+        Op("aten::to", 150, 10, children=[moved]),
+    ]
+    trace = make_recording([("forward", 100, 200)], ops)
+    copies = trace.device.name == trace.strings.find("kernel of aten::copy_")
+    trace.device.kind[copies], trace.device.name[copies] = DeviceKind.MEMCPY, trace.strings.add("Memcpy DtoH (Device -> Pinned)")
+    (step,) = RecordedRun.of(trace).steps
+    segment = step.segments["forward", 0]
+    kernels = {one.start_ns // US: list(one.kernels) for instances in segment.exact.values() for one in instances}
+    assert kernels == {10: [1], 12: [0], 50: [2], 52: [2]}
+
+
 def test_the_main_stream_has_the_kernels_of_the_most_ops() -> None:
     """GIVEN two ops on stream 7, and one op with four kernels on stream 20."""
     on_20 = [Op("aten::lstm", 130 + 10 * i, 5, kernel=(140 + 10 * i, 5), stream=20) for i in range(4)]
