@@ -16,11 +16,6 @@ Note [Phases that overlap on the device]
     In a recording without kernels, a phase gets only the GPU time after the end of all earlier phases. The sum over all phases
     therefore equals the GPU's busy time.
 
-Note [Hooks of saved tensors]
-    With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. In a replay, the script calls
-    this hook too. The copies therefore do not belong to the op around the hook. Other ops call `aten::copy_` for a copy to the
-    host only if they are copies themselves.
-
 Note [Profiled and clean steps]
     Only the profiled steps of a recording have kernels, but the profiler slows down the host. `CleanPace` therefore scales the
     host times of profiled steps to the speed of steps without a profiler.
@@ -50,6 +45,7 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.waits import host_waits, synchronous_calls
 from traces.combining.profiler_cost import CleanPace
 from traces.compiled.regions import is_graph_launch
+from traces.figures.measure import copies_of_hooks
 from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
@@ -64,7 +60,6 @@ class RecordingIndexer:
         self.launch_queue_depth = LAUNCH_QUEUE_DEPTH
         self._known_keys: dict[tuple[int, int, int, int, str], tuple[MatchKeys, tuple[Shape, ...], str]] = {}
         self.directions = directions_of(trace)
-        self.copying_ops = {trace.strings.find(f"aten::{name}") for name in ("copy_", "to", "_to_copy")}
         self.trace, self.rank = trace, rank
         self.data_parallel_ops = nccl_ops(trace)
         ordinals = {row: i for i, row in enumerate(r for r, d in enumerate(trace.devices) if d.rank == rank)}
@@ -274,7 +269,9 @@ class RecordingIndexer:
         self.host_end = self._pace.own_ns(host.end_ns).tolist()
         # The launch of a CUDA graph counts as one op.
         is_op = (host.kind == HostKind.OP) | is_graph_launch(self.trace)
-        self.host_columns = host.parent.tolist(), is_op.tolist()
+        # see Note [Hooks of saved tensors] in measure.py
+        parent = np.where(copies_of_hooks(self.trace), NONE, host.parent)
+        self.host_columns = parent.tolist(), is_op.tolist()
         self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind
@@ -335,11 +332,14 @@ class RecordingIndexer:
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
+        parent, is_op = self.host_columns
         ops: dict[int, list[int]] = {}
         for k, p in enumerate(phases):
-            if p != NONE:
-                for at in self._ops_around(int(self.launch_row[first + k]), self.work_name[first + k]):
+            at = int(self.launch_row[first + k]) if p != NONE else NONE
+            while at != NONE:
+                if is_op[at]:
                     ops.setdefault(at, []).append(k)
+                at = parent[at]
         waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
@@ -353,19 +353,6 @@ class RecordingIndexer:
                 by_phase[p].lane(self._lane_of(int(self.ordinals[first + k]))).below_ops.add(k)
             segment.add(keys, one)
         self._data_parallel_instances(first, phases, by_phase)
-
-    def _ops_around(self, at: int, work_name: int) -> Iterator[int]:
-        # see Note [Hooks of saved tensors]
-        parent, is_op = self.host_columns
-        names, is_to_host, is_copied = self.trace.host.name, self.directions.get(work_name) == "d2h", False
-        while at != NONE:
-            if is_op[at]:
-                if names[at] in self.copying_ops:
-                    is_copied = is_to_host
-                elif is_copied:
-                    return
-                yield at
-            at = parent[at]
 
     def _data_parallel_instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
         for k, p in enumerate(phases):

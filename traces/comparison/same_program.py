@@ -27,6 +27,7 @@ from traces.compiled.cuda_graph_figures import graph_launch_of
 from traces.compiled.region_figures import runs_compiled_code
 from traces.figures.measure import (
     PhaseTimes,
+    copies_of_hooks,
     enclosing,
     host_ranks,
     launch_phase_names,
@@ -486,10 +487,11 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
     known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
     known[:-1] &= host.kind == HostKind.OP
     named = known.copy()
-    parent = np.append(host.earlier_parent, NONE)
+    parent = np.append(np.where(copies_of_hooks(trace), NONE, host.earlier_parent), NONE)
+    is_copy = np.append(host.name == trace.strings.find("aten::copy_"), False)  # a copy may consist of two copies
     at = parent[rows]
     while (at != NONE).any():
-        known[at[canonical[at] == canonical[rows]]] = False
+        known[at[(canonical[at] == canonical[rows]) & ~(is_copy[at] & is_copy[rows])]] = False
         at = parent[at]
     found, at = rows.copy(), parent[rows]
     is_part = np.zeros(len(rows), bool)

@@ -5,6 +5,11 @@
     phase_times(trace)["forward"].host_ns   # one value per step
 
 A kernel belongs to the step and phase in which the host launched it.
+
+Note [Hooks of saved tensors]
+    With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. A replayed script calls this
+    hook too. The copies therefore do not belong to the op around the hook. Other ops call `aten::copy_` for a copy to the host
+    only if they are copies themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from traces.model.intervals import Intervals, TimeWindows, union_by_group
 from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
-from traces.names.device_names import LAUNCH_CALL
+from traces.names.device_names import LAUNCH_CALL, copy_direction
 
 
 @cached_result
@@ -266,6 +271,23 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
         rows = np.arange(len(above))
         op = np.where(op == NONE, NONE, _last_of_chain(np.where(above == NONE, rows, above))[op])
     return np.asarray(op[trace.device.launch])
+
+
+@cached_result
+def copies_of_hooks(trace: Trace) -> Column:
+    """Mark the ops that hooks called inside other ops to copy tensors to the host."""
+    # see Note [Hooks of saved tensors]
+    host, strings = trace.host, trace.strings
+    is_op = host.kind == HostKind.OP
+    is_copy = is_op & np.isin(host.name, [strings.find(f"aten::{name}") for name in ("copy_", "to", "_to_copy")])
+    around = np.append(enclosing(host, is_op), NONE)[host.earlier_parent]
+    is_inside = (around != NONE) & ~np.append(is_copy, False)[around]
+    found = np.zeros(len(host), bool)
+    to_host = strings.matching(trace.device.name, lambda name: copy_direction(name) == "d2h") & trace.device.is_work
+    op = op_of(trace)[to_host]
+    op = op[np.append(is_copy, False)[op]]
+    found[enclosing(host, is_copy & (is_inside | (around == NONE)))[op]] = True
+    return found & is_inside
 
 
 def launches_without_work(trace: Trace) -> Column:

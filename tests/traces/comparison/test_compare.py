@@ -21,7 +21,7 @@ from traces.comparison.gate import check
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.figures.measure import launch_steps, step_windows
 from traces.figures.spread import Spread
-from traces.kineto import read_kineto
+from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, LibrarySteps, MemoryUse, ProfilerUse, ReplayNotes, Run
 from traces.model.trace import (
     NONE,
@@ -180,6 +180,32 @@ def test_recorded_steps_with_different_kernels_are_compared_with_the_steps_of_th
     assert found.verdict.same and (found.gpu_busy.error, found.gpu_time_steps) == (0.0, 2)
     recorded.device.kind[:] = replay.device.kind[:] = DeviceKind.KERNEL
     assert compare(recorded, replay).gpu_time_steps is None
+
+
+def test_copies_of_a_hook_are_calls_of_the_script() -> None:
+    """GIVEN a product whose hook copies a tensor to the host with two nested copies, as save_on_cpu does, and a trace with the
+    copy before the product and without nested copies THEN both contain one copy and one product."""
+
+    def recorded(*ops: tuple[str, int, int], launches: tuple[int, ...]) -> Trace:
+        args = {"Input Dims": [[4, 4]], "Input type": ["float"]}
+        events = [
+            {"ph": "X", "cat": "cpu_op", "name": f"aten::{op}", "pid": 1, "tid": 1, "ts": at, "dur": dur, "args": args}
+            for op, at, dur in ops
+        ]
+        names = [("kernel", "gather"), ("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)"), ("kernel", "gemm")]
+        for at, (category, name) in zip(launches, names, strict=True):
+            told = {"correlation": at, "device": 0, "stream": 7}
+            events += [
+                {"ph": "X", "cat": "cuda_runtime", "name": "call", "pid": 1, "tid": 1, "ts": at, "dur": 1, "args": told},
+                {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": 7, "ts": 100 + at, "dur": 2, "args": told},
+            ]
+        return read_kineto_bytes(json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": events}).encode())
+
+    nested = recorded(("mm", 10, 50), ("copy_", 12, 30), ("copy_", 14, 6), ("copy_", 24, 6), launches=(15, 25, 50))
+    flat = recorded(("copy_", 10, 10), ("mm", 30, 20), launches=(12, 14, 35))
+    for pair in ((nested, flat), (flat, nested)):
+        found = compare(*pair).verdict
+        assert found.sameness is Sameness.SAME_PROGRAM, found.reason
 
 
 def test_replayed_steps_with_the_numbers_of_profiled_steps_decide_sameness() -> None:
