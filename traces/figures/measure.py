@@ -287,7 +287,7 @@ def copies_of_hooks(trace: Trace) -> Column:
     op = op_of(trace)[to_host]
     op = op[np.append(is_copy, False)[op]]
     found[enclosing(host, is_copy & (is_inside | (around == NONE)))[op]] = True
-    return found & is_inside
+    return np.asarray(found & is_inside)
 
 
 def launches_without_work(trace: Trace) -> Column:

@@ -71,7 +71,7 @@ def test_a_kernel_that_begins_early_lasts_from_the_end_of_the_earlier_one() -> N
 
 
 def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> None:
-    """GIVEN an op whose hook copies a tensor to the host, and `aten::to`, which copies too THEN only `aten::to` has the copy."""
+    """GIVEN an op whose hook copies a tensor to the host, and `aten::to` THEN only `aten::to` has its copy."""
     saved = Op("aten::copy_", 112, 5, kernel=(120, 10))
     moved = Op("aten::copy_", 152, 5, kernel=(160, 10))
     ops = [
@@ -80,7 +80,8 @@ def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> N
     ]
     trace = make_recording([("forward", 100, 200)], ops)
     copies = trace.device.name == trace.strings.find("kernel of aten::copy_")
-    trace.device.kind[copies], trace.device.name[copies] = DeviceKind.MEMCPY, trace.strings.add("Memcpy DtoH (Device -> Pinned)")
+    trace.device.kind[copies] = DeviceKind.MEMCPY
+    trace.device.name[copies] = trace.strings.add("Memcpy DtoH (Device -> Pinned)")
     (step,) = RecordedRun.of(trace).steps
     segment = step.segments["forward", 0]
     kernels = {one.start_ns // US: list(one.kernels) for instances in segment.exact.values() for one in instances}
