@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
+from replayer.ops.composite.cuda_decompositions import CUDNN, EFFICIENT, FLASH, can_use_attention
 from replayer.ops.composite.rnn import MODES
 from replayer.state import describe_gpu, in_bad_fork
-from replayer.surfaces.patching import refuse
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch
 
@@ -21,9 +22,6 @@ ASSUMED_CUDNN = 90100
 ASSUMED_CUDA = "12.4"  # if no version was recorded and torch is built without CUDA
 
 _FFT_PLANS = 4096  # torch's default
-_CHOICE = "call scaled_dot_product_attention, which chooses a kernel"
-
-REFUSED = {f"can_use_{kernel}_attention": _CHOICE for kernel in ("flash", "efficient", "cudnn")}
 
 
 def flag_functions(get: Callable[[], TorchAny]) -> tuple[Callable[[], TorchAny], Callable[[TorchAny], None]]:
@@ -63,7 +61,9 @@ def install(torch_module: ModuleType) -> None:
         ),
         clear=lambda cache: None,
     )
-    refuse(torch_module.backends.cuda, "torch.backends.cuda", REFUSED)
+    kernels = {"flash": FLASH, "efficient": EFFICIENT, "cudnn": CUDNN}
+    answers = {f"can_use_{name}_attention": partial(can_use_attention, kernel) for name, kernel in kernels.items()}
+    patch(torch_module.backends.cuda, **answers)
     # nn.LSTM, nn.GRU and nn.RNN flatten their weights into one buffer, as on a GPU.
     patch(torch_module, _use_cudnn_rnn_flatten_weight=lambda: True)
     # Since PyTorch 2.11, the object `torch.backends.cudnn.rnn` is a wrapper around the module `torch.backends.cudnn.rnn.m`.

@@ -13,6 +13,7 @@ Note [Streams come from a pool]
 from __future__ import annotations
 
 import ctypes
+import operator
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType, TracebackType
@@ -63,8 +64,8 @@ class StreamPool:
         return stream_id
 
 
-class Stream(BaseStream):  # type: ignore[misc]
-    """Replaces torch.cuda.Stream. Two stream objects are equal if they refer to the same CUDA stream."""
+class _CudaStreamBase(BaseStream):  # type: ignore[misc]
+    """Replaces torch._C._CudaStreamBase. Two stream objects are equal if they refer to the same CUDA stream."""
 
     pool: Callable[[], StreamPool]
     virtual: VirtualStream
@@ -77,7 +78,7 @@ class Stream(BaseStream):  # type: ignore[misc]
             index, stream_id = known["device_index"], known["stream_id"]
         else:
             index = _index(device)
-            stream_id = cls.pool().next_id(index, max(_HIGHEST, min(_LOWEST, priority)))
+            stream_id = cls.pool().next_id(index, max(_HIGHEST, min(_LOWEST, operator.index(priority))))
         self: Self = BaseStream.__new__(cls, stream_id=stream_id, device_index=index, device_type=_CUDA)
         self.virtual = cls.pool().by_id(index, stream_id)
         self._before = []
@@ -139,13 +140,17 @@ class Stream(BaseStream):  # type: ignore[misc]
         gpu().current.set_stream(self._before.pop())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and self.virtual is other.virtual
+        return isinstance(other, _CudaStreamBase) and self.virtual is other.virtual
 
     def __hash__(self) -> int:
         return hash((self.cuda_stream, self.device))
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+
+class Stream(_CudaStreamBase):
+    """Replaces torch.cuda.Stream."""
 
 
 class ExternalStream(Stream):
@@ -159,8 +164,8 @@ class ExternalStream(Stream):
         return super().__new__(cls, device_index=index, stream_id=int(stream_id), device_type=_CUDA)
 
 
-class Event(BaseEvent):  # type: ignore[misc]
-    """Replaces torch.cuda.Event. The argument `blocking` has no effect."""
+class _CudaEventBase(BaseEvent):  # type: ignore[misc]
+    """Replaces torch._C._CudaEventBase. The argument `blocking` has no effect."""
 
     virtual: VirtualEvent
     enable_timing: bool
@@ -193,14 +198,14 @@ class Event(BaseEvent):  # type: ignore[misc]
         return ctypes.c_void_p(self.cuda_event)
 
     def record(self, stream: TorchAny = None) -> None:
-        virtual = stream.virtual if stream is not None else gpu().current.stream(gpu().current.device())
+        virtual = _stream_of(stream)
         if self.device_index is not None and self.device_index != virtual.device:
             raise RuntimeError(f"Event device {self.device_index} does not match recording stream's device {virtual.device}.")
         self.device_index = virtual.device
         gpu().streams.record_event(self.virtual, virtual)
 
     def wait(self, stream: TorchAny = None) -> None:
-        virtual = stream.virtual if stream is not None else gpu().current.stream(gpu().current.device())
+        virtual = _stream_of(stream)
         gpu().streams.wait_event(virtual, self.virtual)
 
     def query(self) -> bool:
@@ -212,6 +217,8 @@ class Event(BaseEvent):  # type: ignore[misc]
     def elapsed_time(self, end_event: TorchAny) -> float:
         """Return the time until `end_event` in milliseconds. Raises an error if the elapsed time is undefined, for example
         between events of two devices."""
+        if not isinstance(end_event, _CudaEventBase):
+            raise RuntimeError("expected other to be a torch.cuda.Event object")
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self.virtual.time_ns is None or end_event.virtual.time_ns is None:
@@ -227,6 +234,18 @@ class Event(BaseEvent):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"
+
+
+class Event(_CudaEventBase):
+    """Replaces torch.cuda.Event."""
+
+
+def _stream_of(stream: TorchAny) -> VirtualStream:
+    if stream is None:
+        return gpu().current.stream(gpu().current.device())
+    if not isinstance(stream, _CudaStreamBase):
+        raise RuntimeError("expected stream to be a torch.Stream or torch.cuda.Stream object")
+    return stream.virtual
 
 
 def stream_index(index: int) -> int:
@@ -269,7 +288,7 @@ def install(torch_module: ModuleType) -> None:
     def pool() -> StreamPool:
         return kept(gpu())
 
-    Stream.pool = staticmethod(pool)
+    _CudaStreamBase.pool = staticmethod(pool)
 
     def named(stream: VirtualStream) -> tuple[int, int, int]:
         return pool().ids[stream], stream.device, _CUDA
@@ -287,11 +306,13 @@ def install(torch_module: ModuleType) -> None:
         _cuda_setStream=lambda stream_id, device_index, device_type: gpu().current.set_stream(
             pool().by_id(device_index, stream_id)
         ),
-        _CudaStreamBase=Stream,
-        _CudaEventBase=Event,
+        _CudaStreamBase=_CudaStreamBase,
+        _CudaEventBase=_CudaEventBase,
     )
     patch(cuda, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
     patch(cuda.streams, Stream=Stream, ExternalStream=ExternalStream, Event=Event)
     patch(torch_module, Stream=generic("Stream", BaseStream, _any_stream), Event=generic("Event", BaseEvent, _any_event))
     for cls in (Stream, ExternalStream, Event):
         patch(cls, __module__="torch.cuda.streams", __qualname__=cls.__name__)
+    patch(_CudaStreamBase, __module__="torch._C")
+    patch(_CudaEventBase, __module__="torch._C")

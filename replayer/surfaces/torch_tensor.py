@@ -13,7 +13,7 @@ import torch
 from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function_unary
 from torch.utils import _device
 
-from replayer.state import STATE
+from replayer.state import STATE, computing
 from replayer.surfaces.torch_pin_memory import with_pin_memory
 from replayer.tensor.allocation import make_view
 from replayer.tensor.device_args import backend_arguments, backend_device, device_of_cuda
@@ -51,6 +51,14 @@ def install(torch_module: ModuleType) -> None:
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
     patch_around(torch._C, _set_default_dtype=_clear_plans, _set_default_tensor_type=_clear_plans)
     patch_around(torch._C, _set_deterministic_algorithms=_clear_plans)
+    checks = [name for name in dir(torch_module) if name.startswith("_validate_sparse_")]
+    patch_around(torch_module, **dict.fromkeys(checks, _check_on_host))
+
+
+def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: TorchAny) -> None:
+    """Check the indices of a sparse tensor. Checks nothing if they may be unknown."""
+    if computing() or not any(isinstance(value, VirtualTensor) for value in args):
+        check(*[value.cpu() if isinstance(value, VirtualTensor) else value for value in args], **options)
 
 
 def _install_moves(tensor_class: TorchAny) -> None:

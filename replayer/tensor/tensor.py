@@ -43,12 +43,12 @@ from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta, in_words_of_cuda
+from replayer.timing.stream import VirtualStream
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, temporarily_set
 
 if TYPE_CHECKING:
     from replayer.tensor.planning.plan_cache import PlanCache
-    from replayer.timing.stream import VirtualStream
 
 _data: TorchAny = torch._C.TensorBase.data
 # see Note [Gradients of moved parameters]
@@ -210,7 +210,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     def record_stream(self, stream: TorchAny) -> None:
         block = self.allocation.block
         if block is not None:
-            virtual: VirtualStream = stream.virtual if hasattr(stream, "virtual") else stream
+            virtual = getattr(stream, "virtual", stream)
+            if not isinstance(virtual, VirtualStream):
+                raise RuntimeError("unknown parameter type")
             block.allocator.record_stream(block, virtual)
 
     # -- memory ----------------------------------------------------------------------------------------------------

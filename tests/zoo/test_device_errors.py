@@ -243,13 +243,18 @@ print(said(lambda: torch.empty(4, device="cuda", dtype=torch.uint32).random_(3, 
     assert _run(code, values, tmp_path) == ["True", "AcceleratorError: CUDA error: invalid device ordinal", "ok"]
 
 
-def test_shapes_are_checked_before_dtypes_with_computed_values(tmp_path: Path) -> None:
+def test_shapes_and_sparse_indices_are_checked_with_computed_values(tmp_path: Path) -> None:
     code = """
 whole = torch.arange(4, device="cuda")
 print(said(lambda: whole.__setitem__(whole > -1, torch.empty(0, device="cuda"))))
+rows, columns = torch.tensor([0, 1, 2]).cuda(), torch.tensor([0, 1]).cuda()
+for values in (torch.ones(2, device="cuda"), torch.ones(3, device="cuda")):
+    check = torch._validate_sparse_compressed_tensor_args
+    print(said(lambda: check(rows, columns, values, (2, 2), torch.sparse_csr)))
 """
     mismatch = "shape mismatch: value tensor of shape [0] cannot be broadcast to indexing result of shape [4]"
-    assert _run(code, "compute", tmp_path) == [f"RuntimeError: {mismatch}"]
+    count = "col_indices.shape[-1] must be equal to nnz (=3) as defined by values.shape[0], but got 2"
+    assert _run(code, "compute", tmp_path) == [f"RuntimeError: {mismatch}", "ok", f"RuntimeError: {count}"]
 
 
 @VALUES

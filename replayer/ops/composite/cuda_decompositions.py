@@ -41,6 +41,7 @@ CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
+_HALVES = (torch.float16, torch.bfloat16)
 _CUDNN_DROPOUT_STEPS = 16  # since torch 2.12, cuDNN is only used for dropout probabilities that are multiples of 1/16
 
 
@@ -66,56 +67,89 @@ def attention_kernel(
     """
     if query.dim() != 4:
         return MATH
-    size = query.size(-1)
-    same = key.size(-1) == size and value.size(-1) == size
-    half = query.dtype in (torch.float16, torch.bfloat16)
-    groups_match = key.size(1) == value.size(1) and query.size(1) % key.size(1) == 0
-    heads_match = query.size(1) == key.size(1) == value.size(1)
-    packed = all(tensor.stride(-1) == 1 for tensor in (query, key, value))
-    heads_fit = heads_match or (grouped and groups_match)
     if (
         capability[0] in _CUDNN_FIRST_ON
         and cudnn > _CUDNN_FIRST_AFTER
         and torch.backends.cuda.cudnn_sdp_enabled()
-        and half
-        and heads_fit
-        and packed
+        and _heads_fit(query, key, value, grouped)
         and (rounds_dropout or (dropout * _CUDNN_DROPOUT_STEPS).is_integer())
         and _suits_cudnn(query, key, value, mask, bool(dropout))
     ):
         return CUDNN
-    if (
+    if _suits_flash(query, key, value, mask, capability, grouped):
+        return FLASH
+    if _suits_efficient(query, key, value, mask, capability, grouped and groups_efficient):
+        return EFFICIENT
+    return MATH
+
+
+def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> bool:
+    """Answer `torch.backends.cuda.can_use_flash_attention` and the like. Prints no reasons."""
+    query, key, value = params.query, params.key, params.value
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return False
+    capability, machine = torch.cuda.get_device_capability(query.get_device()), state.gpu().machine
+    if kernel == FLASH:
+        return _suits_flash(query, key, value, params.attn_mask, capability, params.enable_gqa)
+    if kernel == EFFICIENT:
+        grouped = params.enable_gqa and not machine.is_before(2, 14)
+        return _suits_efficient(query, key, value, params.attn_mask, capability, grouped)
+    return (
+        capability >= (8, 0)
+        and torch.backends.cuda.cudnn_sdp_enabled()
+        and _heads_fit(query, key, value, params.enable_gqa)
+        and _suits_cudnn(query, key, value, params.attn_mask, bool(params.dropout))
+    )
+
+
+def _heads_fit(query: torch.Tensor, key: TorchAny, value: TorchAny, grouped: bool) -> bool:
+    groups_match = key.size(1) == value.size(1) and query.size(1) % key.size(1) == 0
+    return query.size(1) == key.size(1) == value.size(1) or (grouped and groups_match)
+
+
+def _is_packed(*tensors: torch.Tensor) -> bool:
+    return all(tensor.stride(-1) == 1 for tensor in tensors)
+
+
+def _suits_flash(
+    query: torch.Tensor, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool
+) -> bool:
+    size = query.size(-1)
+    return (
         torch.backends.cuda.flash_sdp_enabled()
-        and half
+        and query.dtype in _HALVES
         and mask is None
-        and same
+        and key.size(-1) == value.size(-1) == size
         and size <= 256
         and capability >= (8, 0)
-        and heads_fit
-        and packed
-    ):
-        return FLASH
+        and _heads_fit(query, key, value, grouped)
+        and _is_packed(query, key, value)
+    )
+
+
+def _suits_efficient(
+    query: torch.Tensor, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool
+) -> bool:
+    half = query.dtype in _HALVES
     step = 16 // query.element_size() if capability >= (8, 0) or (half and capability >= (7, 0)) else 1
-    aligned = size % step == 0 and value.size(-1) % step == 0
-    if (
+    return (
         torch.backends.cuda.mem_efficient_sdp_enabled()
         and (half or query.dtype is torch.float32)
         and not (query.dtype is torch.bfloat16 and capability < (8, 0))
         and capability >= (5, 0)
-        and (heads_match or (groups_efficient and heads_fit))
-        and packed
-        and aligned
-        and not (mask is not None and mask.requires_grad and not aligned)
-    ):
-        return EFFICIENT
-    return MATH
+        and _heads_fit(query, key, value, grouped)
+        and _is_packed(query, key, value)
+        and query.size(-1) % step == value.size(-1) % step == 0
+    )
 
 
 def _suits_cudnn(query: torch.Tensor, key: TorchAny, value: TorchAny, mask: torch.Tensor | None, drops: bool) -> bool:
     """See can_use_cudnn_attention in sdp_utils.cpp."""
     sizes = query.size(-1), value.size(-1)
     return (
-        all(size <= _CUDNN_HEAD_SIZE and size % 8 == 0 for size in sizes)
+        query.dtype in _HALVES
+        and _is_packed(query, key, value)
+        and all(size <= _CUDNN_HEAD_SIZE and size % 8 == 0 for size in sizes)
         and key.size(-1) == query.size(-1)
         and max(query.shape[:2]) <= _CUDNN_LARGEST_DIMENSION
         and key.size(2) > 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -97,6 +98,27 @@ def test_other_cases_run_flash_attention_as_before() -> None:
     assert _chosen(dtype=torch.float32) == EFFICIENT
     needs_gradient = torch.empty(16, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
     assert _chosen(mask=needs_gradient) == EFFICIENT
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "answers"),
+    [
+        ((1, 2, 3, 64), "float16", [True, True, True]),
+        ((1, 2, 3, 36), "float16", [True, False, False]),
+        ((1, 2, 3, 300), "float16", [False, False, False]),
+        ((1, 2, 3, 4), "float32", [False, True, False]),
+        ((2, 3, 64), "float16", [False, False, False]),
+    ],
+)
+def test_scripts_can_ask_which_attention_kernels_suit(shape: tuple[int, ...], dtype: str, answers: list[bool]) -> None:
+    """The answers are those of PyTorch 2.14 on the simulated device, which has compute capability 8.0."""
+    use()
+    data: Any = torch.empty(shape, device="cuda", dtype=getattr(torch, dtype))
+    cuda: Any = torch.backends.cuda
+    params = SimpleNamespace(query=data, key=data, value=data, attn_mask=None, dropout=0.0, enable_gqa=False)
+    with patch.object(torch.cuda, "get_device_capability", lambda device=None: (8, 0)):
+        asked = cuda.can_use_flash_attention, cuda.can_use_efficient_attention, cuda.can_use_cudnn_attention
+        assert [can_use(params) for can_use in asked] == answers
 
 
 def test_cudnn_attention_runs_forward_and_backward() -> None:

@@ -55,6 +55,26 @@ def test_streams_compare_and_hash_by_their_identity() -> None:
     assert repr(other).startswith("<torch.cuda.Stream device=cuda:1 cuda_stream=0x")
 
 
+def test_other_objects_in_place_of_streams_and_events_are_rejected_as_by_cuda() -> None:
+    use()
+    event: Any = cuda.Event(enable_timing=True)
+    for call in (event.record, event.wait):
+        with pytest.raises(RuntimeError, match=r"expected stream to be a torch\.Stream or torch\.cuda\.Stream object"):
+            call(torch.cpu.Stream())
+    with pytest.raises(RuntimeError, match=r"expected other to be a torch\.cuda\.Event object"):
+        event.elapsed_time(3)
+    with pytest.raises(RuntimeError, match="unknown parameter type"):
+        torch.ones(1, device="cuda").record_stream(torch.cpu.Stream())  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        cuda.Stream(priority="high")
+
+
+def test_streams_and_events_have_the_base_classes_of_pytorch() -> None:
+    for kind in (cuda.Stream, cuda.Event):
+        name = kind.__name__
+        assert [base.__name__ for base in kind.__mro__] == [name, f"_Cuda{name}Base", name, "object"]
+
+
 def test_new_streams_cycle_through_a_pool_of_32() -> None:
     gpu = use()
     streams = [cuda.Stream() for _ in range(33)]
