@@ -182,8 +182,7 @@ class RecordingWriter:
             self._step_writer.write(step, self.rank)
         self.pending.clear()
         self._events.read_finished(taken)  # does not wait, because another rank may never arrive
-        self.collectives.write_done()
-        self.collectives.write_open()
+        self.collectives.write_done(at_end=True)
         self._step_writer.write_reads(reads, NONE, self.rank)
         self._step_writer.write_found(found, NONE, self.rank)
         self._step_writer.add_rows(self.rank)

@@ -151,17 +151,14 @@ def _length_found(result: Any, source: Any, index: Any) -> int:
     if any(isinstance(part, (bool, list)) for part in parts) or any(t.dim() > 1 and not _is_mask(t) for t in tensors):
         return NONE
     chosen = [i for i, part in enumerate(parts) if hasattr(part, "dim")]
-    if chosen[-1] - chosen[0] >= len(chosen) and any(not isinstance(part, int) for part in _between(parts, chosen)):
+    between = [part for part in parts[chosen[0] : chosen[-1]] if not hasattr(part, "dim")]
+    if any(not isinstance(part, int) for part in between):
         return int(result.shape[0])  # with separated masks, the masked dimension comes first in the result
     taken = sum(_dimensions(part) for part in parts)
     place = 0
     for part in parts[: chosen[0]]:
         place += source.dim() - taken if part is Ellipsis else not isinstance(part, int)
     return int(result.shape[place])
-
-
-def _between(parts: Any, chosen: list[int]) -> list[Any]:
-    return [part for i, part in enumerate(parts) if chosen[0] < i < chosen[-1] and i not in chosen]
 
 
 def _dimensions(part: Any) -> int:

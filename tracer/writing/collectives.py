@@ -49,10 +49,6 @@ class PendingCollective:
         self.works = works  # number of Work objects for which the script has not waited yet
         self.waits: list[tuple[BoundaryEvent | None, BoundaryEvent]] = []
 
-    @property
-    def is_passed(self) -> bool:
-        return all(after.time_ns != NONE for _, after in self.waits)
-
     def duration(self) -> tuple[int, Ending]:
         # see Note [Whether a stream stalled]
         before, after = max(self.waits, key=lambda wait: wait[1].time_ns)
@@ -104,16 +100,14 @@ class CollectiveWriter:
         """Stop timing a collective. Any thread may call this method, even during a garbage collection."""
         self._given_up.append(pending)
 
-    def write_done(self) -> None:
+    def write_done(self, at_end: bool = False) -> None:
         while self._given_up:
             self._write_unseen(self._given_up.popleft())
-        while self._ended and self._ended[0].is_passed:
+        while self._ended and all(after.time_ns != NONE for _, after in self._ended[0].waits):
             ended = self._ended.popleft()
             device = self._facts.device_row(ended.begin.device)
             self.write(ended.call, ended.rank, *ended.duration(), device=device)
-
-    def write_open(self) -> None:
-        for pending in list(self._open):
+        for pending in list(self._open) if at_end else ():
             self._write_unseen(pending)
 
     def _write_unseen(self, pending: PendingCollective) -> None:

@@ -263,7 +263,8 @@ def _explained(trace: Trace, of: Gaps) -> IdleSpans:
     on_device = np.where(middle < waited_for_ns[gap], other_stream, IdleReason.LAUNCH)
     late = (of.ended_by == of.first) & (of.end_ns - of.launch_ns > LATE_START_NS)
     on_device = np.where(late[gap], IdleReason.UNKNOWN, on_device)
-    on_the_way = np.where(_synchronized(trace, rank, of.start_ns)[gap], IdleReason.SYNCHRONIZATION, IdleReason.HOST)
+    waited = host_waits(trace, rank).intervals.holds(of.start_ns - 1)
+    on_the_way = np.where(waited[gap], IdleReason.SYNCHRONIZATION, IdleReason.HOST)
     on_the_way = np.where(calls.holds(middle), IdleReason.COLLECTIVE, on_the_way)
     on_the_way = np.where(data.holds(middle), IdleReason.DATA, on_the_way)
     reason = np.where(launch_ns == NONE, IdleReason.UNKNOWN, np.where(on_host, on_the_way, on_device))
@@ -295,10 +296,6 @@ def data_waits(trace: Trace, rank: int) -> Intervals:
 def _host_collectives(trace: Trace, rank: int) -> Intervals:
     table = trace.collectives.take((trace.collectives.rank == rank) & (trace.collectives.device == NONE))
     return Intervals(table.start_ns, table.end_ns)
-
-
-def _synchronized(trace: Trace, rank: int, at_ns: Column) -> Column:
-    return host_waits(trace, rank).intervals.holds(at_ns - 1)
 
 
 def _other_streams(trace: Trace, of: Gaps) -> tuple[Column, Column]:

@@ -235,10 +235,6 @@ class Comparison(ComparedFigures):
     verdict: Verdict
 
     @property
-    def judged_error(self) -> float | None:
-        return self.figures[self.judged].error
-
-    @property
     def figures(self) -> dict[str, Spread]:
         return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
 

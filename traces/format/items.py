@@ -82,7 +82,7 @@ def header_item(trace: Trace, rows: dict[str, int], blanks: int = 0) -> bytes:
     header = {name: getattr(trace, name) for name in ("grain", "provenance", "problems", "lacks")}
     header["devices"] = [_device_values(device) for device in trace.devices]
     header["machines"] = _machine_values(trace.machines)
-    header["runs"] = _run_values(trace.runs)
+    header["runs"] = [{"ranks": [rank], **to_json(run)} for rank, run in sorted(trace.runs.items())]
     header["threads"] = [asdict(thread) for thread in trace.threads]
     header["rows"] = rows
     if trace.workload is not None:
@@ -305,10 +305,6 @@ def _machine_values(machines: dict[int, Machine]) -> list[dict[str, Json]]:
     for rank, machine in sorted(machines.items()):
         ranks.setdefault(machine, []).append(rank)
     return [{"ranks": of, **to_json(machine)} for machine, of in ranks.items()]
-
-
-def _run_values(runs: dict[int, Run]) -> list[dict[str, Json]]:
-    return [{"ranks": [rank], **to_json(run)} for rank, run in sorted(runs.items())]
 
 
 def _make_by_rank(kind: type[T], values: Any) -> dict[int, T]:

@@ -69,10 +69,6 @@ class CellSource:
     spread: str = ""
     virtual_gpu: str = ""  # the GPU whose times were replayed, if the recording is not from a real GPU
 
-    @property
-    def is_named(self) -> bool:
-        return bool(self.repository or self.study or self.source)
-
 
 def split_provenance(provenance: Mapping[str, Json]) -> tuple[CellSource, dict[str, Json]]:
     """Split a recording's metadata into its source (such as study and commit) and the rest. Raises ValueError for a value of a

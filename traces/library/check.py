@@ -127,7 +127,7 @@ def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) ->
 
 
 def _of_source(source: CellSource, facts: dict[str, Json], name: str) -> Iterator[Fault]:
-    if not (source.is_named or facts.get("script")):
+    if not (source.repository or source.study or source.source or facts.get("script")):
         yield Fault(ERROR, name, "it does not name the source of its figures")
     if source.virtual_gpu:
         whose = f"the times are those of {source.virtual_gpu}"

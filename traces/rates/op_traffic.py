@@ -86,13 +86,13 @@ def moved_once(moved_bytes: int) -> Traffic:
 def traffic(op: str, name: str, operands: tuple[Operand, ...], output: Shape | None = None) -> Traffic | None:
     """Return the bytes that one call of an op reads and writes, or None if they are unknown."""
     # see Note [Bytes that an op touches]
-    rule = _RULES.get(op)
     if op == "item":
         return moved_once(operands[0].itemsize if operands else 4)
     if not operands:
         return None
-    if rule is not None:
-        return rule(operands, name.rstrip("0123456789").endswith("_"))
+    if op in _RULES:
+        least, rule = _RULES[op]
+        return rule(operands, name.rstrip("0123456789").endswith("_")) if len(operands) >= least else None
     sizes = sum(of.bytes for of in operands)
     wide = [of for of in operands if len(of.shape) > 1]
     own = operands[0].itemsize
@@ -155,73 +155,49 @@ def _broadcast(shapes: tuple[Shape, ...]) -> int:
     return prod(found)
 
 
-def _written_once(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    return moved_once(operands[0].bytes)
-
-
 def _copy(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     source = operands[1] if len(operands) > 1 else operands[0]  # the first operand of `copy_` is the target
     return moved_once(operands[0].bytes + source.bytes)
 
 
-def _joined(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    return moved_once(2 * sum(of.bytes for of in operands))
-
-
-def _gather(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 2:
-        return None
+def _gather(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     table, index = operands[:2]
     return moved_once(index.bytes + 2 * index.elements * table.itemsize)
 
 
-def _scatter(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 2:
-        return None
+def _scatter(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     target, index = operands[:2]
     source = index.elements * operands[2].itemsize if len(operands) > 2 else 0
     moved = index.bytes + source + index.elements * target.itemsize
     return moved_once(moved + (0 if in_place else 2 * target.bytes))
 
 
-def _scatter_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
+def _scatter_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     of = _scatter(operands, in_place)
-    return None if of is None else Traffic(of.moved_bytes + operands[1].elements * operands[0].itemsize, of.footprint_bytes)
+    return Traffic(of.moved_bytes + operands[1].elements * operands[0].itemsize, of.footprint_bytes)
 
 
 def _rows(table: Shape, count: int) -> int:
     return count * min((prod(table) // max(size, 1) for size in table), default=1)
 
 
-def _index_select(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 2:
-        return None
+def _index_select(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     table, index = operands[:2]
     return moved_once(index.bytes + 2 * _rows(table.shape, index.elements) * table.itemsize)
 
 
-def _embedding(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 2:
-        return None
+def _embedding(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     table, index = operands[:2]
     return moved_once(index.bytes + 2 * index.elements * prod(table.shape[1:]) * table.itemsize)
 
 
-def _embedding_bag(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 3:
-        return None
+def _embedding_bag(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     table, index, offsets = operands[:3]
     row = prod(table.shape[1:]) * table.itemsize
     return moved_once(index.bytes + offsets.bytes + (index.elements + offsets.elements) * row)
 
 
-def _embedding_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
-    return moved_once(2 * operands[0].bytes + sum(of.bytes for of in operands[1:]))
-
-
-def _index_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 3:
-        return None
+def _index_add(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     target, index, source = operands[:3]
     rows = source.elements * target.itemsize
     copied = 0 if in_place else 2 * target.bytes
@@ -253,17 +229,13 @@ def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     return None if chosen is None else moved_once(sum(of.bytes for of in rest) + chosen * target.itemsize + copied)
 
 
-def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 2:
-        return None
+def _nll_loss(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     scores, target = operands[:2]
     weights = target.elements * scores.itemsize if len(operands) > 2 else 0
     return moved_once(target.bytes + target.elements * scores.itemsize + weights)
 
 
 def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 2:
-        return None
     place = next((n for n, of in enumerate(operands[1:], 1) if len(of.shape) == len(operands[n - 1].shape) - 1), None)
     if place is None:
         return None
@@ -271,24 +243,18 @@ def _nll_loss_backward(operands: tuple[Operand, ...], in_place: bool) -> Traffic
     return moved_once(target.bytes + target.elements * scores.itemsize + sum(of.bytes for of in operands[: place - 1]))
 
 
-def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 5:
-        return None
+def _cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     keys, values, key_cache, value_cache, slots = operands[:5]
     written = keys.elements * key_cache.itemsize + values.elements * value_cache.itemsize
     return moved_once(keys.bytes + values.bytes + written + slots.bytes)
 
 
-def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 4:
-        return None
+def _latent_cache_store(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     latent, keys, cache, slots = operands[:4]
     return moved_once(latent.bytes + keys.bytes + (latent.elements + keys.elements) * cache.itemsize + slots.bytes)
 
 
-def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 3:
-        return None
+def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     positions, rotated, table = operands[0], operands[1:-1], operands[-1]
     rows = min(positions.elements, table.shape[0]) * prod(table.shape[1:]) * table.itemsize
     own = sum(of.bytes for of in rotated)
@@ -296,7 +262,7 @@ def _rotary(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _scaled_product(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    if len(operands) < 2 or not len(operands[0].shape) == len(operands[1].shape) == 2:
+    if not len(operands[0].shape) == len(operands[1].shape) == 2:
         return None
     return moved_once(sum(of.bytes for of in operands) + 2 * operands[0].shape[0] * operands[1].shape[1])
 
@@ -310,30 +276,31 @@ def _added_norm(operands: tuple[Operand, ...], in_place: bool) -> Traffic:
     return Traffic(own + sum(of.bytes for of in operands[:2]), own)
 
 
-_RULES: dict[str, Callable[[tuple[Operand, ...], bool], Traffic | None]] = {
-    **dict.fromkeys(_WRITES_ONLY, _written_once),
-    **dict.fromkeys(_JOINS, _joined),
-    **dict.fromkeys(("copy", "clone", "contiguous", "to"), _copy),
-    **dict.fromkeys(("gather", "take", "take_along_dim"), _gather),
-    **dict.fromkeys(("scatter", "index_copy", "index_fill"), _scatter),
-    **dict.fromkeys(("scatter_add", "scatter_reduce", "scatter_add_"), _scatter_add),
-    **dict.fromkeys(SCALED_PRODUCTS, _scaled_product),
-    "index_select": _index_select,
-    "embedding": _embedding,
-    **dict.fromkeys(("_embedding_bag", "embedding_bag", "_embedding_bag_forward_only"), _embedding_bag),
-    "embedding_backward": _embedding_backward,
-    "index_add": _index_add,
-    **dict.fromkeys(("index", "_unsafe_index"), _index),
-    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), _index_put),
-    "nll_loss": _nll_loss,
-    "nll_loss_backward": _nll_loss_backward,
-    **dict.fromkeys(("reshape_and_cache", "reshape_and_cache_flash"), _cache_store),
-    "concat_and_cache_mla": _latent_cache_store,
-    "rotary_embedding": _rotary,
+# Rules by op. Each rule has the number of operands that it needs.
+_RULES: dict[str, tuple[int, Callable[[tuple[Operand, ...], bool], Traffic | None]]] = {
+    **dict.fromkeys(_WRITES_ONLY, (1, lambda operands, _: moved_once(operands[0].bytes))),
+    **dict.fromkeys(_JOINS, (1, lambda operands, _: moved_once(2 * sum(of.bytes for of in operands)))),
+    **dict.fromkeys(("copy", "clone", "contiguous", "to"), (1, _copy)),
+    **dict.fromkeys(("gather", "take", "take_along_dim"), (2, _gather)),
+    **dict.fromkeys(("scatter", "index_copy", "index_fill"), (2, _scatter)),
+    **dict.fromkeys(("scatter_add", "scatter_reduce", "scatter_add_"), (2, _scatter_add)),
+    **dict.fromkeys(SCALED_PRODUCTS, (2, _scaled_product)),
+    "index_select": (2, _index_select),
+    "embedding": (2, _embedding),
+    **dict.fromkeys(("_embedding_bag", "embedding_bag", "_embedding_bag_forward_only"), (3, _embedding_bag)),
+    "embedding_backward": (1, lambda operands, _: moved_once(2 * operands[0].bytes + sum(of.bytes for of in operands[1:]))),
+    "index_add": (3, _index_add),
+    **dict.fromkeys(("index", "_unsafe_index"), (1, _index)),
+    **dict.fromkeys(("index_put", "_index_put_impl", "_unsafe_index_put"), (1, _index_put)),
+    "nll_loss": (2, _nll_loss),
+    "nll_loss_backward": (2, _nll_loss_backward),
+    **dict.fromkeys(("reshape_and_cache", "reshape_and_cache_flash"), (5, _cache_store)),
+    "concat_and_cache_mla": (4, _latent_cache_store),
+    "rotary_embedding": (3, _rotary),
     **dict.fromkeys(
-        ("rms_norm_out", "rmsnorm", "add_rmsnorm", "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _outputs_given
+        ("rms_norm_out", "rmsnorm", "add_rmsnorm", "silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), (1, _outputs_given)
     ),
-    **dict.fromkeys(("fused_add_rms_norm", "fused_add_rmsnorm"), _added_norm),
+    **dict.fromkeys(("fused_add_rms_norm", "fused_add_rmsnorm"), (1, _added_norm)),
 }
 
 

@@ -115,7 +115,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
         return [(text, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
     if verdict.sameness is Sameness.OTHER_COMPILATION and not comparison.replay:
         return [(compilation_difference(comparison), "bold"), (f"Same program, compiled differently: {verdict.reason}.", "")]
-    error, tolerance = comparison.judged_error, share_text(comparison.tolerance)
+    error, tolerance = comparison.figures[comparison.judged].error, share_text(comparison.tolerance)
     differs = _differences(comparison)
     if verdict.same is False:
         judged = "" if error is None else f": {differs}"

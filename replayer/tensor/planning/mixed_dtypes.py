@@ -40,10 +40,20 @@ def cpp_type(dtype: torch.dtype) -> str:
     return _CPP_TYPES.get(dtype, str(dtype))
 
 
-def _mm(one: torch.Tensor, other: torch.Tensor) -> None:
-    if one.dtype != other.dtype:
-        names = f"{cpp_type(one.dtype)} != {cpp_type(other.dtype)}"
-        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {names}")
+def _same(first: int, second: int, text: str, name: Callable[[torch.dtype], str], *args: TorchAny, **_options: object) -> None:
+    """Require one dtype for two arguments, given by position."""
+    if args[first].dtype != args[second].dtype:
+        raise RuntimeError(text.format(name(args[first].dtype), name(args[second].dtype)))
+
+
+def _one_of(accepted: Sequence[torch.dtype], text: str, at: int, *args: TorchAny, **_options: object) -> None:
+    if args[at].dtype not in accepted:
+        raise RuntimeError(text.format(scalar_type(args[at].dtype)))
+
+
+def _none_of(rejected: Sequence[torch.dtype], text: str, data: torch.Tensor, *_: object) -> None:
+    if data.dtype in rejected:
+        raise RuntimeError(text)
 
 
 def _addmm(bias: torch.Tensor, one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
@@ -150,11 +160,6 @@ def _batch_norm(
         raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}")
 
 
-def _histc(data: torch.Tensor, *_: object) -> None:
-    if data.dtype is torch.float16:
-        raise RuntimeError("HalfTensor is not supported")
-
-
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
     """Reject dtypes without a kernel in ATen/native/cuda/ReduceLogicKernel.cu. Fewer than two elements need no kernel."""
     if data.dtype in _UNCOMMON and data.numel() > 1:
@@ -188,18 +193,6 @@ def require_powers_of_two(sizes: Sequence[int]) -> None:
         )
 
 
-def _view_as_complex(data: torch.Tensor) -> None:
-    if data.dtype is torch.bfloat16:
-        text = "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16"
-        raise RuntimeError(text)
-
-
-def _refuse_complex_sort(data: torch.Tensor, *_: object) -> None:
-    """CUDA's medians sort the data (ATen/native/cuda/Sorting.cpp)."""
-    if data.is_complex():
-        raise RuntimeError(" Sort does not support complex dtypes on CPU")
-
-
 def _require_accumulate_type(data: torch.Tensor) -> None:
     """See `toAccumulateType` in ATen/AccumulateType.cpp."""
     if data.dtype in (torch.uint16, torch.uint32, torch.uint64, torch.complex32):
@@ -216,17 +209,6 @@ def _scatter_reduce(
         raise no_kernel("scatter_reduce_exclude_input_init", scalar_type(target.dtype))
 
 
-def _cross(one: torch.Tensor, other: torch.Tensor, **_options: object) -> None:
-    if one.dtype != other.dtype:
-        raise RuntimeError(f"Found dtype {scalar_type(other.dtype)} but expected {scalar_type(one.dtype)}")
-
-
-def _masked_scatter(target: torch.Tensor, _mask: object, source: torch.Tensor) -> None:
-    if target.dtype != source.dtype:
-        found = f"{scalar_type(target.dtype)} and {scalar_type(source.dtype)}"
-        raise RuntimeError(f"masked_scatter_: expected self and source to have same dtypes but got {found}")
-
-
 def _embedding_bag(weight: torch.Tensor, indices: torch.Tensor, *options: TorchAny) -> None:
     _require_indices("embedding_bag_cuda", indices)
     per_sample = options[4] if len(options) > 4 else None
@@ -240,11 +222,6 @@ def _sampled_addmm(pattern: torch.Tensor, *_: object, **_options: object) -> Non
         raise no_kernel("mul_cuda", scalar_type(pattern.dtype))
     if not pattern.is_floating_point() and not pattern.is_complex():
         raise RuntimeError(f"result type Float can't be cast to the desired output type {scalar_type(pattern.dtype)}")
-
-
-def _attention_dtypes(accepted: Sequence[torch.dtype], text: str, query: torch.Tensor, *_: object, **_options: object) -> None:
-    if query.dtype not in accepted:
-        raise RuntimeError(text)
 
 
 def _layer_norm(data: torch.Tensor, _shape: object, weight: torch.Tensor | None, bias: torch.Tensor | None, *_: object) -> None:
@@ -272,27 +249,8 @@ def _embedding(weight: torch.Tensor, indices: torch.Tensor, *_: object) -> None:
 
 
 def _index_put(target: torch.Tensor, _indices: object, values: torch.Tensor, *_options: object) -> None:
-    if target.dtype != values.dtype and not computing():  # the CPU kernel raises this error after checking the shapes
-        raise RuntimeError(
-            f"Index put requires the source and destination dtypes match, got {scalar_type(target.dtype)} for the destination"
-            f" and {scalar_type(values.dtype)} for the source."
-        )
-
-
-def _index_add(target: torch.Tensor, _dim: int, _index: object, source: torch.Tensor, **_options: object) -> None:
-    if target.dtype != source.dtype:
-        found = f"self ({scalar_type(target.dtype)}) and source ({scalar_type(source.dtype)})"
-        raise RuntimeError(f"index_add_(): {found} must have the same scalar type")
-
-
-def _nll_loss(_data: torch.Tensor, labels: torch.Tensor, *_options: object) -> None:
-    if labels.dtype not in (torch.int64, torch.uint8):
-        raise RuntimeError(f"expected target dtype to be Long or Byte, but got {scalar_type(labels.dtype)}")
-
-
-def _nll_loss2d(_data: torch.Tensor, labels: torch.Tensor, *_options: object) -> None:
-    if labels.dtype is not torch.int64:
-        raise RuntimeError(f"expected scalar type Long but found {scalar_type(labels.dtype)}")
+    if not computing():  # the CPU kernel raises this error after checking the shapes
+        _same(0, 1, _PUT, scalar_type, target, values)
 
 
 def _require_indices(checks: str, indices: torch.Tensor) -> None:
@@ -308,17 +266,6 @@ def _index_select(_data: object, _dim: int, index: torch.Tensor) -> None:
         raise RuntimeError("Index is supposed to be an empty tensor or a vector")
     if index.dtype not in (torch.int64, torch.int32):
         raise no_kernel("index_select_out_cuda_impl", scalar_type(index.dtype))
-
-
-def _masked_fill(_data: object, mask: torch.Tensor, _value: object) -> None:
-    if mask.dtype is not torch.bool:
-        raise RuntimeError(f"masked_fill only supports boolean masks, but got dtype {scalar_type(mask.dtype)}")
-
-
-def _where(condition: torch.Tensor, *_: object) -> None:
-    if condition.dtype not in (torch.bool, torch.uint8):
-        text = f"but got a tensor with dtype {scalar_type(condition.dtype)}"
-        raise RuntimeError(f"where expected condition to be a boolean tensor, {text}")
 
 
 def _bernoulli(probabilities: torch.Tensor) -> None:
@@ -447,10 +394,18 @@ def require_apart(overlaps: Sequence[Overlap], args: TorchAny, kwargs: TorchAny)
 
 
 _aten = torch.ops.aten
+_COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
+_SCATTERED = "masked_scatter_: expected self and source to have same dtypes but got {} and {}"
+_ADDED = "index_add_(): self ({}) and source ({}) must have the same scalar type"
+_PUT = "Index put requires the source and destination dtypes match, got {} for the destination and {} for the source."
+_VIEWED = "view_as_complex is only supported for half, float and double tensors, but got a tensor of scalar type: BFloat16"
+_MASKED = "masked_fill only supports boolean masks, but got dtype {}"
+_CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
+_MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fill_) for kind in ("Scalar", "Tensor")]
 _MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
 _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten.as_strided.default: _as_strided,
-    _aten.mm.default: _mm,
+    _aten.mm.default: partial(_same, 0, 1, "expected mat1 and mat2 to have the same dtype, but got: {} != {}", cpp_type),
     **dict.fromkeys((_aten.addmm.default, _aten.addmm_.default), _addmm),
     _aten.mv.default: lambda matrix, vector: _addmv(vector, matrix, vector),
     **dict.fromkeys((_aten.addmv.default, _aten.addmv_.default), _addmv),
@@ -461,29 +416,33 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     ),
     _aten._native_batch_norm_legit.default: lambda data, *_: _require_accumulate_type(data),
     _aten.sparse_sampled_addmm.default: _sampled_addmm,
-    _aten.linalg_cross.default: _cross,
-    **dict.fromkeys((_aten.masked_scatter.default, _aten.masked_scatter_.default), _masked_scatter),
+    _aten.linalg_cross.default: partial(_same, 1, 0, "Found dtype {} but expected {}", scalar_type),
+    _aten.masked_scatter.default: partial(_same, 0, 2, _SCATTERED, scalar_type),
+    _aten.masked_scatter_.default: partial(_same, 0, 2, _SCATTERED, scalar_type),
     **dict.fromkeys((_aten._embedding_bag.default, _aten._embedding_bag_forward_only.default), _embedding_bag),
     _aten.native_layer_norm.default: _layer_norm,
     _aten.native_group_norm.default: _group_norm,
     **dict.fromkeys((_aten.all.default, _aten.all.dim, _aten.all.dims), partial(_logic, "and_cuda")),
     **dict.fromkeys((_aten.any.default, _aten.any.dim, _aten.any.dims), partial(_logic, "or_cuda")),
-    _aten.histc.default: _histc,
-    **dict.fromkeys(_MEDIANS, _refuse_complex_sort),
+    _aten.histc.default: partial(_none_of, (torch.float16,), "HalfTensor is not supported"),
+    # CUDA's medians sort the data (ATen/native/cuda/Sorting.cpp)
+    **dict.fromkeys(_MEDIANS, partial(_none_of, _COMPLEX, " Sort does not support complex dtypes on CPU")),
     _aten.scatter_reduce.two: _scatter_reduce,
     _aten.scatter_reduce_.two: _scatter_reduce,
     _aten._flash_attention_forward.default: partial(
-        _attention_dtypes, (torch.float16, torch.bfloat16), "FlashAttention only support fp16 and bf16 data type"
+        _one_of, (torch.float16, torch.bfloat16), "FlashAttention only support fp16 and bf16 data type", 0
     ),
     _aten._efficient_attention_forward.default: partial(
-        _attention_dtypes, (torch.float32, torch.float16, torch.bfloat16), "Only fp32, half & bf16 supported at the moment"
+        _one_of, (torch.float32, torch.float16, torch.bfloat16), "Only fp32, half & bf16 supported at the moment", 0
     ),
     _aten._fft_r2c.default: _real_fourier,
     **dict.fromkeys((_aten._fft_c2c.default, _aten._fft_c2r.default), _fourier),
-    _aten.view_as_complex.default: _view_as_complex,
-    **dict.fromkeys((_aten.index_add.default, _aten.index_add_.default), _index_add),
-    _aten.nll_loss_forward.default: _nll_loss,
-    _aten.nll_loss2d_forward.default: _nll_loss2d,
+    _aten.view_as_complex.default: partial(_none_of, (torch.bfloat16,), _VIEWED),
+    **dict.fromkeys((_aten.index_add.default, _aten.index_add_.default), partial(_same, 0, 3, _ADDED, scalar_type)),
+    _aten.nll_loss_forward.default: partial(
+        _one_of, (torch.int64, torch.uint8), "expected target dtype to be Long or Byte, but got {}", 1
+    ),
+    _aten.nll_loss2d_forward.default: partial(_one_of, (torch.int64,), "expected scalar type Long but found {}", 1),
     _aten.linalg_lstsq.default: _lstsq,
     _aten._linalg_svd.default: _svd,
     _aten._int_mm.default: _int_mm,
@@ -492,9 +451,8 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     _aten.embedding.default: _embedding,
     _aten.embedding_dense_backward.default: lambda _grad, indices, *_: _require_indices("embedding_backward", indices),
     _aten.index_select.default: _index_select,
-    **dict.fromkeys((_aten.masked_fill.Scalar, _aten.masked_fill_.Scalar), _masked_fill),
-    **dict.fromkeys((_aten.masked_fill.Tensor, _aten.masked_fill_.Tensor), _masked_fill),
-    _aten.where.self: _where,
+    **dict.fromkeys(_MASKED_FILLS, partial(_one_of, (torch.bool,), _MASKED, 1)),
+    _aten.where.self: partial(_one_of, (torch.bool, torch.uint8), _CHOSEN, 0),
     _aten.bernoulli.default: lambda probabilities, **_: _bernoulli(probabilities),
     _aten.bernoulli_.Tensor: lambda _data, probabilities, **_: _bernoulli(probabilities),
     **{getattr(_aten, f"upsample_nearest{dims}d").default: _nearest for dims in (1, 2, 3)},
@@ -504,6 +462,5 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     **dict.fromkeys((_aten.logspace.out, _aten.logspace.Tensor_Tensor_out), partial(_space, "logspace_cuda")),
     _aten.arange.start_out: _arange,
     **dict.fromkeys((_aten.randperm.out, _aten.randperm.generator_out), _randperm),
-    _aten.index_put_.default: _index_put,
-    _aten._index_put_impl_.default: _index_put,
+    **dict.fromkeys((_aten.index_put_.default, _aten._index_put_impl_.default), _index_put),
 }

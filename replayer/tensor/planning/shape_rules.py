@@ -81,14 +81,6 @@ def _cudnn_convolution_add_relu(
     return (out + other * (1 if alpha is None else alpha)).relu()
 
 
-def _cudnn_convolution_relu(data: torch.Tensor, weight: torch.Tensor, *rest: TorchAny) -> TorchAny:
-    return _cudnn_convolution_add_relu(data, weight, 0, None, *rest)
-
-
-def _cudnn_batch_norm(data: torch.Tensor, *options: TorchAny) -> TorchAny:
-    return *aten.native_batch_norm(data, *options), data.new_empty((0,), dtype=torch.uint8)
-
-
 def _cudnn_batch_norm_backward(
     data: torch.Tensor, grad: torch.Tensor, weight: torch.Tensor, *saved: TorchAny, reserveSpace: TorchAny = None
 ) -> TorchAny:
@@ -193,10 +185,6 @@ def _batch_norm_backward_reduce(
     return *sums, *(torch.empty_like(like) if want else None for want in wanted[1:])
 
 
-def _baddbmm(data: torch.Tensor, one: torch.Tensor, other: torch.Tensor, dtype: torch.dtype, **scalars: TorchAny) -> TorchAny:
-    return aten.bmm.dtype(one, other, dtype)
-
-
 def _like_data(grad: torch.Tensor, data: torch.Tensor, *rest: TorchAny, **options: TorchAny) -> torch.Tensor:
     return torch.empty_like(data)
 
@@ -218,9 +206,12 @@ def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchA
 CUDNN: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.cudnn_convolution.default: _cudnn_convolution,
     aten.cudnn_convolution_transpose.default: _cudnn_convolution_transpose,
-    aten.cudnn_convolution_relu.default: _cudnn_convolution_relu,
+    aten.cudnn_convolution_relu.default: lambda data, weight, *rest: _cudnn_convolution_add_relu(data, weight, 0, None, *rest),
     aten.cudnn_convolution_add_relu.default: _cudnn_convolution_add_relu,
-    aten.cudnn_batch_norm.default: _cudnn_batch_norm,
+    aten.cudnn_batch_norm.default: lambda data, *options: (
+        *aten.native_batch_norm(data, *options),
+        data.new_empty((0,), dtype=torch.uint8),
+    ),
     aten.cudnn_batch_norm_backward.default: _cudnn_batch_norm_backward,
     aten.cudnn_grid_sampler.default: lambda data, grid: aten.grid_sampler_2d(data, grid, 0, 0, True),
     aten.cudnn_grid_sampler_backward.default: lambda data, grid, grad: aten.grid_sampler_2d_backward(
@@ -232,6 +223,7 @@ CUDNN: dict[TorchAny, Callable[..., TorchAny]] = {
     ),
 }
 
+_HAS_BADDBMM = hasattr(aten.baddbmm, "dtype")
 RULES: dict[TorchAny, Callable[..., TorchAny]] = {
     **CUDNN,
     aten._thnn_fused_gru_cell.default: _gru_cell,
@@ -260,7 +252,7 @@ RULES: dict[TorchAny, Callable[..., TorchAny]] = {
     aten.batch_norm_elemt.default: lambda data, *rest: torch.empty_like(data),
     aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
     aten.batch_norm_backward_elemt.default: _like_data,
-    **({aten.baddbmm.dtype: _baddbmm} if hasattr(aten.baddbmm, "dtype") else {}),
+    **({aten.baddbmm.dtype: lambda _, one, other, dtype, **scalars: aten.bmm.dtype(one, other, dtype)} if _HAS_BADDBMM else {}),
     aten.segment_reduce.default: lambda data, *rest, lengths=None, **options: data.new_empty(
         (lengths.size(0), *data.shape[1:])
     ),
