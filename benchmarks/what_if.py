@@ -274,10 +274,10 @@ def links_without(args: argparse.Namespace, is_hidden: Callable[[int, int], bool
     with tempfile.TemporaryDirectory() as folder:
         all_reduce_curve.TABLE = Path(folder) / "all_reduce.json"
         write_all_reduce(measured, all_reduce_curve.TABLE)
-        all_reduce_curve.forget()
+        all_reduce_curve.forget_measurements()
         yield
     all_reduce_curve.TABLE = installed
-    all_reduce_curve.forget()
+    all_reduce_curve.forget_measurements()
 
 
 def link_rows(args: argparse.Namespace) -> list[Row]:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from docs.pages import write  # noqa: E402
 from traces.library.catalogue import cell  # noqa: E402
-from traces.stalls.loader_model import BatchCost, loaded  # noqa: E402
+from traces.stalls.loader_model import BatchCost, simulate_loader  # noqa: E402
 from traces.stalls.storage_model import CachePolicy, Disk, steady_hit_share  # noqa: E402
 
 GPU, BATCH = "v100", 128
@@ -166,7 +166,7 @@ class Model:
         missed = 1 - steady_hit_share(cached, policy)
         of_disk = None if disk is None or not missed else Disk(disk.bytes_per_s, disk.latency_ns)
         cost = BatchCost(round(batch * self._cpu_ns_per_sample), round(batch * missed * SAMPLE_BYTES), round(batch * missed))
-        return loaded(cost, workers=cores, cores=cores, step_ns=gpu_ns(network, batch), disk=of_disk).step_ns
+        return simulate_loader(cost, workers=cores, cores=cores, step_ns=gpu_ns(network, batch), disk=of_disk).step_ns
 
     def rate(self, network: str, cores: int) -> float:
         return BATCH / self.step_ns(network, cores) * 1e9

@@ -65,9 +65,9 @@ class GpuChecks:
         __tracebackhide__ = True
         with our_packages():
             from tui.formatting import size_text
-            from tui.memory_sizes import sizes
+            from tui.memory_sizes import parse_sizes
 
-            (limit_bytes,) = sizes(size)
+            (limit_bytes,) = parse_sizes(size)
             peak_bytes = self.peak_memory
             text = f"the test reserves {size_text(peak_bytes)} of GPU memory at its peak, and {size} are allowed"
         if peak_bytes > limit_bytes:

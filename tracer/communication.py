@@ -103,6 +103,6 @@ class CommunicationRecorder:
         self._flight.spent_ns += self.cost.clock.perf_ns() - began_ns
 
     def _write_done(self) -> None:
-        if not self._writer.has_steps:
-            self._events.forget_read()
+        if not self._writer.has_steps and self._events.read_finished(self._events.taken):
+            self._events.taken.clear()
         self._writer.collectives.write_done()

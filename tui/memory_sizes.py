@@ -1,7 +1,7 @@
 """Parses memory sizes on the command line, such as `--gpu-memory 7.79GiB`.
 
-    sizes("7.79GiB")         # [8364448808]
-    sizes("16G, 8000MB")     # [17179869184, 8000000000]
+    parse_sizes("7.79GiB")         # [8364448808]
+    parse_sizes("16G, 8000MB")     # [17179869184, 8000000000]
 
 GiB and G are powers of 1024, and GB is a power of 1000.
 """
@@ -18,7 +18,7 @@ _SIZE = re.compile(r"\s*(\d+\.?\d*|\.\d+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 _SMALLEST_BARE = 1024  # bytes: a smaller number without a unit is treated as a mistake
 
 
-def sizes(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
     """Return the comma-separated sizes in bytes. Raise TraceError for an invalid size or for the size 0."""
     return [_size(part) for part in text.split(",")]
 

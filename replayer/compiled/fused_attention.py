@@ -14,19 +14,20 @@ from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
 
 
-def fuse(graph: TorchAny) -> None:
+def fuse_attention(graph: TorchAny) -> None:
     operators = torch.ops.higher_order
-    for operator, kernel in ((operators.flex_attention, forward), (operators.flex_attention_backward, backward)):
+    kernels = {operators.flex_attention: attention_forward, operators.flex_attention_backward: attention_backward}
+    for operator, kernel in kernels.items():
         for node in graph.find_nodes(op="call_function", target=operator):
             node.target = kernel
 
 
-def forward(*args: TorchAny) -> TorchAny:
+def attention_forward(*args: TorchAny) -> TorchAny:
     query, key, value = args[:3]
     return _one_kernel(torch.ops.higher_order.flex_attention, [query, key, value], args)
 
 
-def backward(*args: TorchAny) -> TorchAny:
+def attention_backward(*args: TorchAny) -> TorchAny:
     query, key, value, _output, _logsumexp, gradient = args[:6]
     return _one_kernel(torch.ops.higher_order.flex_attention_backward, [gradient, query, key, value], args)
 

@@ -10,7 +10,7 @@ import torch
 from torch.fx.graph import _BoxedCodeGen
 from torch.utils._pytree import tree_leaves
 
-from replayer.compiled.fused_attention import fuse
+from replayer.compiled.fused_attention import fuse_attention
 from replayer.compiled.planned_memory import planned_requests
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
@@ -53,7 +53,7 @@ class RegionGraph:
         # The compiled graph frees each input tensor after its last use.
         graph.graph.set_codegen(_BoxedCodeGen())
         if not computing():
-            fuse(graph.graph)
+            fuse_attention(graph.graph)
         graph.recompile()
         self._run: Callable[[list[TorchAny]], TorchAny] = graph.forward
         self._is_backward = is_backward

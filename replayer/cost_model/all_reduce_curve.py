@@ -55,7 +55,7 @@ class AllReduceCurve:
         return float(np.exp(np.interp(np.log(size_bytes), np.log(sizes), np.log(times_ns))))
 
 
-def forget() -> None:
+def forget_measurements() -> None:
     _curve.cache_clear()
     _measured.cache_clear()
 

@@ -32,11 +32,10 @@ from typing import NamedTuple
 from replayer.cost_model.constants import ELEMENTWISE_COLUMNS, PASSES, PICTURE_CHANNELS
 from traces.model.layouts import Shape
 from traces.model.machine import DEFAULT_SETTINGS, TorchSettings
-from traces.rates.op_cost import RNN_PASSES, compute_unit, itemsize, rnn_weights
+from traces.rates.op_cost import MATMULS, RNN_PASSES, compute_unit, itemsize, rnn_weights
 
 Shapes = tuple[Shape, ...]
 
-_MATMULS = frozenset({"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "addbmm", "_addmm_activation"})
 _ONE_INPUT = frozenset(
     "relu gelu tanh sigmoid silu pow exp log sqrt rsqrt neg abs clamp dropout hardtanh hardswish leaky_relu copy clone"
     " contiguous erf sin cos square reciprocal".split()
@@ -65,7 +64,7 @@ def op_work(
     item = itemsize(dtype)
     unit = compute_unit(op, dtype, settings)
     wide = [shape for shape in shapes if len(shape) > 1]
-    if op in _MATMULS and len(wide) >= 2:
+    if op in MATMULS and len(wide) >= 2:
         return [_matmul(op, wide[-2], wide[-1], unit, item)]
     if op == "convolution" and len(wide) >= 2:
         image, weight = wide[0], wide[1]

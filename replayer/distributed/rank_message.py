@@ -75,7 +75,7 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
     return messages
 
 
-def for_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
+def convert_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
     converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
     return [converted[id(message)] for message in messages]
 

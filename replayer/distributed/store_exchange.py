@@ -33,7 +33,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
 from replayer.distributed.clock_offset import ClockOffset, ended_key
-from replayer.distributed.rank_message import RankMessage, conflict_of, for_each, pack, unpack
+from replayer.distributed.rank_message import RankMessage, conflict_of, convert_each, pack, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
@@ -185,7 +185,7 @@ class StoreExchange:
         self._read[channel] = number + 1
         self._delete_read(channel, min(message.read_count for message in messages))
         offset_ns = self.offset_ns()
-        return for_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
+        return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
         """Announce that this rank ends. Rank 0 then waits until the other ranks have ended, because the process of rank 0 may

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from replayer.cost_model.collective_costs import PositionInStep
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
-from replayer.distributed.rank_message import RankMessage, for_each
+from replayer.distributed.rank_message import RankMessage, convert_each
 from replayer.distributed.store_exchange import NotCalledInTime, PendingExchange
 from replayer.distributed.watchdog import Watchdog, blocking_wait
 from replayer.distributed.work_future import WorkFuture
@@ -92,7 +92,7 @@ class VirtualWork(_Awaited):
             messages = self._pending.messages()
             self.end_ns = self._play(self._called, messages, self._comm_stream)
             if self._combine is not None:
-                values.assign(self._outputs, self._combine(for_each(messages, values.values_in)))
+                values.assign(self._outputs, self._combine(convert_each(messages, values.values_in)))
         except NotCalledInTime as late:
             self._watchdog.end(self._called.message, str(late))
         finally:
@@ -172,7 +172,7 @@ class CapturedWork(_Awaited):
 
     def _receive_values(self) -> None:
         if self._values is not None and self._call.combine is not None:
-            ranks = for_each(self._values.messages(), values.values_in)
+            ranks = convert_each(self._values.messages(), values.values_in)
             values.assign(self._call.outputs, self._call.combine(ranks))
         self._values = None
 

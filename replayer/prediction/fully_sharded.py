@@ -98,7 +98,7 @@ def _passed(
     return max(computes_ns, communicates_ns)
 
 
-def sharded(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
+def sharded_durations_ns(durations_ns: Column, recorded: Trace, ranks: int, floor_ns: int) -> Column:
     rows = recorded.device.is_work & np.isin(launch_phase_names(recorded), ("optimizer", "zero_grad"))
     shard_ns = np.maximum(durations_ns // ranks, np.minimum(durations_ns, floor_ns))
     return np.where(rows, shard_ns, durations_ns)

@@ -49,7 +49,7 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
     return Parallel("nn.DataParallel", conditions.gpus, one_ns + sum(parts.values()), parts, parameters)
 
 
-def distributed(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
+def distributed_data_parallel(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
     """Predict DistributedDataParallel."""
     _require_parameters(parameters)
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)

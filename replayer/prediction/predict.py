@@ -26,9 +26,9 @@ from replayer.prediction.conditions import (
     ORIGIN_NAMES,
     Conditions,
 )
-from replayer.prediction.fully_sharded import fully_sharded, sharded
+from replayer.prediction.fully_sharded import fully_sharded, sharded_durations_ns
 from replayer.prediction.layers import layers_of
-from replayer.prediction.parallel import Parallel, data_parallel, distributed
+from replayer.prediction.parallel import Parallel, data_parallel, distributed_data_parallel
 from replayer.prediction.retiming import Retiming
 from replayer.prediction.scaling import ScaledOp, Scaling, calls_of, parameter_bytes, recorded_batch
 from replayer.prediction.tensor_parallel import TensorSplit, tensor_parallel
@@ -177,7 +177,7 @@ class Predictor:
             scaling = Scaling.of(self.recorded, self.recording, conditions, self.calls)
             if conditions.parallel == "fsdp":
                 floor_ns = self.recording.speed.floor_ns
-                scaling.keep_shorter(sharded(scaling.durations_ns, self.recorded, conditions.nproc, floor_ns))
+                scaling.keep_shorter(sharded_durations_ns(scaling.durations_ns, self.recorded, conditions.nproc, floor_ns))
             elif conditions.parallel == "tp":
                 split = self._splits[conditions] = TensorSplit.of(
                     self.recorded, self.calls, scaling.shapes_of, conditions.nproc
@@ -209,7 +209,7 @@ class Predictor:
                 recorded, split, reduced_ns, step_ns(with_them), self._parameter_bytes(), self._peak_bytes,
                 self._forward_passes(),
             )  # fmt: skip
-        return distributed(trace, conditions, one_ns, self._parameter_bytes()) if conditions.nproc > 1 else None
+        return distributed_data_parallel(trace, conditions, one_ns, self._parameter_bytes()) if conditions.nproc > 1 else None
 
     def _parameter_bytes(self) -> int:
         return parameter_bytes(self.recorded) or sum(layer.parameter_bytes for layer in layers_of(self.recorded))

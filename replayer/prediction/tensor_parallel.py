@@ -124,7 +124,7 @@ class TensorSplit:
     ) -> TensorSplit:
         """Raises TraceError if the recording has no matrix products that ranks can split (Note [Pairs of matrix products])."""
         known = [(call, shapes_of(call)) if call is not None else None for call in calls]
-        ops, backward = _launched(trace, known)
+        ops, backward = _forward_and_backward(trace, known)
         found = pairs_of([op.product for op in ops], [op.is_attention for op in ops])
         if not found:
             raise TraceError(
@@ -207,7 +207,7 @@ def _first_factor(op: str) -> int:
     return 1 if op in _ADDS_A_BIAS_FIRST else 0
 
 
-def _launched(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
+def _forward_and_backward(trace: Trace, known: Sequence[_Call | None]) -> tuple[list[_Op], dict[int, _Call]]:
     op_row = call_rows(trace)
     order = np.flatnonzero(trace.device.is_work)
     order = order[np.argsort(launch_time_ns(trace)[order], kind="stable")]

@@ -38,7 +38,7 @@ from replayer.cost_model.constants import BANDWIDTH_FROM_BYTES, MOVES_PER_PARAME
 from replayer.errors import NotInLibrary
 from traces.library.catalogue import duplicate_text
 from traces.library.cells import CellTimes, Gpu, LibraryCell, NotMeasured, read_cells
-from traces.library.matching import Match, batch_of, compared, nearest
+from traces.library.matching import Match, batch_of, match_with, nearest_network
 from traces.model.layouts import Shape
 from traces.model.run import LibraryCall, LibrarySteps
 from traces.model.trace import Column, Origin
@@ -215,7 +215,7 @@ class LibraryPace:
         key = (*model, samples, script.trainable_parameters, script.optimizer, script.autocast)
         found = self._matches.get(key)
         if found is None:
-            found = compared(self._named, script) if self._named is not None else nearest(self._files, script)
+            found = match_with(self._named, script) if self._named is not None else nearest_network(self._files, script)
             self._matches[key] = found
             having = [of.path for of in self._files if found.cell.model in of.models]
             if found.is_same and len(having) > 1:  # Note [One name, one entry] in catalogue.py

@@ -107,9 +107,6 @@ class KernelColumns(NamedTuple):
         table = np.array(kernels, dtype=np.int64).reshape(-1, len(cls._fields))
         return cls(*table.T.copy())
 
-    def followed_by(self, others: KernelColumns) -> KernelColumns:
-        return KernelColumns(*map(np.concatenate, zip(self, others, strict=True)))
-
 
 @dataclass(slots=True)
 class RecordedStep:

@@ -23,7 +23,7 @@ import numpy as np
 from replayer.errors import NotEmulated
 from replayer.state import gpu, started
 from replayer.timing.clock import machine_unix_ns
-from replayer.timing.timeline.profile_window import OUR_DISPATCH, WindowOp, merged, nested, window_ops
+from replayer.timing.timeline.profile_window import OUR_DISPATCH, WindowOp, nesting_of, window_ops, with_virtual_gpu
 from replayer.torch_types import TorchAny
 from traces.kineto.spans.python_calls import scripts_calls
 from traces.model.trace import NONE, Column
@@ -74,7 +74,7 @@ def install(torch_module: ModuleType) -> None:
             with open(path, encoding="utf-8") as file:
                 kineto = json.load(file)
             window = copy.deepcopy(self.gpu_window)
-            merged_profile = merged(kineto, window, self.gpu_shift_ns, self.gpu_ends, self.gpu_loader_waits)
+            merged_profile = with_virtual_gpu(kineto, window, self.gpu_shift_ns, self.gpu_ends, self.gpu_loader_waits)
             if not self.record_shapes:
                 for event in merged_profile["traceEvents"]:
                     for shown in ("Input Dims", "Input type"):
@@ -163,7 +163,7 @@ def _nested(events: list[TorchAny]) -> tuple[list[TorchAny], Column]:
     start_ns = np.array([round(event.time_range.start * 1000) for event in events])
     took_ns = np.array([round(event.time_range.end * 1000) for event in events]) - start_ns
     is_op = np.array([not _is_python_function(event) for event in events])
-    order, parent = nested([event.thread for event in events], start_ns, took_ns, is_op, np.arange(len(events)))
+    order, parent = nesting_of([event.thread for event in events], start_ns, took_ns, is_op, np.arange(len(events)))
     return [events[row] for row in order.tolist()], parent
 
 

@@ -103,7 +103,7 @@ class OpBatchSchedule:
             first.append(len(chosen))
         at, call = np.array(chosen, np.int64), np.repeat(np.arange(len(calls)), np.diff(first))
         if estimated:
-            columns = columns.followed_by(KernelColumns.of(estimated))
+            columns = KernelColumns(*map(np.concatenate, zip(columns, KernelColumns.of(estimated), strict=True)))
         scale, origin_of = np.array(scales), np.array(origins, np.int64)
         duration_ns = columns.duration_ns[at]
         launch_ns = columns.launch_ns[at] - np.array(begins_ns, np.int64)[call]

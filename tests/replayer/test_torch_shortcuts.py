@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from replayer import torch_shortcuts
-from replayer.tensor.planning.plan_keys import Keyer, keyer
+from replayer.tensor.planning.plan_keys import Keyer, key_function
 from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import SurfaceGpu, use
 
@@ -64,7 +64,7 @@ def _keyers(op: Any, count: int) -> list[Keyer]:
     made = []
     for off in ("", "compiled_keys"):
         os.environ[torch_shortcuts.VARIABLE] = off
-        made.append(keyer(op, count, VirtualTensor))
+        made.append(key_function(op, count, VirtualTensor))
     return made
 
 

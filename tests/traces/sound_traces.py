@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from traces.model.invariants import limits
+from traces.model.invariants import column_limits
 from traces.model.machine import DeviceProperties
 from traces.model.run import (
     REPLAY,
@@ -167,7 +167,7 @@ def traces(draw: st.DrawFn) -> Trace:
     rows = {name: draw(st.integers(0, 6)) for name in TABLES}
     if not rows["steps"]:
         rows["phases"] = 0
-    allowed = limits(_sized(rows, texts, devices, threads))
+    allowed = column_limits(_sized(rows, texts, devices, threads))
     for where, (lowest, behind) in allowed.items():
         if where.endswith(".start_ns"):
             allowed[where] = lowest // 2, behind // 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traces.model.trace import TraceError
-from tui.memory_sizes import sizes
+from tui.memory_sizes import parse_sizes
 
 
 @pytest.mark.parametrize(
@@ -24,10 +24,10 @@ from tui.memory_sizes import sizes
     ],
 )
 def test_memory_sizes_are_parsed(text: str, found: list[int]) -> None:
-    assert sizes(text) == found
+    assert parse_sizes(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "much", "-4GiB", "4 GiB 5", "0GiB", "4iB", "1e9", "4GiB,", "4GiB;8GiB", "4XiB", "GiB"])
 def test_invalid_sizes_are_named_in_the_error(text: str) -> None:
     with pytest.raises(TraceError, match=r"is not a memory size; write 7\.79GiB"):
-        sizes(text)
+        parse_sizes(text)

@@ -20,12 +20,12 @@ from tui.commands.replay import _slow_ranks, config_for
 from tui.commands.replay_library import (
     card_of,
     choice_of,
-    driven_by,
+    file_in_folder,
     is_gpu_name,
     require_phases_enough,
-    saved_in,
-    sentences,
     source_of,
+    source_sentences,
+    trace_of_library_steps,
     was_measured,
 )
 from tui.options import StallsOptions
@@ -43,14 +43,14 @@ def played(*steps: tuple[int, int, str]) -> Trace:
 
 def test_the_sources_of_replayed_steps_are_counted_by_batch_size() -> None:
     trace = played((1, 8, "measured"), (12, 32, "measured"), (2, 16, "interpolated"))
-    assert sentences(trace) == [
+    assert source_sentences(trace) == [
         "v100/net: 12 steps of batch 32 as measured, 2 steps of batch 16 interpolated, 1 step of batch 8 as measured"
     ]
     assert was_measured(trace) and not was_measured(played())
 
 
 def test_more_than_four_batch_sizes_are_counted() -> None:
-    (found,) = sentences(played(*[(9 - batch, batch, "measured") for batch in range(1, 7)]))
+    (found,) = source_sentences(played(*[(9 - batch, batch, "measured") for batch in range(1, 7)]))
     assert found.count("of batch") == 4 and found.endswith("5 steps of batch 4 as measured, and 2 other batch sizes")
 
 
@@ -65,7 +65,7 @@ def test_the_workload_is_known_only_if_all_steps_are_the_library_s(
     monkeypatch.setattr("tui.commands.replay_library.trace_with_step_times", lambda *facts: given.extend(facts))
     trace = played(*steps)
     trace.workload = workload = object()  # type: ignore[assignment]
-    driven_by(trace, None, trace)  # type: ignore[arg-type]
+    trace_of_library_steps(trace, None, trace)  # type: ignore[arg-type]
     assert given[3:] == [["v100/net"] if steps else [], workload if is_known else None]
 
 
@@ -131,7 +131,7 @@ def test_measurements_of_one_gpu_are_not_enough_for_strict_replays_or_several_gp
 
 
 def test_an_entry_s_file_has_no_folder_in_its_name() -> None:
-    assert saved_in(Path("x"), "v100/net") == Path("x/v100-net.msgpack")
+    assert file_in_folder(Path("x"), "v100/net") == Path("x/v100-net.msgpack")
 
 
 @pytest.mark.parametrize(

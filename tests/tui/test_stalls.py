@@ -9,7 +9,7 @@ import pytest
 
 from traces.model.trace import TraceError
 from traces.stalls.data_stalls import Bottleneck, Modelled, Pace, Stalls
-from tui.commands.stalls import counts_of, disk_of, text
+from tui.commands.stalls import counts_of, disk_of, stalls_text
 from tui.options import StallsOptions
 
 MS = 1_000_000
@@ -72,7 +72,7 @@ FOUND = Stalls(
 
 
 def said(asked: StallsOptions | None = None, cached: float = 0.0, **changes: Any) -> list[str]:
-    return text(replace(FOUND, **changes), asked or StallsOptions(["train.py"]), cached)
+    return stalls_text(replace(FOUND, **changes), asked or StallsOptions(["train.py"]), cached)
 
 
 def test_the_verdict_and_the_paces_of_cached_data() -> None:

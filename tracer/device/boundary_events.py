@@ -166,10 +166,6 @@ class BoundaryEvents:
             self.access.failed(error)
             return True
 
-    def forget_read(self) -> None:
-        if self.read_finished(self.taken):
-            self.taken.clear()
-
     def hand_out(self) -> tuple[list[BoundaryEvent], Untimed]:
         """Return the CUDA events of the last step, and the reason for missing events."""
         out = self.taken, self.untimed

@@ -81,7 +81,7 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
     return merged
 
 
-def of_rank(trace: Trace, rank: int) -> Trace:
+def trace_of_rank(trace: Trace, rank: int) -> Trace:
     of_threads = np.array([*(thread.rank for thread in trace.threads), NONE])
     of_devices = np.array([*(device.rank for device in trace.devices), NONE])
     of_steps = np.append(trace.steps.rank, NONE)

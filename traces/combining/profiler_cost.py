@@ -307,7 +307,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
         return run
     host_waited, synchronous = host_waits(trace, rank), synchronous_calls(trace, rank)
     waits = host_waited.intervals
-    launches, work_ns = _launched(trace)
+    launches, work_ns = _launches_by_phase(trace)
     is_full = _full_queues(trace, rank, profiled, launches, work_ns)
     phases = _phases(trace, host_waited, synchronous, steps, profiled, clean, is_full, work_ns)
     cost = _fitted_cost(phases)
@@ -410,7 +410,7 @@ def _compute_ns(trace: Trace, steps: Column) -> float:
     return _median(trace.steps.duration_ns[steps] - waited_ns[steps])
 
 
-def _launched(trace: Trace) -> tuple[Column, Column]:
+def _launches_by_phase(trace: Trace) -> tuple[Column, Column]:
     """For each phase, return the number of its launches and the GPU time of the launched work."""
     phase, work = launch_phases(trace), work_rows(trace)
     launched = work[phase[work] != NONE]

@@ -183,7 +183,7 @@ def changes(
     gpus = gpus_per_rank(recorded), gpus_per_rank(other)
     gpus = gpus if gpus[0] != gpus[1] else (1, 1)
     sides = (recorded, recorded_steps, gpus[0]), (other, other_steps, gpus[1])
-    launched = [_launched(trace, steps, by_phase, share_of) for trace, steps, share_of in sides]
+    launched = [_work_by_launch(trace, steps, by_phase, share_of) for trace, steps, share_of in sides]
     ours = _Side(_with_ops(*launched), _around(recorded, by_phase))
     theirs = _Side(_with_ops(*launched[::-1]), _around(other, by_phase))
     groups = _replaced_ops(ours, theirs)
@@ -210,7 +210,7 @@ def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSid
     same work."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
-    launched = [_launched(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
+    launched = [_work_by_launch(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]
     sides = [
         _Side(_with_ops(launched[side], launched[1 - side]), _around(trace, by_phase))
         for side, trace in enumerate((first, second))
@@ -257,7 +257,7 @@ def op_key(name: str) -> str:
     return _op_of_kernel(name, name)[1] if name not in _KINDS else name
 
 
-def _launched(trace: Trace, steps: Column, by_phase: bool, gpus: int = 1) -> dict[_LaunchKey, _Launched]:
+def _work_by_launch(trace: Trace, steps: Column, by_phase: bool, gpus: int = 1) -> dict[_LaunchKey, _Launched]:
     rows = work_rows(trace)
     weights = step_weights(trace, steps)[rows] / gpus
     rows, weights = rows[weights > 0], weights[weights > 0]

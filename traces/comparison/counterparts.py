@@ -150,7 +150,7 @@ def _replaced(
     return a, b, [np.setdiff1d(left[0], a), np.setdiff1d(left[1], b)]
 
 
-def same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
+def pairs_in_same_order(found: Counterparts, first: Trace, second: Trace) -> Column:
     """Return the largest set of kernel pairs that start in the same order in both traces."""
     sure = np.flatnonzero(found.certain)
     ranks = np.array([device.rank for device in first.devices] or [0])

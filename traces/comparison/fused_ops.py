@@ -54,7 +54,7 @@ def fused_ops(eager: Trace, compiled: Trace, eager_step: int, compiled_step: int
     places = [(place_of[0].get(a), place_of[1].get(b)) for a, b in both]
     shared = sorted((a, b) for a, b in places if a is not None and b is not None and not is_fused[b])
     anchors = _rising(shared)
-    launched = _launched(eager, ours)
+    launched = _launching_ops(eager, ours)
     stretches = _stretches(compiled, theirs, is_fused, {kind for kinds, _, _ in launched for kind in kinds})
     rest = _Stretch()
     paired = {a for a, _ in shared}
@@ -97,7 +97,7 @@ def _in_order(trace: Trace, step: int) -> Column:
     return np.asarray(rows[np.lexsort((trace.device.start_ns[rows], launch_time_ns(trace)[rows]))])
 
 
-def _launched(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
+def _launching_ops(trace: Trace, rows: Column) -> list[tuple[set[str], str, int]]:
     host, strings = trace.host, trace.strings
     found = []
     for row, op in zip(rows.tolist(), op_of(trace)[rows].tolist(), strict=True):

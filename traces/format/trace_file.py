@@ -197,7 +197,7 @@ def _assemble(found: Scan, limit: UnpackLimit, *, is_lazy: bool = False) -> Trac
 
 def _checked_when_read(path: str | os.PathLike[str], trace: Trace, name: str) -> Table:
     stored = getattr(trace, name)
-    limits = checks.limits(trace)
+    limits = checks.column_limits(trace)
 
     def checked(column: str) -> dict[str, Column]:
         try:

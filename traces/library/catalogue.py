@@ -23,7 +23,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from traces.library.cells import SUFFIX, CellFile, Gpu, LibraryCell, read_cells
-from traces.library.matching import Match, compared, nearest
+from traces.library.matching import Match, match_with, nearest_network
 from traces.model.trace import TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
 
@@ -110,7 +110,7 @@ def find_cell(name: str) -> LibraryCell:
 def match(gpu_name: str, script: WorkloadSignature, model: str = "") -> Match:
     """Find the step times of a script's network, or of the most similar network, on one GPU. Batch sizes are not compared.
     Raises TraceLibraryError."""
-    return compared(cell(gpu_name, model), script) if model else nearest(files_of(gpu_name), script)
+    return match_with(cell(gpu_name, model), script) if model else nearest_network(files_of(gpu_name), script)
 
 
 def files_of(gpu_name: str) -> list[CellFile]:

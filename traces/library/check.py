@@ -24,7 +24,7 @@ from traces.figures.measure import steady_steps
 from traces.format.trace_file import load
 from traces.library.catalogue import BUNDLED, cell_files
 from traces.library.cells import SUFFIX, CellSource, LibraryCell, read_cells
-from traces.library.matching import compared
+from traces.library.matching import match_with
 from traces.model.json_facts import Json
 from traces.model.trace import Trace, TraceError
 from traces.model.typed_json import fitting, to_json
@@ -92,7 +92,7 @@ def _of_cell(cell: LibraryCell, path: Path) -> Iterator[Fault]:
                     yield Fault(WARNING, name, f"your own library already has this entry: {file.path}", True)
                 else:
                     yield Fault(ERROR, name, f"the library already has an entry with this name: {file.path}", True)
-            elif compared(file.cell(model), cell.workload).is_same:
+            elif match_with(file.cell(model), cell.workload).is_same:
                 yield Fault(WARNING, name, f"the library has the same network on this card as {file.gpu.name}/{model}")
 
 

@@ -1,8 +1,8 @@
 """Finds a script's network in the tool's library of measured networks. The batch sizes may differ.
 
-    found = nearest(files, signature)
+    found = nearest_network(files, signature)
     found.cell.name, found.differences      # "v100/resnet50", ()
-    compared(cell, signature).differences   # ("optimizer SGD there, AdamW here",)
+    match_with(cell, signature).differences   # ("optimizer SGD there, AdamW here",)
 
 Note [The same network]
     Two signatures describe the same network if their numbers of parameters, parameter bytes and modules are equal. Only modules
@@ -42,16 +42,16 @@ class Match:
         return not self.differences
 
 
-def nearest(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
+def nearest_network(files: Sequence[CellFile], script: WorkloadSignature) -> Match:
     """Find the step times of the script's network, or of the most similar network."""
     candidates = [(*_distance(file.workload(model), script), model, n) for n, file in enumerate(files) for model in file.models]
     if not candidates:
         raise TraceLibraryError("the library has no network on this GPU")
     *_, model, n = min(candidates)
-    return compared(files[n].cell(model), script)
+    return match_with(files[n].cell(model), script)
 
 
-def compared(cell: LibraryCell, script: WorkloadSignature) -> Match:
+def match_with(cell: LibraryCell, script: WorkloadSignature) -> Match:
     measured = cell.workload
     network = tuple(_of_network(measured, script))
     training = () if network else tuple(_of_training(measured, script))

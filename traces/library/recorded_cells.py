@@ -3,7 +3,7 @@ size.
 
     gpu = gpu_of(trace)                             # Gpu("v100-sxm2-16gb", "Tesla V100-SXM2-16GB", ...)
     cell = cell_of([(trace, 32), (other, 64)], gpu, "resnet50")
-    row_of(trace)                                   # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
+    step_times_of(trace)                            # RunOfCell(batch=32, phases_ns={"forward": ...}, spread_ns=..., steps=12)
 
 Warm-up steps and profiled steps are ignored. Phase times are medians over all steps, measured with CUDA events.
 """
@@ -52,7 +52,7 @@ def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
     return Gpu("-".join(words) or "gpu", device.name, max(device.total_memory_bytes, 0))
 
 
-def row_of(trace: Trace) -> RunOfCell:
+def step_times_of(trace: Trace) -> RunOfCell:
     """Return the step times of a recording. Raises TraceLibraryError."""
     if trace.workload is None or trace.workload.parameters is None:
         raise TraceLibraryError("the recording has no workload signature (what was trained): record it again")
@@ -82,7 +82,7 @@ def cell_of(
     notes: Mapping[str, Any] | None = None,
 ) -> LibraryCell:
     """Compute the step times of a network from recordings at several batch sizes. Raises TraceLibraryError."""
-    rows = {row.batch: row for row in map(row_of, traces)}
+    rows = {row.batch: row for row in map(step_times_of, traces)}
     ordered = [rows[batch] for batch in sorted(rows)]
     names = [name for name in PHASES if any(name in row.phases_ns for row in ordered)]
     with_peak = [row for row in ordered if row.peak_bytes is not None]
@@ -102,7 +102,7 @@ def cell_of(
     return LibraryCell(
         gpu,
         model,
-        at_batch_one(first.workload, row_of(first).batch),
+        at_batch_one(first.workload, step_times_of(first).batch),
         np.array([row.batch for row in ordered]),
         {name: np.array([row.phases_ns.get(name, 0) for row in ordered]) for name in names},
         {name: np.array([row.spread_ns.get(name, 0) for row in ordered]) for name in names},

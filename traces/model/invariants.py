@@ -1,7 +1,7 @@
 """Checks traces for invalid indices and values, before saving and after loading.
 
     fault(trace)        # None, or "host.parent holds 7, outside 0..4"
-    limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
+    column_limits(trace)       # {"host.parent": (-1, 5), "host.start_ns": (-2**62 + 1, 2**62), ...}
     clear_dangling_references(trace)  # after a truncated file: references to lost spans become NONE
 
 Column values are limited so that the difference of two values fits into 64 bits. REFERENCES lists all columns that contain
@@ -34,7 +34,7 @@ def fault(trace: Trace) -> str | None:
             values = getattr(table, column)
             if values.shape != (len(table),) or values.dtype != dtype:
                 return f"{name}.{column} is {values.dtype}{values.shape}, not {np.dtype(dtype)}({len(table)},)"
-    within = limits(trace)
+    within = column_limits(trace)
     for name, kind in TABLES.items():
         for column in kind.DTYPES:
             if reason := fault_of_column(getattr(trace, name), name, column, within):
@@ -69,7 +69,7 @@ def fault_outside_tables(trace: Trace) -> str | None:
     return None
 
 
-def limits(trace: Trace) -> dict[str, tuple[int, int]]:
+def column_limits(trace: Trace) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for table, of in TABLES.items():
         for column, dtype in of.DTYPES.items():
@@ -80,7 +80,7 @@ def limits(trace: Trace) -> dict[str, tuple[int, int]]:
                 found[f"{table}.{column}"] = (1 - most, most)
     found |= {where: (0, len(kind)) for where, kind in KINDS.items()}
     for where, target in REFERENCES.items():
-        found[where] = (lowest(where), len(getattr(trace, target)))
+        found[where] = (lowest_value(where), len(getattr(trace, target)))
     return found
 
 
@@ -101,7 +101,7 @@ def _fault_of_header(trace: Trace) -> str | None:
     return None
 
 
-def lowest(where: str) -> int:
+def lowest_value(where: str) -> int:
     table, _, column = where.partition(".")
     return NONE if TABLES[table].DEFAULTS.get(column) == NONE else 0
 

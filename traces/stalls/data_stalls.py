@@ -1,6 +1,7 @@
 """Finds out whether training steps wait for storage, for preprocessing, or for pinning of memory.
 
-    stalls = Stalls(gpu=pace(synthetic, 128), prepared=pace(cached, 128), fetched=pace(cold, 128), ...)
+    of = [training_pace(trace, 128) for trace in (synthetic, cached, cold)]
+    stalls = Stalls(gpu=of[0], prepared=of[1], fetched=of[2], ...)
     stalls.preparation_share      # 0.74: share of a step spent waiting when the data is cached
     stalls.bottleneck             # Bottleneck.PREPARATION
 
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from traces.comparison.thresholds import BUSY_MACHINE, NOTICEABLE_WAIT, READ_FROM_DISK
 from traces.figures.measure import device_time_by_origin, phase_times
 from traces.model.trace import Origin, StepKind, Trace, TraceError
-from traces.stalls.loader_model import BatchCost, LoaderRun, loaded
+from traces.stalls.loader_model import BatchCost, LoaderRun, simulate_loader
 from traces.stalls.storage_server import Loading
 
 MOST_WORKERS = 128
@@ -105,7 +106,7 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
     return np.flatnonzero((trace.steps.kind != StepKind.EVALUATION) & (trace.steps.kind != StepKind.INCOMPLETE))
 
 
-def pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
+def training_pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
     """Return the training speed. The first steps are skipped, because they use prefetched batches. Raises TraceError for too
     few steps."""
     rows = _training_steps(trace)
@@ -137,10 +138,10 @@ def stalls_of(
         fetched = cold = None
     batches, samples = cached.batches, cached.samples / max(cached.batches, 1)
     step_batches = _step_batches(cached, prepared)
-    paces = [pace(trace, samples * step_batches, workers, prefetch) for trace in (gpu, prepared)]
+    paces = [training_pace(trace, samples * step_batches, workers, prefetch) for trace in (gpu, prepared)]
     if not batches:
         raise TraceError("no DataLoader fetched a batch that the script trains on")
-    late = None if fetched is None else pace(fetched, samples * step_batches, workers, prefetch)
+    late = None if fetched is None else training_pace(fetched, samples * step_batches, workers, prefetch)
     # A DataLoader returns batches in order, so one slow batch delays all later batches. A mean would hide slow batches, so the
     # simulation uses the measured time of each batch.
     first, last = (step * step_batches for step in (_first_at_pace(paces[1].steps, workers, prefetch), paces[1].steps))
@@ -158,10 +159,10 @@ def stalls_of(
         return Modelled(workers, cores, samples / run.step_ns * 1e9, run.wait_ns / run.step_ns)
 
     def elsewhere(count: int) -> Modelled:
-        return modelled(loaded(cost, workers=count, cores=count, step_ns=step_ns, prefetch=prefetch), count, count)
+        return modelled(simulate_loader(cost, workers=count, cores=count, step_ns=step_ns, prefetch=prefetch), count, count)
 
     def here(others: float) -> LoaderRun:
-        return loaded(
+        return simulate_loader(
             computing, workers=workers, cores=cores, step_ns=step_ns, host_ns=hosts_ns, prefetch=prefetch,
             steps=range(first, last), others=others,
         )  # fmt: skip

@@ -1,7 +1,7 @@
 """Predicts how fast a DataLoader with W workers on C CPU cores supplies batches.
 
     cost = BatchCost(cpu_ns=900_000_000, read_bytes=14_000_000, seeks=128)
-    run = loaded(cost, workers=24, cores=24, step_ns=80_000_000)
+    run = simulate_loader(cost, workers=24, cores=24, step_ns=80_000_000)
     run.step_ns, run.wait_ns       # 80_000_000, 0: means over the batches after the first ones
 
 As in torch.utils.data, worker b mod W loads batch number b. The simulated disk serves one read at a time.
@@ -37,7 +37,7 @@ class LoaderRun:
     others_cores: float = 0
 
 
-def loaded(
+def simulate_loader(
     cost: BatchCost | Sequence[BatchCost],
     *,
     workers: int,

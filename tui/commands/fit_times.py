@@ -79,7 +79,8 @@ class KnownTimes:
         source = f"{ESTIMATED}, corrected by {names}" if names else ESTIMATED
         assert self._ran is not None
         error = network_error("training" if self._trains else "inference", precision_of(self._ran), card.names[0])
-        return StepTime(round(estimated_ns * self._correction), source, is_estimate=True, error=error)
+        correction = median(times for _, times in self._measured_over_estimated) if names else 1.0
+        return StepTime(round(estimated_ns * correction), source, is_estimate=True, error=error)
 
     @cached_property
     def _cells(self) -> list[tuple[Card, LibraryCell]]:
@@ -109,10 +110,6 @@ class KnownTimes:
     def _measured_over_estimated(self) -> list[tuple[str, float]]:
         estimates = [(measured, self._estimated_ns(card)) for card, measured in self._measured]
         return [(measured.source, measured.step_ns / ns) for measured, ns in estimates if ns]
-
-    @property
-    def _correction(self) -> float:
-        return median(times for _, times in self._measured_over_estimated) if self._measured_over_estimated else 1.0
 
     def _estimated_ns(self, card: Card) -> float | None:
         durations_ns = self._durations_ns(card)

@@ -29,7 +29,7 @@ from traces.library.cells import SUFFIX, Gpu, LibraryCell, read_cells, write_cel
 from traces.library.check import ERROR, Fault, unreadable
 from traces.library.check import check as findings_of
 from traces.library.listing import EntryFacts, LibraryEntry, all_entries
-from traces.library.recorded_cells import cell_of, gpu_of, row_of
+from traces.library.recorded_cells import cell_of, gpu_of, step_times_of
 from traces.model.json_facts import OMITTED_IF_NONE, Json, as_json, extended
 from traces.model.trace import Trace, TraceError, TraceLibraryError
 from tui.formatting import counted, size_text, table, time_text
@@ -225,7 +225,7 @@ def add(path: Path, name: str, json: bool) -> int:
             raise TraceLibraryError(f"{path} contains {counted(len(cells), 'cell')}; --name needs a file with one cell")
         cells = [replace(cell, gpu=gpu, model=model) for cell in cells]
     if file is None and trace.grain == "phase" and trace.workload is not None:
-        row_of(trace)  # raises an error that names the missing data
+        step_times_of(trace)  # raises an error that names the missing data
         cells = [cell_of([trace], gpu, model)]
     names = [cell.name for cell in cells] or [f"{gpu.name}/{model}"]
     known = {entry.name for entry in all_entries()}

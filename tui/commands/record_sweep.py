@@ -22,7 +22,7 @@ from pathlib import Path
 from traces.format.trace_file import load
 from traces.library.catalogue import gpus
 from traces.library.cells import SUFFIX, write_cells
-from traces.library.recorded_cells import RunOfCell, cell_of, gpu_of, row_of
+from traces.library.recorded_cells import RunOfCell, cell_of, gpu_of, step_times_of
 from traces.model.trace import Trace, TraceError
 from tui.commands.record import default_name, run
 from tui.formatting import counted, size_text, time_text
@@ -87,7 +87,7 @@ def run_sweep(record: RecordOptions) -> int:
             if not recording.exists():
                 return _nothing(2)
             trace = load(recording)
-            row = row_of(trace)
+            row = step_times_of(trace)
             _say_row(row, value)
             measured.append(trace)
             _cells(measured, output, sweep, None)  # written after each run, because a later run may be killed

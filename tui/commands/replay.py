@@ -24,10 +24,10 @@ from traces.format.trace_file import save
 from traces.model.trace import HostKind, Origin, Trace, TraceError
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
-from tui.commands.replay_library import ReplaySource, estimated_text, library_messages, sentences, source_of
+from tui.commands.replay_library import ReplaySource, estimated_text, library_messages, source_of, source_sentences
 from tui.errors import line_for
 from tui.formatting import counted, share_text
-from tui.memory_sizes import sizes
+from tui.memory_sizes import parse_sizes
 from tui.options import ReplayOptions
 from tui.outputs import require_writable, write_json
 from tui.running.narration import ending_text, explain_empty_run, hint_misplaced_option, say
@@ -118,7 +118,7 @@ def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConf
 
 
 def _gpu_memory(text: str, devices: int) -> tuple[int, ...]:
-    given = tuple(sizes(text)) if text else ()
+    given = tuple(parse_sizes(text)) if text else ()
     if len(given) > 1 and len(given) != devices:
         raise TraceError(f"--gpu-memory gives {len(given)} sizes for {devices} devices; give one size, or one per device")
     return given
@@ -141,7 +141,7 @@ def _conclude(
         say(note)
     recorded, is_estimate = source.compared_with(replayed)
     if source.gpu is not None:
-        for sentence in sentences(replayed):
+        for sentence in source_sentences(replayed):
             say(sentence)
     if prediction is not None:
         from replayer.prediction.predict import as_estimated

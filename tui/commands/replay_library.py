@@ -2,7 +2,7 @@
 
     choice = choice_of("", gpu="v100", estimate=False)          # by the script's workload
     choice = choice_of("v100/resnet50", gpu="", estimate=False)
-    recorded = driven_by(replayed, blank)
+    recorded = trace_of_library_steps(replayed, blank)
 
 Note [A card that the library lacks]
     The library may lack measurements of a GPU in traces/names/cards.py, or of the script's workload on that GPU. A replay can
@@ -52,13 +52,13 @@ class ReplaySource:
     def file_in(self, folder: Path) -> Path:
         if self.path is not None:
             return self.path
-        path = saved_in(folder, self.name)
+        path = file_in_folder(folder, self.name)
         save(self.recorded, path)
         return path
 
     def compared_with(self, replayed: Trace) -> tuple[Trace, bool]:
         is_estimate = (self.gpu is not None or self.is_estimate) and not was_measured(replayed)
-        recorded = self.recorded if self.gpu is None else driven_by(replayed, self.gpu, self.recorded)
+        recorded = self.recorded if self.gpu is None else trace_of_library_steps(replayed, self.gpu, self.recorded)
         return recorded, is_estimate
 
 
@@ -154,7 +154,7 @@ def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
     return file.gpu, blank
 
 
-def driven_by(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
+def trace_of_library_steps(replayed: Trace, gpu: Gpu, blank: Trace) -> Trace:
     played = _played(replayed)
     calls = [call for steps in played for call in steps.calls]
     known = bool(calls) and all(call.how in _OF_THE_CELL for call in calls)
@@ -167,7 +167,7 @@ def library_messages(replayed: Trace) -> tuple[str, ...]:
     return notes.library_messages if notes is not None else ()
 
 
-def sentences(replayed: Trace) -> list[str]:
+def source_sentences(replayed: Trace) -> list[str]:
     """Describe the source of the step times, such as "v100/resnet50: 12 steps of batch 32 as measured"."""
     counts_by_cell: dict[str, Counter[tuple[int, str]]] = {}
     for played in _played(replayed):
@@ -204,5 +204,5 @@ def require_phases_enough(strict: bool, gpus: int) -> None:
         raise TraceLibraryError(f"the library's measurements are of one GPU, so --gpus {gpus} cannot use them; {instead}")
 
 
-def saved_in(folder: Path, name: str) -> Path:
+def file_in_folder(folder: Path, name: str) -> Path:
     return folder / f"{name.replace('/', '-')}.msgpack"

@@ -26,7 +26,7 @@ from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.doctor import usable_cores
-from tui.commands.replay_library import card_of, choice_of, library_messages, saved_in, trace_of_card
+from tui.commands.replay_library import card_of, choice_of, file_in_folder, library_messages, trace_of_card
 from tui.formatting import count_text, counted, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
 from tui.outputs import json_text, show_text
@@ -113,7 +113,8 @@ def run(options: StallsOptions) -> int:
         say(message)
     found = stalls_of(ready, *cached_run, usable_cores(), list(cores), *(cold[0] if cold else (None, None)))
     shares = {"preparation_share": found.preparation_share, "fetch_share": found.fetch_share}
-    show_text(json_text(extended(StallsFacts, found, **shares)) if options.json else "\n".join(text(found, options, cached)))
+    text = json_text(extended(StallsFacts, found, **shares)) if options.json else "\n".join(stalls_text(found, options, cached))
+    show_text(text)
     return 0
 
 
@@ -134,7 +135,7 @@ def _run(
     out, socket = folder / "out", folder / "storage"
     out.mkdir(exist_ok=True)
     if path is None:
-        path = saved_in(folder, "card")
+        path = file_in_folder(folder, "card")
         save(trace_of_card(options.gpu) if choice is None else card_of(choice)[1], path)
     with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
         config = ReplayConfig(loader=loader, steps=options.steps)
@@ -154,7 +155,7 @@ def _run(
     return one_replay(timelines, result.pid)[0], server.loadings, 0
 
 
-def text(found: Stalls, options: StallsOptions, cached: float) -> list[str]:
+def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[str]:
     estimated = found.estimated_share > _NOTICEABLE_ESTIMATE
     own_pace = f"data ready in memory (GPU speed{', estimated' if estimated else ''})"
     rows = [[own_pace, *_pace(found.gpu)], ["data cached", *_pace(found.prepared)]]

@@ -346,15 +346,13 @@ class _DiffPage:
             lines = self.noted(lines, loader_note(self.of))
         return lines
 
-    def step_medians(self) -> tuple[int | None, int | None]:
-        return self.of.steps.recorded_ns, self.of.steps.replayed_ns
-
     def evaluation(self) -> list[list[str]]:
         spread = None if self.of.evaluation is None else self.of.evaluation.steps
         if spread is None:
             return []
         medians = (spread.recorded_ns, spread.replayed_ns)
-        if all(of in (None, own) for of, own in zip(medians, self.step_medians(), strict=True)):
+        of_training = self.of.steps.recorded_ns, self.of.steps.replayed_ns
+        if all(of in (None, own) for of, own in zip(medians, of_training, strict=True)):
             return []  # in pure inference, these batches already count as steps
         return [[spread.label("evaluation batch"), *time_cells(spread.recorded_ns, spread.replayed_ns)]]
 

@@ -70,12 +70,8 @@ class CardFit:
         return self.fits and self.outcome.fits
 
     @property
-    def usable_bytes(self) -> int:
-        return self.card.memory_bytes - self.card.context_bytes
-
-    @property
     def headroom_bytes(self) -> int:
-        return self.usable_bytes - self.outcome.reserved_bytes
+        return self.card.memory_bytes - self.card.context_bytes - self.outcome.reserved_bytes
 
     def facts(self) -> CardFacts:
         outcome, step = self.outcome, self.step

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traces.comparison.counterparts import Counterparts, KernelChange, same_order
+from traces.comparison.counterparts import Counterparts, KernelChange, pairs_in_same_order
 from traces.comparison.thresholds import LEAST_PHASE_NS, SAME_KERNEL_SHARE
 from traces.figures.measure import launch_phases, op_of, work_rows
 from traces.model.intervals import Intervals
@@ -20,7 +20,7 @@ from traces.model.trace import NONE, Column, StepKind, Trace
 from tui.view.scene.alignment import ANCHOR_NS, phase_rows
 from tui.view.scene.difference import Difference
 from tui.view.scene.scene import TABLE_ROWS, Scene
-from tui.view.scene.tracks import groups
+from tui.view.scene.tracks import rows_by_key
 
 _WORDS = {
     KernelChange.LONGER: "longer",
@@ -83,7 +83,7 @@ def _of_kernels(scene: Scene, found: Counterparts, chosen: Column, everything: b
 
 
 def _of_waits(scene: Scene, found: Counterparts, chosen: Column, everything: bool) -> list[Difference]:
-    order = same_order(found, *scene.traces)
+    order = pairs_in_same_order(found, *scene.traces)
     order = order[chosen[found.step[order]]]
     sides = found.first[order], found.second[order]
     idle = [
@@ -171,4 +171,4 @@ def _names(trace: Trace) -> Column:
 
 
 def _groups(*keys: Column) -> list[Column]:
-    return [positions for _, positions in groups(np.arange(len(keys[0])), *reversed(keys))]
+    return [positions for _, positions in rows_by_key(np.arange(len(keys[0])), *reversed(keys))]

@@ -18,7 +18,7 @@ from traces.model.trace import Trace
 from tui.view.scene.axis import Axis, SlotTimes
 from tui.view.scene.categories import Category, of_device
 from tui.view.scene.scene import Scene
-from tui.view.scene.totals import Totals, by_name, by_op
+from tui.view.scene.totals import Totals, totals_by_name, totals_by_op
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,12 @@ def _sums(trace: Trace, side: SlotTimes, idle: IdleSpans, begin_ns: int, end_ns:
         length_ns=shown.total_ns,
         busy_ns=busy_ns,
         devices=len(devices),
-        kinds=_most_first(by_name(lambda kind: Category(kind).name.lower(), of_device(trace, rows), once, within)),
-        kernels=_most_first(by_name(trace.strings.__getitem__, spans.name[rows], once, within)),
-        ops=_most_first(by_op(trace, rows, once, within)),
-        phases=_most_first(by_name(trace.strings.__getitem__, phases.name[seen], seen[seen].astype(np.int64), of_phases[seen])),
+        kinds=_most_first(totals_by_name(lambda kind: Category(kind).name.lower(), of_device(trace, rows), once, within)),
+        kernels=_most_first(totals_by_name(trace.strings.__getitem__, spans.name[rows], once, within)),
+        ops=_most_first(totals_by_op(trace, rows, once, within)),
+        phases=_most_first(
+            totals_by_name(trace.strings.__getitem__, phases.name[seen], seen[seen].astype(np.int64), of_phases[seen])
+        ),
         idle_by_reason={reason.name.lower(): int(idle_ns[idle.reason == reason].sum()) for reason in IdleReason},
     )
 

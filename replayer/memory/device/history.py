@@ -75,8 +75,7 @@ class History:
         self._note("alloc", block.address, block.requested_bytes, block.pool.stream, frames)
 
     def free_queued(self, address: int) -> None:
-        if self.context == "all":
-            self._of_free[address] = self._frames()
+        self._of_free[address] = self._frames()
 
     def free_requested(self, block: Block) -> None:
         frames = self._of_free.pop(block.address, [])

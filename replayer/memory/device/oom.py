@@ -1,6 +1,6 @@
 """Creates out-of-memory errors with the message of a PyTorch release.
 
-    fill("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
+    oom_text("CUDA out of memory. Tried to allocate 9.00 GiB (GPU 0; 7.79 GiB total capacity; ...)", figures)
     # "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; ...)"
 """
 
@@ -61,7 +61,7 @@ class OutOfMemory(MemoryError):
         is_absurd = figures.asked_bytes >= EXABYTE
         self._observers = () if is_absurd else observers
         too_large = "CUDA out of memory. Tried to allocate more than 1EB memory."
-        super().__init__(too_large if is_absurd else fill(template, figures))
+        super().__init__(too_large if is_absurd else oom_text(template, figures))
 
     def to_torch(self) -> torch.OutOfMemoryError:
         import torch  # not at the top, since fit checks run without torch
@@ -99,7 +99,7 @@ _OPTIONAL_CLAUSES = (
 _BEFORE_ALLOWED = re.compile(r"(?: free; |memory in use\. )")
 
 
-def fill(template: str, figures: Figures) -> str:
+def oom_text(template: str, figures: Figures) -> str:
     """Replace the numbers in an out-of-memory message. The default template is DEFAULT_OOM_TEXT."""
     if not re.search(rf"Tried to allocate {_SIZE}", template):
         template = DEFAULT_OOM_TEXT

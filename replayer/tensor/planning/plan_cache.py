@@ -19,7 +19,7 @@ from replayer.op_signature import OpSignature
 from replayer.state import computing
 from replayer.tensor.plan import Constant, Plan, packed, unpacked
 from replayer.tensor.planning import mixed_devices, mixed_dtypes, plan_keys
-from replayer.tensor.planning.results import complete
+from replayer.tensor.planning.results import plan_results
 from replayer.tensor.planning.shape_inference import OtherLayout, infer
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
 from replayer.torch_types import TorchAny
@@ -57,13 +57,13 @@ class Route:
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
     def _find(self, count: int, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
-        self.finders[count] = find = plan_keys.keyer(self.func, count, self._tensor_class, self.plans.get)
+        self.finders[count] = find = plan_keys.key_function(self.func, count, self._tensor_class, self.plans.get)
         return find(args, kwargs)
 
     def key(self, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> plan_keys.Key:
         keyer = self._keyers.get(len(args))
         if keyer is None:
-            keyer = self._keyers[len(args)] = plan_keys.keyer(self.func, len(args), self._tensor_class)
+            keyer = self._keyers[len(args)] = plan_keys.key_function(self.func, len(args), self._tensor_class)
         key: plan_keys.Key = keyer(args, kwargs)
         return key
 
@@ -122,7 +122,7 @@ class PlanCache:
         NotEmulated if the op is unknown."""
         func = route.func
         key = route.key(args, kwargs)  # first, because some ops change their arguments' metadata
-        of_all = None if self.shared is None else plan_keys.portable(func, key)
+        of_all = None if self.shared is None else plan_keys.key_for_ranks(func, key)
         plan = None if of_all is None else self._of_other_rank(func, *of_all, args, kwargs)
         if plan is None:
             run = mixed_devices.runner(func, args, kwargs)
@@ -136,7 +136,7 @@ class PlanCache:
             if self.shared is not None and of_all is not None and data is not None:
                 self.shared.add(of_all[0], data)
         overlaps = mixed_dtypes.partial_overlaps(func, args, kwargs, self.tensor_class)
-        complete(plan, func, gpu.workspaces_of(plan.signature), overlaps)
+        plan_results(plan, func, gpu.workspaces_of(plan.signature), overlaps)
         return self._keep(route, key, plan)
 
     def _of_other_rank(

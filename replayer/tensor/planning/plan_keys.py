@@ -30,7 +30,7 @@ _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks and profiles
 
 
-def keyer(
+def key_function(
     func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
 ) -> Keyer:
     """Return a function that computes cache keys for calls with `count` positional arguments. With `get`, the function returns
@@ -41,7 +41,7 @@ def keyer(
     parts = [_expression(str(argument.type), f"a{i}", by_value) for i, argument in enumerate(func._schema.arguments[:count])]
 
     def key_of(value: TorchAny) -> TorchAny:
-        return frozen(value, tensor_class, by_value)
+        return key_part(value, tensor_class, by_value)
 
     def key_of_tensor(value: TorchAny) -> TorchAny:
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
@@ -80,8 +80,8 @@ def _plain_keyer(
             elif kind == "Tensor" and not isinstance(value, torch.Tensor):
                 parts.append(type(value))
             else:
-                parts.append(frozen(value, tensor_class, by_value))
-        parts += [(name, frozen(value, tensor_class, by_value)) for name, value in kwargs.items()] if kwargs else []
+                parts.append(key_part(value, tensor_class, by_value))
+        parts += [(name, key_part(value, tensor_class, by_value)) for name, value in kwargs.items()] if kwargs else []
         found = tuple(parts)
         return get(found) if get else found
 
@@ -112,7 +112,7 @@ def _expression(kind: str, at: str, by_value: bool) -> str:
     return f"key_of({at})"
 
 
-def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> TorchAny:
+def key_part(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> TorchAny:
     if isinstance(value, torch.Tensor):
         if is_virtual(value, tensor_class):
             return value.tensor_meta  # type: ignore[attr-defined]
@@ -120,7 +120,7 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
             return ("host", value.device, value.dtype, (), ())
         return ("host", value.device, value.dtype, tuple(value.shape), value.stride())
     if isinstance(value, (list, tuple)):
-        return tuple([frozen(item, tensor_class, by_value) for item in value])
+        return tuple([key_part(item, tensor_class, by_value) for item in value])
     if isinstance(value, (float, complex)):
         return (type(value), value) if by_value else type(value)
     if isinstance(value, torch.Generator):
@@ -128,7 +128,7 @@ def frozen(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) -> T
     return (type(value), value)
 
 
-def portable(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
+def key_for_ranks(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
     if torch.are_deterministic_algorithms_enabled():
         return None  # each rank may have to warn
     devices: set[int] = set()

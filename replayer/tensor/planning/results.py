@@ -1,6 +1,6 @@
 """Creates the results of complex op calls, such as calls with several results.
 
-    complete(plan, func, workspaces)
+    plan_results(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
 """
 
@@ -45,7 +45,7 @@ Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
 Workspaces = tuple[tuple[int, ...], ...]
 
 
-def complete(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
+def plan_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
     """Choose how an op's results are created. Workspaces are temporary memory of the op."""
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)

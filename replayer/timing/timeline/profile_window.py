@@ -1,7 +1,7 @@
 """Adds the virtual GPU's work to a profile that the script records with torch.profiler.
 
     window, next_ops = timeline.watched()           # a Trace of the work since timeline.watch()
-    merged(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
+    with_virtual_gpu(kineto_json, window, shift_ns, ends, waits)  # Kineto's file plus the virtual GPU's events
 
 Note [Ops with the same start time]
     With `--clock recorded` and `--clock virtual`, several ops can have the same start time. In the profile, each op lasts at
@@ -128,7 +128,7 @@ class _Clocks:
         return float(np.interp(own_us, self._own, self._recorded))
 
 
-def merged(
+def with_virtual_gpu(
     kineto: ProfilerJson, window: Trace, shift_ns: int, ends: list[tuple[int, int]], waits: Sequence[LoaderWait] = ()
 ) -> ProfilerJson:
     """Add the events of the virtual GPU to the content of a Kineto file.
@@ -320,11 +320,13 @@ def _in_nesting_order(spans: list[ProfilerJson]) -> tuple[list[ProfilerJson], li
     start_ns, took_ns = (np.array([round(event[time] * 1000) for event in spans], np.int64) for time in ("ts", "dur"))
     outer = np.array([_NESTED.index(event["cat"]) for event in spans], np.int64)
     entry = np.array([event.get("args", {}).get("Ev Idx", 0) for event in spans], np.int64)
-    order, parent = nested([event["tid"] for event in spans], start_ns, took_ns, outer, entry)
+    order, parent = nesting_of([event["tid"] for event in spans], start_ns, took_ns, outer, entry)
     return [spans[place] for place in order.tolist()], parent.tolist()
 
 
-def nested(threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column) -> tuple[Column, Column]:
+def nesting_of(
+    threads: Iterable[Any], start_ns: Column, took_ns: Column, outer: Column, entry: Column
+) -> tuple[Column, Column]:
     """Sort events so that outer events come first, and return each event's parent."""
     numbers: dict[Any, int] = {}
     thread = np.array([numbers.setdefault(one, len(numbers)) for one in threads])

@@ -11,7 +11,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
 from replayer.distributed.clock_offset import FirstRankMissing
-from replayer.distributed.rank_message import RankMessage, for_each, pack, unpack
+from replayer.distributed.rank_message import RankMessage, convert_each, pack, unpack
 from replayer.distributed.store_exchange import DeadlockDetector, StoreExchange
 from replayer.timing.clock import RecordedClock
 
@@ -108,7 +108,7 @@ def test_a_message_of_several_ranks_is_converted_once() -> None:
         converted.append(message.arrived_ns)
         return message.arrived_ns
 
-    assert for_each([first, first, second, first], arrived_ns) == [5, 5, 7, 5]
+    assert convert_each([first, first, second, first], arrived_ns) == [5, 5, 7, 5]
     assert converted == [5, 7]
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.collective_costs import CollectiveCosts
 from replayer.prediction.conditions import Conditions
-from replayer.prediction.parallel import distributed, left_after_backward_ns
+from replayer.prediction.parallel import distributed_data_parallel, left_after_backward_ns
 from tests.traces.handmade import training
 
 BUCKETS = st.lists(st.tuples(st.integers(1, 1 << 25), st.integers(0, 10_000_000)), min_size=1, max_size=8)
@@ -36,7 +36,7 @@ def test_gradients_are_summed_in_a_first_bucket_of_1_mib_and_buckets_of_25_mib(
     parameters_mib: int, buckets_mib: list[int]
 ) -> None:
     trace = training()
-    found = distributed(trace, Conditions(nproc=4, link_gbps=10.0), 1e6, parameters_mib << 20)
+    found = distributed_data_parallel(trace, Conditions(nproc=4, link_gbps=10.0), 1e6, parameters_mib << 20)
     costs = CollectiveCosts(trace.devices[0].name, 10.0)
     took = [costs.next("all_reduce", mib << 20, 4).duration_ns for mib in buckets_mib]
     assert found.parts_ns["all-reduce"] == sum(took)

@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from replayer.gpu.shared_results import SharedResults
 from replayer.tensor.planning import plan_cache
 from replayer.tensor.planning.mixed_dtypes import partial_overlaps
-from replayer.tensor.planning.plan_keys import portable
-from replayer.tensor.planning.results import complete
+from replayer.tensor.planning.plan_keys import key_for_ranks
+from replayer.tensor.planning.results import plan_results
 from replayer.tensor.planning.shape_inference import infer
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import TensorMetaTable
@@ -91,7 +91,7 @@ def test_cached_plans_equal_newly_inferred_plans() -> None:
                 compared += 1
                 fresh = infer(plans.metas, func, args, kwargs, 0)
                 overlaps = partial_overlaps(func, args, kwargs, VirtualTensor)
-                complete(fresh, func, gpu.workspaces_of(fresh.signature), overlaps)
+                plan_results(fresh, func, gpu.workspaces_of(fresh.signature), overlaps)
                 for field in ("outcome", "writes", "reshaped", "device", "kind", "tensor_meta", "size_bytes", "at"):
                     assert getattr(fresh, field) == getattr(plan, field), (func, field)
             return plan
@@ -165,13 +165,13 @@ def test_calls_that_depend_on_the_rank_have_no_shared_plan() -> None:
     """GIVEN tensors of two GPUs, no tensor, or an object of the process THEN the key is not shared; else it names no GPU."""
     metas, add = TensorMetaTable(torch.Tensor), torch.ops.aten.add.Tensor
     first, second = (metas.of((2,), (1,), 0, torch.float32, device) for device in (0, 1))
-    assert portable(add, (2, first, second)) is None
-    assert portable(add, (2, int)) is None
-    assert portable(add, (2, first, (object, object()))) is None
-    of_first, of_second = portable(add, (2, first, (float, 0.5))), portable(add, (2, second, (float, 0.5)))
+    assert key_for_ranks(add, (2, first, second)) is None
+    assert key_for_ranks(add, (2, int)) is None
+    assert key_for_ranks(add, (2, first, (object, object()))) is None
+    of_first, of_second = key_for_ranks(add, (2, first, (float, 0.5))), key_for_ranks(add, (2, second, (float, 0.5)))
     assert of_first is not None and of_second is not None
     assert of_first[0] == of_second[0] and (of_first[1], of_second[1]) == (0, 1)
-    assert portable(add, (2, first, float)) != of_first
+    assert key_for_ranks(add, (2, first, float)) != of_first
 
 
 def test_equal_calls_share_one_plan() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from replayer.timing.timeline.profile_window import merged, window_ops, with_launches
+from replayer.timing.timeline.profile_window import window_ops, with_launches, with_virtual_gpu
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.goldens import assert_golden, in_short, tables_in_short
 from tests.traces.handmade import START_NS, US, replay_of, training
@@ -54,7 +54,7 @@ def kineto(of: Trace) -> dict[str, Any]:
 def test_a_merged_profile() -> None:
     of = window()
     waits = [LoaderWait(1_000_500, 1_002_500, START_NS + US, START_NS + 4 * US)]
-    found = merged(kineto(of), of, 0, [(990_000, START_NS), (1_400_000, START_NS + 400 * US)], waits)
+    found = with_virtual_gpu(kineto(of), of, 0, [(990_000, START_NS), (1_400_000, START_NS + 400 * US)], waits)
     lines = [json.dumps({name: value for name, value in found.items() if name != "traceEvents"})]
     lines += sorted(map(json.dumps, found["traceEvents"]))
     text = re.sub(rf"\b{os.getpid()}\b", "PID", "\n".join(lines)) + "\n"

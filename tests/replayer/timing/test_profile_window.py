@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replayer.timing.timeline.profile_window import merged
+from replayer.timing.timeline.profile_window import with_virtual_gpu
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.goldens import assert_golden
 from tests.traces.handmade import training
@@ -41,7 +41,7 @@ def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans(base_ns: int) -
         ],
         "baseTimeNanoseconds": base_ns,
     }
-    told = merged(kineto, window, base_ns, [(base_ns + 990_000, 90_000), (base_ns + 1_090_000, 200_000)])
+    told = with_virtual_gpu(kineto, window, base_ns, [(base_ns + 990_000, 90_000), (base_ns + 1_090_000, 200_000)])
     spans = {event["name"]: event for event in told["traceEvents"] if event.get("ph") == "X"}
     ends = {name: round(event["ts"] + event["dur"], 3) for name, event in spans.items()}
     assert (spans["aten::mm"]["ts"], ends["aten::mm"]) == (100.0, 120.0)
@@ -74,7 +74,7 @@ def test_the_range_of_a_batch_wait_has_its_recorded_length() -> None:
         "baseTimeNanoseconds": 0,
     }
     waits = [LoaderWait(1_012_000, 1_014_500, 120_500, 190_500)]
-    told = merged(kineto, window, 0, [(990_000, 90_000), (1_090_000, 200_000)], waits)
+    told = with_virtual_gpu(kineto, window, 0, [(990_000, 90_000), (1_090_000, 200_000)], waits)
     spans = {
         event["name"]: (event["ts"], event["ts"] + event["dur"]) for event in told["traceEvents"] if event.get("ph") == "X"
     }
@@ -110,7 +110,7 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
     events.append(span("first step", "user_annotation", begin_ns + 25_000, first_end_ns - 1_000))
     kineto = {"traceEvents": events, "baseTimeNanoseconds": 0}
     ties = [(round(own_us(time_ns) * 1_000), time_ns) for time_ns in (begin_ns - 8_000, int(window.steps.end_ns[-1]) + 40_000)]
-    found = merged(kineto, window, 0, ties)
+    found = with_virtual_gpu(kineto, window, 0, ties)
     threads = {pid: "main"}
     lines = []
     for event in found["traceEvents"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tests.traces.handmade import US, Call, calls, replay_of, training
-from traces.comparison.counterparts import Counterparts, KernelChange, counterparts, paired_steps, same_order
+from traces.comparison.counterparts import Counterparts, KernelChange, counterparts, paired_steps, pairs_in_same_order
 from traces.model.trace import NONE, DeviceSpans, Trace
 
 
@@ -96,7 +96,7 @@ def test_swapped_kernels_are_marked_as_out_of_order() -> None:
     begin = second.device.start_ns
     begin[1], begin[2] = int(begin[2]), int(begin[1])
     found = found_in(first, second)
-    kept = same_order(found, first, second)
+    kept = pairs_in_same_order(found, first, second)
     starts = [trace.device.start_ns[rows[kept]] for trace, rows in ((first, found.first), (second, found.second))]
     assert all((np.diff(times) > 0).all() for times in starts)
     assert len(kept) == len(first.device) - 1

@@ -14,7 +14,7 @@ from tests.traces.library.test_library_cells import GPU, NETWORK, a_cell, own_li
 from traces.format.trace_file import save
 from traces.library.cells import CellSource, LibraryCell, write_cells
 from traces.library.check import ERROR, WARNING, check
-from traces.library.recorded_cells import cell_of, gpu_of, row_of
+from traces.library.recorded_cells import cell_of, gpu_of, step_times_of
 from traces.model.trace import NONE, StepKind, Trace, TraceLibraryError
 from traces.model.workload import InputTensor, WorkloadSignature
 
@@ -162,7 +162,7 @@ def test_recordings_are_checked_as_files_of_cells_are(tmp_path: Path) -> None:
 
 def test_a_recording_becomes_a_row_of_medians_and_spreads() -> None:
     """GIVEN device times of the optimizer phase of 27, 28, ..., 34 us."""
-    row = row_of(recording(jitter_us=tuple(range(8))))
+    row = step_times_of(recording(jitter_us=tuple(range(8))))
     assert (row.batch, row.steps, row.peak_bytes) == (32, 8, 3 << 20)
     assert row.phases_ns["forward"] == 27 * US and row.spread_ns["forward"] == 0
     assert row.phases_ns["optimizer"] == 30_500 and row.spread_ns["optimizer"] == 2_291  # sqrt((64 - 1) / 12) us
@@ -188,7 +188,7 @@ def test_what_makes_no_row() -> None:
         (mixed, "do not share a batch size"),
     ):
         with pytest.raises(TraceLibraryError, match=said):
-            row_of(trace)
+            step_times_of(trace)
 
 
 def test_a_cell_of_two_recordings_is_ordered_by_batch_and_described_at_batch_one() -> None:

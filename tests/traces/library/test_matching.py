@@ -10,7 +10,7 @@ import pytest
 
 from tests.traces.library.test_library_cells import GPU, NETWORK, a_cell
 from traces.library.cells import read_cells, write_cells
-from traces.library.matching import batch_of, compared, nearest
+from traces.library.matching import batch_of, match_with, nearest_network
 from traces.model.trace import TraceLibraryError
 from traces.model.workload import InputTensor, WorkloadSignature
 
@@ -47,7 +47,7 @@ def test_the_nearest_entry_has_the_most_similar_number_of_parameters(
     """GIVEN networks of 1,000 and 4,000 parameters."""
     cells = [a_cell("small"), a_cell("large", workload=replace(NETWORK, parameters=4000))]
     write_cells(tmp_path / "g9.cells", GPU, cells, {})
-    found = nearest([read_cells(tmp_path / "g9.cells")], script(parameters=parameters, modules={"Conv2d": modules}))
+    found = nearest_network([read_cells(tmp_path / "g9.cells")], script(parameters=parameters, modules={"Conv2d": modules}))
     assert found.cell.model == model and found.is_same is (parameters in (1000, 4000) and modules == 3)
 
 
@@ -55,10 +55,10 @@ def test_of_two_entries_of_a_network_the_one_with_the_same_training_is_nearest(t
     cells = [a_cell("a"), a_cell("b", workload=replace(NETWORK, optimizer="AdamW")), a_cell("c")]
     write_cells(tmp_path / "g9.cells", GPU, cells, {})
     file = read_cells(tmp_path / "g9.cells")
-    assert nearest([file], script(optimizer="AdamW")).cell.model == "b"
-    assert nearest([file], script()).cell.model == "a"
+    assert nearest_network([file], script(optimizer="AdamW")).cell.model == "b"
+    assert nearest_network([file], script()).cell.model == "a"
     with pytest.raises(TraceLibraryError, match="the library has no network on this GPU"):
-        nearest([], script())
+        nearest_network([], script())
 
 
 @pytest.mark.parametrize(
@@ -84,6 +84,6 @@ def test_of_two_entries_of_a_network_the_one_with_the_same_training_is_nearest(t
 def test_differences_between_an_entry_and_a_script(
     changes: dict[str, Any], differences: tuple[str, ...], scalable: bool, ratio: float
 ) -> None:
-    found = compared(a_cell(), script(**changes))
+    found = match_with(a_cell(), script(**changes))
     assert (found.differences, found.scalable, found.input_ratio) == (differences, scalable, ratio)
     assert found.is_same is (differences == ())

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from tests.traces.handmade import data_parallel, training
-from traces.model.invariants import clear_dangling_references, column_at, fault, limits
+from traces.model.invariants import clear_dangling_references, column_at, column_limits, fault
 from traces.model.trace import NONE, MemoryEvents, Trace, Values
 
 
 def test_each_column_may_hold_its_lowest_and_highest_number_and_no_others() -> None:
     """GIVEN a column with one number at its limit WHEN it is one further THEN the fault names column, number and limits."""
     tried = 0
-    for where, (lowest, count) in limits(training()).items():
+    for where, (lowest, count) in column_limits(training()).items():
         least, most = (np.iinfo(column_at(training(), where).dtype).min, np.iinfo(column_at(training(), where).dtype).max)
         for last, beyond in ((lowest, lowest - 1), (count - 1, count)):
             trace = training()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from traces.model.trace import StepKind, Steps, Trace, TraceError
-from traces.stalls.data_stalls import Bottleneck, pace, stalls_of
+from traces.stalls.data_stalls import Bottleneck, stalls_of, training_pace
 from traces.stalls.storage_server import Loading
 
 MS = 1_000_000
@@ -143,7 +143,7 @@ def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
 
 def test_more_prefetching_makes_more_batches_ready() -> None:
     with pytest.raises(TraceError, match="train at least 21 steps"):
-        pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
+        training_pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
 
 
 @pytest.mark.parametrize(
@@ -163,12 +163,12 @@ def test_the_pace_counts_steps_after_the_prefetched_batches_in_whole_rounds(
     """GIVEN a step i that lasts i ms THEN the mean step is halfway between the first and the last counted step."""
     trace = run_of(1, steps=steps)
     trace.steps.duration_ns[:] = np.arange(steps) * MS
-    assert pace(trace, 64, workers, prefetch).step_ns == (first + steps - 1) * MS // 2
+    assert training_pace(trace, 64, workers, prefetch).step_ns == (first + steps - 1) * MS // 2
 
 
 def test_runs_with_too_few_steps_or_no_loader_are_rejected() -> None:
     with pytest.raises(TraceError, match="train at least 9 steps"):
-        pace(run_of(1, steps=8), 64, 2)
+        training_pace(run_of(1, steps=8), 64, 2)
     with pytest.raises(TraceError, match="no DataLoader fetched a batch: the script has none, or its data set is empty"):
         stalls_of(run_of(1), run_of(1), [], 1, [])
 

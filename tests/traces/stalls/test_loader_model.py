@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.stalls.loader_model import BatchCost, loaded
+from traces.stalls.loader_model import BatchCost, simulate_loader
 from traces.stalls.storage_model import Disk
 
 MS = 1_000_000
@@ -27,7 +27,7 @@ def test_throughput_is_that_of_the_slowest_stage(
     disk."""
     disk = Disk(200e6)
     cost = BatchCost(cpu_ms * MS, read_bytes)
-    run = loaded(cost, workers=workers, cores=cores, step_ns=step_ms * MS, disk=disk, prefetch=prefetch)
+    run = simulate_loader(cost, workers=workers, cores=cores, step_ns=step_ms * MS, disk=disk, prefetch=prefetch)
     read_ns = read_bytes / 200e6 * 1e9
     gpu, fetch = step_ms * MS, read_ns
     # One worker alternates between reading and computing. Several workers share the cores.
@@ -39,57 +39,59 @@ def test_throughput_is_that_of_the_slowest_stage(
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 8])
 def test_without_a_disk_workers_on_their_own_cores_share_the_work_evenly(workers: int) -> None:
-    run = loaded(BatchCost(900 * MS), workers=workers, cores=workers, step_ns=10 * MS)
+    run = simulate_loader(BatchCost(900 * MS), workers=workers, cores=workers, step_ns=10 * MS)
     assert run.step_ns == pytest.approx(900 * MS / workers, rel=0.001)
-    assert loaded(BatchCost(900 * MS), workers=workers, cores=1, step_ns=10 * MS).step_ns == pytest.approx(900 * MS, rel=0.001)
+    one_core = simulate_loader(BatchCost(900 * MS), workers=workers, cores=1, step_ns=10 * MS)
+    assert one_core.step_ns == pytest.approx(900 * MS, rel=0.001)
 
 
 def test_cpu_work_of_the_script_takes_a_core_from_the_workers() -> None:
-    alone = loaded(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS)
-    beside = loaded(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS, host_ns=20 * MS)
+    alone = simulate_loader(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS)
+    beside = simulate_loader(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS, host_ns=20 * MS)
     assert alone.step_ns == pytest.approx(50 * MS, rel=0.01)
     assert beside.step_ns == pytest.approx(60 * MS, rel=0.01)  # 220 ms of work on two cores for two batches
 
 
 def test_data_that_is_ready_in_time_adds_no_wait() -> None:
-    run = loaded(BatchCost(50 * MS), workers=2, cores=4, step_ns=40 * MS)
+    run = simulate_loader(BatchCost(50 * MS), workers=2, cores=4, step_ns=40 * MS)
     assert (run.step_ns, run.wait_ns) == (40 * MS, 0)
 
 
 @pytest.mark.parametrize(("workers", "cores"), [(0, 1), (1, 0)])
 def test_a_loader_without_workers_or_cores_is_rejected(workers: int, cores: int) -> None:
     with pytest.raises(ValueError, match="at least one of each"):
-        loaded(BatchCost(1), workers=workers, cores=cores, step_ns=1)
+        simulate_loader(BatchCost(1), workers=workers, cores=cores, step_ns=1)
 
 
 def test_a_slow_batch_delays_the_batches_after_it() -> None:
     """GIVEN that every other batch takes three times as long THEN one worker has the mean throughput, and two have that of the
     slow batch."""
     costs = [BatchCost(cpu_ns=100_000_000), BatchCost(cpu_ns=300_000_000)]
-    assert loaded(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
-    assert loaded(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
+    assert simulate_loader(costs, workers=1, cores=1, step_ns=1_000).step_ns == pytest.approx(200_000_000, rel=0.01)
+    assert simulate_loader(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
 
 
 def test_other_programs_share_the_cores_and_their_cpu_use_is_reported() -> None:
     """GIVEN 100 ms of computation for each batch and one core WHEN three other programs always compute THEN each gets a quarter
     of the core."""
-    run = loaded(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)
+    run = simulate_loader(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)
     assert run.step_ns == pytest.approx(400 * MS, rel=0.01) and run.others_cores == pytest.approx(0.75, rel=0.01)
-    idle = loaded(BatchCost(100 * MS), workers=1, cores=2, step_ns=1, others=0.5)
+    idle = simulate_loader(BatchCost(100 * MS), workers=1, cores=2, step_ns=1, others=0.5)
     assert idle.step_ns == pytest.approx(100 * MS, rel=0.01) and idle.others_cores == pytest.approx(0.5)
 
 
 def test_only_the_requested_steps_are_averaged() -> None:
     """GIVEN slow first two batches, and a script whose first step is slow."""
     costs = [BatchCost(1000 * MS)] * 2 + [BatchCost(100 * MS)] * 8
-    ahead = loaded(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))
+    ahead = simulate_loader(costs, workers=1, cores=2, step_ns=1, host_ns=[500 * MS] + [0] * 9, steps=range(4, 8))
     assert ahead.step_ns == pytest.approx(100 * MS, rel=0.01)
-    assert loaded(costs, workers=1, cores=2, step_ns=1, steps=range(0, 2)).step_ns == pytest.approx(1000 * MS, rel=0.01)
+    first = simulate_loader(costs, workers=1, cores=2, step_ns=1, steps=range(0, 2))
+    assert first.step_ns == pytest.approx(1000 * MS, rel=0.01)
 
 
 @pytest.mark.parametrize(("read_bytes", "seeks", "batch_ms"), [(0, 7, 7), (0, 16, 16), (5_000_000, 0, 5), (5_000_000, 13, 18)])
 def test_each_seek_of_a_batch_costs_its_latency(read_bytes: int, seeks: int, batch_ms: int) -> None:
     """A disk of 1 GB/s takes 1 ms per seek. The script and the CPU take less."""
     disk = Disk(1e9, latency_ns=MS)
-    run = loaded(BatchCost(1000, read_bytes, seeks), workers=2, cores=2, step_ns=MS, disk=disk)
+    run = simulate_loader(BatchCost(1000, read_bytes, seeks), workers=2, cores=2, step_ns=MS, disk=disk)
     assert run.step_ns == pytest.approx(batch_ms * MS, rel=0.01)

@@ -1,6 +1,6 @@
 """Converts profiler events to numpy columns, and repairs invalid events.
 
-    columns = read(groups.complete["cpu_op"], clock, names, problems)  # of one event, {"ts": 3, "dur": 4, ...}
+    columns = complete_columns(groups.complete["cpu_op"], clock, names, problems)  # of one event, {"ts": 3, "dur": 4, ...}
     columns.start_ns  # array([3000])
 
 Note [Trust, then mend]
@@ -129,7 +129,7 @@ class EventColumns:
             return _whole(cut, self.defaults[key], "i8")
 
 
-def read(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
+def complete_columns(rows: CategoryEvents, clock: TsUnit, names: Names, problems: Counter[str]) -> EventColumns:
     """Convert events of the type "X" (complete) to columns. The converted events are removed from `rows`. Events without a
     valid start time are skipped and counted."""
     fields = [rows.take(key) for key in FIELDS]
@@ -161,7 +161,7 @@ def _checked(values: Values, clock: TsUnit) -> Column:
     return stamps
 
 
-def instants(events: list[ProfilerJson], clock: TsUnit, problems: Counter[str]) -> tuple[list[ProfilerJson], Column]:
+def instant_events(events: list[ProfilerJson], clock: TsUnit, problems: Counter[str]) -> tuple[list[ProfilerJson], Column]:
     """Return all instant events that have a valid time, and their times in nanoseconds."""
     try:
         return events, _instants(events, clock)

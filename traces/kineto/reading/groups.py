@@ -15,7 +15,7 @@ from typing import Any, Self
 from traces.chrome.counters import COUNTER
 from traces.kineto.reading.eras import COUNTER_CATEGORIES, KNOWN_CATEGORIES
 from traces.kineto.reading.event_rows import CategoryEvents, EventFields, event_fields
-from traces.kineto.reading.odd_events import categorized, paired
+from traces.kineto.reading.odd_events import joined_begin_and_end, with_category
 from traces.names.profiler_json import ProfilerJson
 
 _FLOWS = ("s", "t", "f")
@@ -63,7 +63,7 @@ class Piece:
                 else:
                     unreadable += 1
         for event in [*by_kind.pop(("X", None), []), *by_kind.pop(("X", ""), [])]:
-            category, named = categorized(event)
+            category, named = with_category(event)
             by_kind["X", category].append(named)
         if any(phase in _PAIRS for phase, _ in by_kind):
             for kind in [kind for kind in by_kind if kind[0] in _PAIRS]:
@@ -137,7 +137,7 @@ class Groups:
                 complete[kind].append(columns)
             for kind, members in piece.others.items():
                 others[kind] += members
-        spans, unpaired = paired(others.pop(_PAIRED, []), stamps_per_us)
+        spans, unpaired = joined_begin_and_end(others.pop(_PAIRED, []), stamps_per_us)
         if unpaired:
             problems["begin-without-end"] += unpaired
         for category, members in spans.items():

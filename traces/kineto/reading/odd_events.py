@@ -1,7 +1,7 @@
 """Converts events that torch.profiler never writes, such as separate begin and end events.
 
-    categorized({"name": "aten::mm", "args": {}})       # "cpu_op" and the event: only an op has such a name
-    paired([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
+    with_category({"name": "aten::mm", "args": {}})       # "cpu_op" and the event: only an op has such a name
+    joined_begin_and_end([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NPU_WAITS, _NPU_COPIES = ("EVENT", "NOTIFY", "WAIT"), ("MEMCPY", "SDMA")
 _COPIES = {"Memcpy ": "gpu_memcpy", "Memset ": "gpu_memset"}
 
 
-def categorized(event: ProfilerJson) -> tuple[str, ProfilerJson]:
+def with_category(event: ProfilerJson) -> tuple[str, ProfilerJson]:
     """Guess the category of an event that has no category. The returned event has the argument names of Kineto, such as
     "correlation". The profiler for Huawei's NPUs (torch_npu) writes categories only for ops. An event on an NPU and the runtime
     call that launched it have the same "connection_id"."""
@@ -60,7 +60,7 @@ def category_of(event: ProfilerJson) -> str:
     return "cpu_op" if _OP.match(name) else ""
 
 
-def paired(events: list[ProfilerJson], stamps_per_us: int) -> tuple[dict[str, list[ProfilerJson]], int]:
+def joined_begin_and_end(events: list[ProfilerJson], stamps_per_us: int) -> tuple[dict[str, list[ProfilerJson]], int]:
     """Join begin events ("B") and end events ("E") into complete events ("X")."""
     spans: defaultdict[str, list[ProfilerJson]] = defaultdict(list)
     opened: defaultdict[tuple[str, str], list[ProfilerJson]] = defaultdict(list)

@@ -1,6 +1,6 @@
 """Parses a large JSON file in pieces with orjson.
 
-    load(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}', digest)
+    parse_in_pieces(b'{"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}', digest)
     # ([], {"traceEvents": [{"ph": "X"}, {"ph": "M"}], "schemaVersion": 1}): too short for pieces
 
 Note [Pieces]
@@ -24,7 +24,7 @@ _EVENTS_OPEN = re.compile(rb'\A\s*\[|(?P<key>"traceEvents")\s*:\s*\[')
 _CUT = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args)"\s*:)')
 
 
-def load(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
+def parse_in_pieces(data: bytes, digest: Digest) -> tuple[list[Any], Any]:
     """Parse a recording in pieces, and pass the events of each piece to the function `digest`. Raises
     orjson.JSONDecodeError."""
     # see Note [Pieces]

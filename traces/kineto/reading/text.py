@@ -25,7 +25,7 @@ import orjson
 
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.kineto.reading.eras import exact_digits
-from traces.kineto.reading.pieces import Digest, load
+from traces.kineto.reading.pieces import Digest, parse_in_pieces
 from traces.model.trace import TraceImportError
 from traces.names.profiler_json import ProfilerJson
 
@@ -173,7 +173,7 @@ def parse(data: bytes, problems: Counter[str], name: str, digest: Digest = list,
     digits = exact_digits(data)
     data = data if digits is None else digits
     try:
-        early, content = load(data, digest)
+        early, content = parse_in_pieces(data, digest)
     except orjson.JSONDecodeError:
         if not mend:
             problems.clear()

@@ -99,9 +99,9 @@ def read_tables(
     memory.thread = renumber[memory.thread]
     host, comms = _nested(host, owners, comms, problems)
     if notes:  # the ids are ours, and problems were counted in the first import
-        spans, missing = _launched(host, device, True, strings, Counter())
+        spans, missing = _with_launches(host, device, True, strings, Counter())
     else:
-        spans, missing = _launched(host, device, owners.names_ops, strings, problems)
+        spans, missing = _with_launches(host, device, owners.names_ops, strings, problems)
     return RankTables(rows, host.spans, spans, memory, comms, missing.unfinished)
 
 
@@ -169,7 +169,7 @@ def _read_host(
         if category in DEVICE_CATEGORIES or category == WINDOW_CATEGORY:
             continue
         kind = HOST_CATEGORIES.get(category, HostKind.OTHER)
-        read = cols.read(events, clock, names, problems)
+        read = cols.complete_columns(events, clock, names, problems)
         spans = HostSpans.of(
             name=read.names,
             thread=threads.rows(read.pids, read.tids),
@@ -239,7 +239,7 @@ def _read_device(
     for category, events in groups.complete.items():
         if category not in DEVICE_CATEGORIES:
             continue
-        read = cols.read(events, clock, names, problems)
+        read = cols.complete_columns(events, clock, names, problems)
         kind = DEVICE_CATEGORIES[category]
         size = NONE if kind in (DeviceKind.MEMCPY, DeviceKind.MEMSET) else 0
         parts.append(
@@ -271,7 +271,7 @@ def _external_ids(read: cols.EventColumns) -> Column:
     return external if (external > 0).any() else read.ids("external id")
 
 
-def _launched(
+def _with_launches(
     host: HostColumns, device: DeviceColumns, names_ops: bool | None, strings: Strings, problems: Counter[str]
 ) -> tuple[DeviceSpans, WithoutWork]:
     if names_ops is None:
@@ -299,7 +299,7 @@ def _launched(
 
 
 def _read_memory(events: list[ProfilerJson], clock: TsUnit, threads: cols.Threads, problems: Counter[str]) -> MemoryEvents:
-    events, times = cols.instants(events, clock, problems)
+    events, times = cols.instant_events(events, clock, problems)
     args = [event.get("args", {}) for event in events]
     kind = cols.numbers(args, "Device Type", 0)
     memory = MemoryEvents.of(

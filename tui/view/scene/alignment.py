@@ -14,7 +14,7 @@ from enum import Enum
 
 import numpy as np
 
-from traces.comparison.counterparts import Counterparts, paired_steps, same_order, steps_in_order
+from traces.comparison.counterparts import Counterparts, paired_steps, pairs_in_same_order, steps_in_order
 from traces.figures.measure import window_ns
 from traces.model.trace import NONE, Column, Trace
 from tui.view.scene.axis import Axis, SlotTimes
@@ -58,7 +58,7 @@ def by_counterpart(first: Trace, second: Trace, found: Counterparts) -> Axis:
     pairs = paired_steps(first, second)
     if not pairs:
         return by_wall(first, second)
-    kernels = same_order(found, first, second)
+    kernels = pairs_in_same_order(found, first, second)
     bounds = np.searchsorted(found.step[kernels], np.arange(len(pairs) + 1))
     phases = [
         {step: {key: int(trace.phases.start_ns[row]) for key, row in rows.items()} for step, rows in phase_rows(trace).items()}

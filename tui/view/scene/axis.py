@@ -112,10 +112,6 @@ class ScreenColumns:
         return self._side.pieces(self.edges_ns)
 
     @cached_property
-    def one_piece_each(self) -> bool:
-        return len(self.pieces.column) == len(self.edges_ns) - 1
-
-    @cached_property
     def shown_ns(self) -> Column:
         pieces = self.pieces
         return np.bincount(pieces.column, weights=pieces.to_ns - pieces.from_ns, minlength=len(self.edges_ns) - 1)

@@ -1,6 +1,6 @@
 """Compares the kernel times of two traces in each screen column.
 
-    sides = compared(recorded, replayed, found)              # by row of the two device tables
+    sides = kernel_differences(recorded, replayed, found)              # by row of the two device tables
     lane_sums = Sums(lane, sides[1])
     changed_ns, other_ns = lane_sums.columns(side, edges_ns) # the extra duration, and the time with another kernel
 """
@@ -18,7 +18,7 @@ from tui.view.scene.lanes import Lane
 _GAP_SHARE = 0.25  # minimum share of a column: shorter time in only one trace is ignored
 
 
-def compared(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
+def kernel_differences(first: Trace, second: Trace, found: Counterparts) -> tuple[Column, Column]:
     sides = np.zeros((2, len(first.device))), np.zeros((2, len(second.device)))
     gone = found.change == KernelChange.GONE
     sides[0][0, found.first[gone]] = found.change_ns[gone]
@@ -38,7 +38,7 @@ class Sums:
     def columns(self, side: SlotTimes, edges_ns: Column) -> Column:
         columns = side.columns(edges_ns)
         pieces = columns.pieces
-        if columns.one_piece_each and np.array_equal(pieces.from_ns[1:], pieces.to_ns[:-1]):
+        if len(pieces.column) == len(columns.edges_ns) - 1 and np.array_equal(pieces.from_ns[1:], pieces.to_ns[:-1]):
             return np.diff(self._until(np.append(pieces.from_ns, pieces.to_ns[-1:])), axis=1)
         sums = self._until(pieces.to_ns) - self._until(pieces.from_ns)
         return np.stack([np.bincount(pieces.column, weights=of, minlength=len(edges_ns) - 1) for of in sums])

@@ -27,7 +27,7 @@ from tui.view.scene import alignment
 from tui.view.scene.alignment import Alignment, extent_ns
 from tui.view.scene.axis import Axis
 from tui.view.scene.character_rows import one_column_each
-from tui.view.scene.compared import Sums, compared
+from tui.view.scene.compared import Sums, kernel_differences
 from tui.view.scene.difference import Difference
 from tui.view.scene.lanes import Curve, Lane
 from tui.view.scene.short_names import short_name
@@ -42,7 +42,7 @@ from tui.view.scene.tracks import (
     folded_tracks,
     host_tracks,
     quick_tracks,
-    with_similar,
+    with_similar_ranks,
 )
 
 _FEW_SIMILAR = 8  # more similar ranks start folded into one row
@@ -120,7 +120,7 @@ class Scene:
 
     def with_host(self) -> Scene:
         tracks = tuple(
-            with_similar({**quick, **host_tracks(trace), **folded_tracks(trace, quick)}, self._ranks.similar)
+            with_similar_ranks({**quick, **host_tracks(trace), **folded_tracks(trace, quick)}, self._ranks.similar)
             for quick, trace in zip(self._tracks, self.traces, strict=True)
         )
         return replace(self, rows=_paired(tracks, _same_numbers(self.traces), self._ranks), _tracks=tracks, _sums={})
@@ -131,7 +131,7 @@ class Scene:
         first, second = self.traces
         found = counterparts(first, second, self.step_pairs)
         axes = {**self._axes, Alignment.COUNTERPART: alignment.by_counterpart(first, second, found)}
-        scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=compared(first, second, found))
+        scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=kernel_differences(first, second, found))
         for number, row in enumerate(scene.rows):  # compute this in the loading thread rather than in the first frame
             if row.similar is None or row.key.position == SIMILAR:
                 scene.sums(number)

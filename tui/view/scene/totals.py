@@ -35,25 +35,25 @@ class Totals:
 def kernel_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
-    return by_name(trace.strings.__getitem__, trace.device.name[rows], weights[rows], trace.device.duration_ns[rows])
+    return totals_by_name(trace.strings.__getitem__, trace.device.name[rows], weights[rows], trace.device.duration_ns[rows])
 
 
 def op_totals(trace: Trace, weights: Column) -> dict[str, Totals]:
     rows = work_rows(trace)
     rows = rows[weights[rows] > 0]
-    return by_op(trace, rows, weights[rows], trace.device.duration_ns[rows])
+    return totals_by_op(trace, rows, weights[rows], trace.device.duration_ns[rows])
 
 
-def by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
+def totals_by_op(trace: Trace, rows: Column, weights: Column, duration_ns: Column) -> dict[str, Totals]:
     op = op_of(trace)[rows]
     known = op != NONE
     ops, first, call = np.unique(op[known], return_index=True, return_inverse=True)
     of_ops_ns = np.bincount(call, weights=duration_ns[known], minlength=len(ops)).astype(np.int64)
     names = trace.host.name[ops] if len(ops) else ops
-    return by_name(trace.strings.__getitem__, names, weights[known][first], of_ops_ns, canonical_op)
+    return totals_by_name(trace.strings.__getitem__, names, weights[known][first], of_ops_ns, canonical_op)
 
 
-def by_name(
+def totals_by_name(
     text_of: Callable[[int], str], names: Column, weights: Column, duration_ns: Column, key: Callable[[str], str] = str
 ) -> dict[str, Totals]:
     order = np.argsort(names, kind="stable")

@@ -98,7 +98,7 @@ def _phases_of_ranks(trace: Trace, rows: Column) -> Iterator[tuple[int, Column]]
     step = trace.phases.step[rows]
     inside = (step >= 0) & (step < len(trace.steps))
     ranks = np.where(inside, np.append(trace.steps.rank, min(trace.ranks))[np.where(inside, step, NONE)], min(trace.ranks))
-    for (rank,), chosen in groups(rows, ranks):
+    for (rank,), chosen in rows_by_key(rows, ranks):
         yield rank, chosen
 
 
@@ -108,7 +108,7 @@ def gpu_tracks(trace: Trace) -> Tracks:
     rows = work_rows(trace)
     if not len(rows):
         return _phases_on_devices(trace)
-    for (device, stream), chosen in groups(rows, spans.device[rows], spans.stream[rows]):
+    for (device, stream), chosen in rows_by_key(rows, spans.device[rows], spans.stream[rows]):
         label = f"{trace.device_label(device)} stream {stream}"
         key = TrackKey(TrackKind.GPU, trace.devices[device].rank, trace.devices[device].index, stream)
         found[key] = _track(label, trace, "device", chosen, categories.of_device)
@@ -130,7 +130,7 @@ def folded_tracks(trace: Trace, tracks: Tracks) -> Tracks:
     return found
 
 
-def with_similar(tracks: Tracks, similar: Sequence[int]) -> Tracks:
+def with_similar_ranks(tracks: Tracks, similar: Sequence[int]) -> Tracks:
     track = tracks.get(TrackKey(TrackKind.GPU, similar[0], ALL, ALL)) if similar else None
     if track is None:
         return tracks
@@ -158,7 +158,7 @@ def _merged(label: str, tracks: list[Track]) -> Track:
 def _phases_on_devices(trace: Trace) -> Tracks:
     phases, found = trace.phases, Tracks()
     timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
-    for (device,), rows in groups(timed, phases.device[timed]):
+    for (device,), rows in rows_by_key(timed, phases.device[timed]):
         of = trace.devices[device]
         label = f"{trace.device_label(device)} phases"
         found[TrackKey(TrackKind.GPU, of.rank, of.index, NONE)] = Track(label, "phases", partial(_device_phases, trace, rows))
@@ -179,7 +179,7 @@ def collective_tracks(trace: Trace) -> Tracks:
         rows = np.flatnonzero((trace.device.kind == DeviceKind.KERNEL) & is_collective)
         ranks = device_ranks(trace)[rows]
         table = "device"
-    for (rank,), chosen in groups(rows, ranks):
+    for (rank,), chosen in rows_by_key(rows, ranks):
         label = _of_rank(trace, rank, "collectives")
         found[TrackKey(TrackKind.COLLECTIVES, rank)] = _track(label, trace, table, chosen, Category.COLLECTIVE)
     return found
@@ -188,7 +188,7 @@ def collective_tracks(trace: Trace) -> Tracks:
 def loader_tracks(trace: Trace) -> Tracks:
     spans, found = trace.batches, Tracks()
     words: dict[int, str] = {BatchKind.WAIT: "loader", BatchKind.PIN: "pinning"}
-    for (rank, loader, kind), rows in groups(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
+    for (rank, loader, kind), rows in rows_by_key(np.arange(len(spans)), spans.rank, spans.loader, spans.kind):
         label = _of_rank(trace, rank, words.get(kind, "loader") + (f" {loader}" if int(spans.loader.max()) else ""))
         track = _track(label, trace, "batches", rows, categories.of_batches)
         found[TrackKey(TrackKind.LOADER, rank, loader, kind)] = track
@@ -201,7 +201,7 @@ def loader_tracks(trace: Trace) -> Tracks:
 
 def part_tracks(trace: Trace) -> Tracks:
     parts, found = trace.parts, Tracks()
-    for (thread,), rows in groups(np.arange(len(parts)), parts.thread):
+    for (thread,), rows in rows_by_key(np.arange(len(parts)), parts.thread):
         rank = trace.threads[thread].rank if 0 <= thread < len(trace.threads) else min(trace.ranks)
         position = 1 + sum(key.rank == rank for key in found)
         label = _of_rank(trace, rank, "parts" if position == 1 else f"parts {position}")
@@ -228,7 +228,7 @@ def host_tracks(trace: Trace) -> Tracks:
     depth = stack_depth(trace)
     rows = np.flatnonzero(depth != NONE)
     positions = _thread_positions(trace.threads)
-    for (thread, level), chosen in groups(rows, host.thread[rows], depth[rows]):
+    for (thread, level), chosen in rows_by_key(rows, host.thread[rows], depth[rows]):
         of = trace.threads[thread]
         role, number = positions[thread]
         position = f" {number + 1}" if number else ""
@@ -264,7 +264,7 @@ def _thread_positions(threads: list[Thread]) -> list[tuple[int, int]]:
     return positions
 
 
-def groups(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
+def rows_by_key(rows: Column, *keys: Column) -> Iterator[tuple[tuple[int, ...], Column]]:
     """Group table rows with equal values in one or more columns."""
     for chosen in grouped(*keys):
         yield tuple(int(key[chosen[0]]) for key in keys), rows[chosen]

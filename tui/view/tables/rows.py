@@ -24,7 +24,7 @@ from tui.view.scene.difference import Difference
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
 from tui.view.scene.totals import Totals, kernel_totals, op_totals
-from tui.view.scene.tracks import groups
+from tui.view.scene.tracks import rows_by_key
 from tui.view.tables.analysis_rows import ANALYSES, analysis_table
 from tui.view.tables.parts import TableRow, TabTable
 from tui.view.timeline.ruler import step_name
@@ -142,7 +142,7 @@ def _collectives(scene: Scene) -> TabTable:
     for side, trace in enumerate(scene.traces):
         spans = trace.collectives
         every = np.arange(len(spans))
-        for (name, size, ranks), same in groups(every, spans.name, spans.bytes, spans.group_size):
+        for (name, size, ranks), same in rows_by_key(every, spans.name, spans.bytes, spans.group_size):
             own = spans.duration_ns[same]
             figures = int(own.sum()), len(own), float(own.mean()), int(own.min()), int(own.max())
             known = (None if size == NONE else size), (None if ranks == NONE else ranks)

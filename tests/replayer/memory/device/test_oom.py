@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.memory.device.oom import DEFAULT_OOM_TEXT, Figures, fill, oom_text_of, size_text
+from replayer.memory.device.oom import DEFAULT_OOM_TEXT, Figures, oom_text, oom_text_of, size_text
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -51,17 +51,17 @@ NOW = Figures(
 
 def test_the_old_message() -> None:
     """The message that case C of the published studies quotes."""
-    assert fill(OLD, NOW) == (
+    assert oom_text(OLD, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB (GPU 1; 7.79 GiB total capacity; 5.61 GiB already allocated;"
         " 269.38 MiB free; 5.69 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting"
         " max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF"
     )
-    assert fill(OLD, NOW).startswith(fill(OLDER, NOW))
-    assert fill(OLDEST, NOW) == fill(OLDER, NOW).replace("reserved in total by PyTorch", "cached")
+    assert oom_text(OLD, NOW).startswith(oom_text(OLDER, NOW))
+    assert oom_text(OLDEST, NOW) == oom_text(OLDER, NOW).replace("reserved in total by PyTorch", "cached")
 
 
 def test_the_message_of_current_releases() -> None:
-    assert fill(DEFAULT_OOM_TEXT, NOW) == (
+    assert oom_text(DEFAULT_OOM_TEXT, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB. GPU 1 has a total capacity of 7.79 GiB of which 269.38 MiB is"
         " free. Including non-PyTorch memory, this process has 6.00 GiB memory in use. Of the allocated memory 5.61 GiB is"
         " allocated by PyTorch, and 81.92 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory"
@@ -72,22 +72,22 @@ def test_the_message_of_current_releases() -> None:
 
 def test_the_message_leaves_out_facts_of_the_recorded_machine() -> None:
     """GIVEN a message with other processes, private pools and a fraction WHEN filled THEN only its wording is left."""
-    assert fill(SHARED, NOW) == fill(DEFAULT_OOM_TEXT, NOW).replace("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+    assert oom_text(SHARED, NOW) == oom_text(DEFAULT_OOM_TEXT, NOW).replace("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @pytest.mark.parametrize("template", [OLD, OLDER, OLDEST, SHARED, DEFAULT_OOM_TEXT])
 def test_the_message_contains_the_limit_of_a_memory_fraction(template: str) -> None:
     limited = NOW._replace(allowed_bytes=4 * GIB)
-    text = fill(template, limited)
+    text = oom_text(template, limited)
     assert re.search(r"(MiB free; |memory in use\. )4\.00 GiB allowed; (5\.69 GiB|Of the allocated)", text)
-    assert text.replace("4.00 GiB allowed; ", "") == fill(template, NOW)
+    assert text.replace("4.00 GiB allowed; ", "") == oom_text(template, NOW)
 
 
 @pytest.mark.parametrize(
     "template", ["", "CUDA error: out of memory", "CUDA out of memory. Tried to allocate more than 1EB memory."]
 )
 def test_a_text_that_is_not_an_out_of_memory_message_is_ignored(template: str) -> None:
-    assert fill(template, NOW) == fill(DEFAULT_OOM_TEXT, NOW)
+    assert oom_text(template, NOW) == oom_text(DEFAULT_OOM_TEXT, NOW)
 
 
 SIZES = st.integers(0, 1 << 41)
@@ -103,7 +103,7 @@ def test_the_error_message_has_every_new_figure_and_no_recorded_figure(
 ) -> None:
     asked, capacity, free, process, allocated, unallocated = sizes
     now = Figures(5, asked, capacity, free, process, allowed, allocated, allocated + unallocated)
-    text = fill(template, now)
+    text = oom_text(template, now)
     found = re.findall(r"\d+(?:\.\d+)? (?:bytes|[KMG]iB)", text)
     if "unallocated" in template:
         expected = [asked, capacity, free, process, *([allowed] if allowed is not None else []), allocated, unallocated]
@@ -111,7 +111,7 @@ def test_the_error_message_has_every_new_figure_and_no_recorded_figure(
         expected = [asked, capacity, allocated, free, *([allowed] if allowed is not None else []), allocated + unallocated]
     assert found == [size_text(size) for size in expected]
     assert "GPU 5" in text
-    assert fill(text, now) == text
+    assert oom_text(text, now) == text
 
 
 @pytest.mark.parametrize(
