@@ -32,6 +32,7 @@ from trace_replay.packages import our_packages
 
 if TYPE_CHECKING:
     from traces.comparison.compare import Comparison
+    from traces.model.json_facts import Json
     from traces.model.trace import Trace
     from tui.commands.replay_library import ReplaySource
 
@@ -61,10 +62,9 @@ class ReplayReport:
         """Return True if the same program made both traces, False if not, and None if unknown."""
         return self.comparison.verdict.same
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Json]:
         """Return the data of the JSON file that `trace replay --report` writes."""
-        facts: dict[str, Any] = self.comparison.to_json()
-        return facts
+        return dict(self.comparison.to_json())
 
     def __str__(self) -> str:
         with our_packages():

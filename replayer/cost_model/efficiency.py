@@ -29,7 +29,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Required, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -147,13 +147,18 @@ def _net(file: Any, name: str) -> _Net:
     return _Net(mean, scale, embeddings, fastest, layers)
 
 
+class _About(TypedDict, total=False):
+    seeds: int
+    gpus: Required[dict[str, list[str]]]  # the measured GPUs, by network
+
+
 class EfficiencyCurves:
     """Predicts how much slower an operator runs than in the roofline model. The result is the geometric mean of the predictions
     of several neural networks, which were trained with different random seeds."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
-            self.about: dict[str, Any] = json.loads(str(file["about"]))
+            self.about: _About = json.loads(str(file["about"]))
             self._nets = {
                 net: [_net(file, network_name(net, seed)) for seed in range(self.about.get("seeds", 1))]
                 for net in self.about["gpus"]

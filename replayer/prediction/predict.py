@@ -12,7 +12,6 @@ Note [Predicted traces]
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
@@ -43,6 +42,7 @@ from traces.figures.measure import (
     window_ns,
 )
 from traces.figures.pace import DEVICE, pace, pace_series, step_times
+from traces.model.json_facts import Json
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.model.workload import InputTensor
 from traces.names.cards import UNKNOWN_CARD, card_of
@@ -251,7 +251,7 @@ def _expected_error(shares: dict[Origin, float], conditions: Conditions, recorde
 def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling: Scaling) -> Trace:
     # see Note [Predicted traces]
     devices = [_device(device, conditions.gpu) for device in recorded.devices] if conditions.gpu else recorded.devices
-    given: dict[str, Any] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
+    given: dict[str, Json] = {name: value for name, value in vars(conditions).items() if value not in ("", 0, 1.0, None, "ddp")}
     if conditions.length is not None:
         given["length"] = list(conditions.length)
     provenance = recorded.provenance | {"predicted": given}

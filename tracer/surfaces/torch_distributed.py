@@ -31,7 +31,7 @@ from tracer.state import recorder, started
 from tracer.surfaces.torch_distributed_work import Works
 from tracer.writing.collectives import CollectiveCall
 from traces.model.trace import NONE, Ending
-from traces.script.patching import argument, around, patch, patch_everywhere
+from traces.script.patching import Argument, Keywords, Positional, argument, around, patch, patch_everywhere
 
 # by operation, the argument with this rank's input; "" for operations that have no input or call other operations
 _INPUTS = {
@@ -72,7 +72,6 @@ _METHODS = {
 _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 
 
-Argument = Callable[[tuple[Any, ...], dict[str, Any]], Any]  # returns one argument of a call
 
 
 class _OutermostCollective(threading.local):
@@ -119,10 +118,10 @@ class _CollectiveWrappers:
             return self._noted(call, name, argument(call, given) if given else None, self._member(argument(call, "group")))
         operations_of = argument(call, "p2p_op_list")
 
-        def group_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def group_of(args: Positional, kwargs: Keywords) -> Any:
             return next((operation.group for operation in operations_of(args, kwargs) or ()), None)
 
-        def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        def tensors_of(args: Positional, kwargs: Keywords) -> list[Any]:
             return [operation.tensor for operation in operations_of(args, kwargs) or ()]
 
         return self._noted(call, name, tensors_of, self._member(group_of))
@@ -159,7 +158,7 @@ class _CollectiveWrappers:
     def _member(self, given: Argument) -> Argument:
         dist = self._dist
 
-        def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def find(args: Positional, kwargs: Keywords) -> Any:
             group = (given(args, kwargs) or dist.group.WORLD) if dist.is_initialized() else None
             return group if isinstance(group, dist.ProcessGroup) else None
 

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from tracer.state import recorder, started
 from traces.model.trace import READ_LIMIT
-from traces.script.patching import PhaseScope, around, patch, patch_around, stands_for
+from traces.script.patching import Keywords, PhaseScope, Positional, around, patch, patch_around, stands_for
 
 Call = Callable[..., Any]
 
@@ -189,7 +189,7 @@ def _note(tensor: Any, host: Any) -> None:
         to.read("aten::copy_", _name_of(tensor.dtype), [float(value) for value in tree_leaves(nested)])
 
 
-def _device_type(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+def _device_type(args: Positional, kwargs: Keywords) -> str | None:
     wanted = kwargs.get("device", kwargs.get("other", args[0] if args else None))
     if isinstance(wanted, str):
         return wanted.partition(":")[0]

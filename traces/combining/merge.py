@@ -136,7 +136,7 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
 def _rank_numbers(recordings: Sequence[Trace], problems: Counter[str]) -> list[int]:
     numbers: list[int] = [NONE] * len(recordings)
     for place, recording in enumerate(recordings):
-        rank = min(recording.runs, default=NONE)
+        rank = next(iter(recording.runs), NONE)
         if 0 <= rank < 1 << 31:
             if rank in numbers:
                 problems["rank-told-twice"] += 1

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
@@ -660,18 +660,12 @@ def _coverage(replay: Trace, notes: ReplayNotes | None) -> dict[str, float] | No
 def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[str, MemoryComparison]:
     a, b = ({t.device_label(row): peak for row, peak in memory_peaks(t).items()} for t in (recorded, other))
     rises_a, rises_b = ({t.device_label(row): rise for row, rise in step_rises(t).items()} for t in (recorded, other))
-    room: dict[str, dict[str, Any]] = {}
-    for row, use in enumerate(notes.memory if notes is not None else ()):
-        if row < len(other.devices) and (use.most_reserved_bytes or use.ooms):
-            room[other.device_label(row)] = {
-                "capacity_bytes": use.capacity_bytes,
-                "capacity_given": use.given,
-                "outside_bytes": use.outside_bytes,
-                "reserved_peak_bytes": use.most_reserved_bytes,
-                "ooms": use.ooms,
-                "fits": not use.ooms,
-            }
-    return {
+    uses = {
+        other.device_label(row): use
+        for row, use in enumerate(notes.memory if notes is not None else ())
+        if row < len(other.devices) and (use.most_reserved_bytes or use.ooms)
+    }
+    found = {
         device: MemoryComparison(
             recorded_peak_bytes=a[device].peak_allocated_bytes if device in a else None,
             replayed_peak_bytes=b[device].peak_allocated_bytes if device in b else None,
@@ -679,7 +673,17 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
             replayed_source=b[device].source if device in b else None,
             recorded_step_rise_bytes=rises_a.get(device),
             replayed_step_rise_bytes=rises_b.get(device),
-            **room.get(device, {}),
         )
-        for device in sorted(a.keys() | b.keys() | room.keys())
+        for device in sorted(a.keys() | b.keys() | uses.keys())
     }
+    for device, use in uses.items():
+        found[device] = replace(
+            found[device],
+            capacity_bytes=use.capacity_bytes,
+            capacity_given=use.given,
+            outside_bytes=use.outside_bytes,
+            reserved_peak_bytes=use.most_reserved_bytes,
+            ooms=use.ooms,
+            fits=not use.ooms,
+        )
+    return found

@@ -24,12 +24,17 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import FunctionType, ModuleType, TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, TypeAlias
 
 _MISSING = object()
 # OUR_MODULES lists the names of this tool's packages in a script's `sys.modules`. Note [Private module names] in
 # traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
+
+# The positional and the keyword arguments of a call of torch. They may be any objects.
+Positional: TypeAlias = tuple[Any, ...]
+Keywords: TypeAlias = dict[str, Any]
+Argument: TypeAlias = Callable[[Positional, Keywords], Any]  # returns one argument of a call
 
 
 class Patches:
@@ -187,11 +192,10 @@ def patch_everywhere(original: Callable[..., Any], wrapped: Callable[..., Any]) 
             patch(module, **{name: wrapped})
 
 
-def argument(call: Callable[..., Any], name: str) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """Return a function that gets the argument `name` from `args` and `kwargs`."""
+def argument(call: Callable[..., Any], name: str) -> Argument:
     position = list(inspect.signature(call).parameters).index(name)
 
-    def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def get(args: Positional, kwargs: Keywords) -> Any:
         return args[position] if position < len(args) else kwargs.get(name)
 
     return get
@@ -264,7 +268,7 @@ class PhaseScope:
         self,
         call: Callable[..., Any],
         completed: Callable[[Any, tuple[Any, ...]], None] | None = None,
-        begins: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None,
+        begins: Callable[[Any, Positional, Keywords], None] | None = None,
     ) -> Callable[..., Any]:
         """Wrap a function, so that the phase begins and ends with each call.
 

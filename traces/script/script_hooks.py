@@ -30,7 +30,17 @@ from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
 
 from traces.model.layouts import Shape
-from traces.script.patching import PATCHES, PhaseListener, PhaseScope, argument, patch, stands_for
+from traces.script.patching import (
+    PATCHES,
+    Argument,
+    Keywords,
+    PhaseListener,
+    PhaseScope,
+    Positional,
+    argument,
+    patch,
+    stands_for,
+)
 from traces.script.step_rule import Optimizers
 from traces.script.workload_observer import WorkloadObserver
 
@@ -97,8 +107,8 @@ class ScriptHooks:
         scope = PhaseScope("backward", self._listener)
         nodes, since = autograd._get_sequence_nr, SINCE_BACKWARD
 
-        def begins(builds_graph: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Callable[..., None]:
-            def begin(listener: CallListener, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        def begins(builds_graph: Argument) -> Callable[..., None]:
+            def begin(listener: CallListener, args: Positional, kwargs: Keywords) -> None:
                 self.report_forward_pass(listener)
                 since.built_graph = bool(builds_graph(args, kwargs))
 

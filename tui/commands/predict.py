@@ -53,7 +53,7 @@ def run(options: PredictOptions) -> int:
     recorded = load_trace(options.trace)
     if options.sweep:
         found = _sweep(recorded, options, conditions)
-        costs = [_cost(prediction, options) for prediction in found]
+        costs = [_cost_per_sample(prediction, options) for prediction in found]
         facts = [_facts(prediction, cost) for prediction, cost in zip(found, costs, strict=True)]
         sweep = SweepFacts(sweep=options.sweep, predictions=facts)
         show_text(json_text(sweep) if options.json else sweep_text(found, costs, options.trace, **terminal_style(sys.stdout)))
@@ -61,7 +61,7 @@ def run(options: PredictOptions) -> int:
     prediction = predict(recorded, conditions, strict=options.strict)
     if options.output is not None:
         save(prediction.trace, options.output)
-    cost = _cost(prediction, options)
+    cost = _cost_per_sample(prediction, options)
     text = json_text(_facts(prediction, cost)) if options.json else None
     show_text(text or prediction_text(prediction, options.trace, cost, options.output, **terminal_style(sys.stdout)))
     return 0
@@ -72,7 +72,7 @@ def _facts(prediction: Prediction, cost: float | None) -> PredictionFacts:
     return extended(PredictionFacts, prediction, **more)
 
 
-def _cost(prediction: Prediction, options: PredictOptions) -> float | None:
+def _cost_per_sample(prediction: Prediction, options: PredictOptions) -> float | None:
     if not options.price or not prediction.samples_per_s:
         return None
     gpus = max(prediction.conditions.gpus, prediction.conditions.nproc, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replayer.cost_model.constants import TYPICAL_LATENCY_NS
+from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH, TYPICAL_LATENCY_NS
 from replayer.cost_model.efficiency import peaks_of
 from replayer.prediction.batch_shapes import BatchShapes
 from replayer.prediction.conditions import Conditions, conditions_of
@@ -547,3 +547,40 @@ def test_an_optimizer_without_shapes_does_not_grow_with_the_batch() -> None:
     grown = predict(recorded, Conditions(batch=128)).trace
     same = grown.device.name == grown.strings.find("vectorized_add")
     assert grown.device.duration_ns[same].tolist() == recorded.device.duration_ns[rows].tolist()
+
+
+@pytest.mark.parametrize(("more", "waits"), [(0, False), (1, True)])
+def test_the_launch_after_a_full_queue_waits_for_the_first_kernel(more: int, waits: bool) -> None:
+    """GIVEN one launch every 2 us WHEN each kernel takes 9 ms THEN the launch that finds a full queue is the first to wait."""
+    launches = LAUNCH_QUEUE_DEPTH + more
+    ops = [Op("aten::mm", 2 * i, 1, kernel=(2 * i + 1, 1)) for i in range(launches)]
+    trace = make_recording([("forward", 0, 2 * launches)], ops)
+    longer = Retiming(trace).retimed(np.full(launches, 9_000_000))
+    assert (longer.steps.duration_ns[0] > 9_000_000) == waits
+
+
+def test_a_synchronization_ends_as_long_after_the_last_kernel_as_recorded() -> None:
+    """GIVEN a kernel from 10 to 110 us and a wait that ends at 112 us WHEN the kernel takes 30 us THEN the kernel ends 70 us
+    earlier, and so do the wait and the step."""
+
+    def event(cat: str, name: str, ts: int, dur: int, tid: int, **args: int) -> dict[str, object]:
+        return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
+
+    events = [
+        event("user_annotation", "ProfilerStep#1", 1_000, 200, 1),
+        event("cuda_runtime", "cudaLaunchKernel", 1_005, 2, 1, correlation=1),
+        event("kernel", "k", 1_010, 100, 7, device=0, stream=7, correlation=1),
+        event("cuda_runtime", "cudaDeviceSynchronize", 1_020, 92, 1, correlation=2),
+    ]
+    trace = read_kineto_bytes(json.dumps({"traceEvents": events}).encode())
+    shorter = Retiming(trace).retimed(np.array([30_000]))
+    assert trace.steps.duration_ns[0] - shorter.steps.duration_ns[0] == 70_000
+
+
+def test_one_gpu_needs_no_recorded_batch() -> None:
+    trace = training()
+    trace.workload = None
+    trace.host.shapes[:] = NONE
+    assert predict(trace, Conditions(gpu="Tesla T4", gpus=1)).step == predict(trace, Conditions(gpu="Tesla T4")).step
+    with pytest.raises(TraceError, match="batch"):
+        predict(trace, Conditions(gpu="Tesla T4", gpus=2))

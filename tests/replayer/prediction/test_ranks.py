@@ -306,3 +306,8 @@ def test_inference_has_no_gradients_to_exchange() -> None:
         asked(trace, 2, "ddp")
     several = predict(trace, Conditions(gpus=2, batch=4, recorded_batch=4)).parallel
     assert several is not None and several.parameter_bytes == 4 * BLOCKS * BLOCK and not several.parts_ns["gradients copied"]
+
+
+def test_states_of_several_optimizers_are_those_of_the_largest() -> None:
+    steps = [Op(f"Optimizer.step#{name}.step", 10 * i, 8) for i, name in enumerate(("RMSprop", "Adam", "Lion"))]
+    assert states_of(make_recording([("optimizer", 0, 30)], steps)) == 2

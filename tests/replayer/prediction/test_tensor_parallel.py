@@ -137,3 +137,11 @@ def test_each_rank_saves_the_other_half_of_the_weights_and_of_their_gradients(ba
     assert found.peak_bytes == 10_000 - copies * 1536
     low = tensor_parallel(trace, split, np.zeros(len(calls)), 1e6, 0, 2_000, 1)
     assert low.peak_bytes == 1536  # never less than the parameters
+
+
+def test_figures_are_per_step() -> None:
+    """GIVEN all-reduces of 1, 2 and 3 ms in two recorded steps THEN a step has 3 ms of them and moves half of the bytes."""
+    trace, calls = recorded(mlp(16), [])
+    split = TensorSplit.of(trace, calls, lambda call: call.shapes, 2)
+    found = tensor_parallel(trace, split, np.array([1e6, 2e6, 3e6]), 1e6, 0, 10_000, 2)
+    assert found.parts_ns == {"all-reduce": 3e6} and found.moved_bytes == split.moved_bytes // 2 > 0

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from tests.traces.handmade import training
-from traces.drawing.timeline_html import BarLane, timeline_html
+from traces.drawing.timeline_html import _MOST_BARS, BarLane, timeline_html
 
 
 def test_bars_are_in_proportion_to_their_times() -> None:
@@ -32,3 +32,10 @@ def test_only_the_longest_of_many_bars_are_drawn() -> None:
 def test_a_trace_shows_its_phases_and_streams() -> None:
     page = training()._repr_html_()
     assert page.count("<svg") == 1 and "cuda:0 stream" in page and "phases" in page
+
+
+def test_bars_are_left_out_only_above_the_limit() -> None:
+    def text(count: int) -> str:
+        return timeline_html("x", [BarLane("GPU", "gpu", ["k"] * count, np.arange(count) * 10, np.arange(count) + 1)])
+
+    assert "not drawn" not in text(_MOST_BARS) and "The 1 shortest bars are not drawn" in text(_MOST_BARS + 1)

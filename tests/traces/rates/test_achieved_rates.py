@@ -12,7 +12,7 @@ import pytest
 from tests.traces.handmade import US
 from traces.kineto import read_kineto
 from traces.model.trace import Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Thread, Trace
-from traces.rates.achieved_rates import IN_CACHE, PARTLY_IN_CACHE, OpRates, achieved
+from traces.rates.achieved_rates import IN_CACHE, PARTLY_IN_CACHE, OpRates, achieved, compared_text
 from traces.rates.op_cost import attention_flops
 
 V100, A100 = "Tesla V100-SXM2-16GB", "NVIDIA A100-SXM4-80GB"
@@ -214,3 +214,7 @@ def test_fp8_products_are_rated_by_the_fp8_peak() -> None:
     row = one_op("aten::_scaled_mm", "2048,2048;2048,2048;1;1", "float8_e4m3fn;float8_e4m3fn;float32;float32", 20, card=card)
     assert row.flops_share == pytest.approx(17.18e9 / 20e-6 / 1979e12, rel=1e-3)
     assert row.bytes == 16 * 2**20 + 8
+
+
+def test_shapes_with_an_unknown_list_are_compared_as_recorded() -> None:
+    assert [compared_text("mm", text) for text in ("2,3;?", "2,3;3,4", "")] == ["2,3;?", "2,3;3,4", ""]

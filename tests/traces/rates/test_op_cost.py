@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traces.model.layouts import Shape
-from traces.rates.op_cost import flops, rnn_weights
+from traces.rates.op_cost import attention_flops, flops, rnn_weights
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,15 @@ def test_the_flat_buffer_of_all_weights_is_not_a_weight(elements: int, is_weight
     weights: tuple[Shape, ...] = ((16, 8), (16, 4), (16,), (16,))
     found = rnn_weights(((5, 3, 8), *weights, (elements,), (2, 3, 4), (9, 9)))
     assert found == (*weights, *([(elements,)] if is_weight else []))
+
+
+def test_attention_has_two_matrix_products_forward_and_five_backward() -> None:
+    """GIVEN 2 x 4 heads, 8 queries and 6 keys with 16 channels, and a mask of 8 x 6 before them, which is no input of a product
+
+    THEN a product has 2 x (2 x 4 x 8 x 6) x 16 FLOPs, and there are 2 of them, or 5 in the backward pass.
+    """
+    query, key, mask = (2, 4, 8, 16), (2, 4, 6, 16), (8, 6)
+    product = 2 * (2 * 4 * 8 * 6) * 16
+    assert attention_flops("scaled_dot_product_attention", (mask, query, key, key)) == (2 * product, True)
+    backward = "_scaled_dot_product_flash_attention_backward"
+    assert attention_flops(backward, (query, query, key, key)) == (5 * product, True)

@@ -32,6 +32,11 @@ _LATENT: Shape = (1000, 1, 1, 576)
             id="a matrix before the query, and no list of last pages",
         ),
         pytest.param(
+            "paged_run", ((3, 12, 128), (64, 16, 5, 128), (64, 16, 5, 128), (4,), (10,)),
+            2 * 12 * 10 * 16 * 256, 2 * (2 * 3 * 12 * 128 + 10 * 16 * 5 * 256),
+            id="neither 16 nor 5 divides the 12 heads, so the larger is the number of tokens of a page",
+        ),
+        pytest.param(
             "paged_run", ((3, 12, 128), _PAGES, _PAGES, (3,), (10,)), 0, None, id="the first list does not end with a total",
         ),
         pytest.param("paged_run", ((3, 12, 128), _PAGES, _PAGES, (4,)), 0, None, id="no list of pages"),
