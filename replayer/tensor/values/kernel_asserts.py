@@ -31,14 +31,25 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
     return f"{_NATIVE}/{file}: {kernel}: block: [{block},0,0], thread: [{thread},0,0] Assertion `{condition}` failed."
 
 
-def _along_dim(kernel: str, file: str, condition: str) -> _Check:
+def _limited(
+    at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
+) -> _Check:
+    """Require that the values of argument `at` are at least the first limit and below the second, or equal the third one."""
+
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-        tensor = args[0]
-        size = tensor.size(args[1]) if tensor.dim() else 1
-        place = _outside(host(args[2]), 0, size)
-        return None if place is None else (2, _line(place, file, kernel, condition))
+        known = limits(args)
+        place = None if known is None else _outside(host(args[at]), *known)
+        return None if place is None else (at, _line(place, file, kernel, condition))
 
     return check
+
+
+def _of_dim(args: Sequence[TorchAny]) -> tuple[int, int, None]:
+    return 0, args[0].size(args[1]) if args[0].dim() else 1, None
+
+
+def _of_classes(args: Sequence[TorchAny]) -> tuple[int, int, int]:
+    return 0, args[0].size(1 if args[0].dim() > 1 else 0), args[4] if len(args) > 4 else -100
 
 
 def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
@@ -56,32 +67,6 @@ def _index(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
     return None
 
 
-def _embedding(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    if args[0].dim() != 2:
-        return None  # PyTorch rejects the call
-    place = _outside(host(args[1]), 0, args[0].size(0))
-    condition = "srcIndex < srcSelectDimSize"
-    return None if place is None else (1, _line(place, "Indexing.cu", "indexSelectSmallIndex", condition))
-
-
-def _take(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    count = args[0].numel()
-    place = _outside(host(args[1]), -count, count)
-    return (
-        None
-        if place is None
-        else (1, _line(place, "TensorCompare.cu", "take_put_kernel", 'idx < numel && "index out of bounds"'))
-    )
-
-
-def _labels(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    scores, ignored = args[0], args[4] if len(args) > 4 else -100
-    classes = scores.size(1 if scores.dim() > 1 else 0)
-    place = _outside(host(args[1]), 0, classes, ignored)
-    kernel, condition = "nll_loss_forward_reduce_cuda_kernel_2d", "t >= 0 && t < n_classes"
-    return None if place is None else (1, _line(place, "Loss.cu", kernel, condition))
-
-
 def _probabilities(at: int, kernel: str, file: str, condition: str) -> _Check:
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         values = host(args[at]) if len(args) > at and isinstance(args[at], torch.Tensor) else None
@@ -95,12 +80,15 @@ def _probabilities(at: int, kernel: str, file: str, condition: str) -> _Check:
 _SCATTER = 'idx_dim >= 0 && idx_dim < index_size && "index out of bounds"'
 _COPIED = 'idx >= 0 && idx < self_dim_size && "index_copy_(): index out of bounds"'
 _FILLED = 'idx >= -self_dim_size && idx < self_dim_size && "index out of bounds"'
-_SCATTERED = _along_dim("operator()", "ScatterGatherKernel.cu", _SCATTER)
+_SCATTERED = _limited(2, "operator()", "ScatterGatherKernel.cu", _SCATTER, _of_dim)
+_SELECTED = ("indexSelectSmallIndex", "Indexing.cu", "srcIndex < srcSelectDimSize")
+_TAKEN = ("take_put_kernel", "TensorCompare.cu", 'idx < numel && "index out of bounds"')
+_LABELS = ("nll_loss_forward_reduce_cuda_kernel_2d", "Loss.cu", "t >= 0 && t < n_classes")
 _ALONG_DIM = {
-    "index_select": _along_dim("indexSelectSmallIndex", "Indexing.cu", "srcIndex < srcSelectDimSize"),
-    "index_add": _along_dim("indexFuncSmallIndex", "Indexing.cu", "dstIndex < dstAddDimSize"),
-    "index_copy": _along_dim("index_copy_kernel", "IndexKernel.cu", _COPIED),
-    "index_fill": _along_dim("index_fill_kernel", "IndexKernel.cu", _FILLED),
+    "index_select": _limited(2, *_SELECTED, _of_dim),
+    "index_add": _limited(2, "indexFuncSmallIndex", "Indexing.cu", "dstIndex < dstAddDimSize", _of_dim),
+    "index_copy": _limited(2, "index_copy_kernel", "IndexKernel.cu", _COPIED, _of_dim),
+    "index_fill": _limited(2, "index_fill_kernel", "IndexKernel.cu", _FILLED, _of_dim),
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _SCATTERED),
 }
 _BERNOULLI = ("operator()", "DistributionTemplates.h", "0 <= p1 && p1 <= 1")
@@ -108,9 +96,10 @@ _CHECKS: dict[str, _Check] = {
     **_ALONG_DIM,
     **{f"{name}_": check for name, check in _ALONG_DIM.items()},
     **dict.fromkeys(("index", "index_put_", "_index_put_impl_", "_unsafe_index"), _index),
-    "embedding": _embedding,
-    **dict.fromkeys(("take", "put_"), _take),
-    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _labels),
+    # PyTorch rejects a table of other dimensions
+    "embedding": _limited(1, *_SELECTED, lambda args: (0, args[0].size(0), None) if args[0].dim() == 2 else None),
+    **dict.fromkeys(("take", "put_"), _limited(1, *_TAKEN, lambda args: (-args[0].numel(), args[0].numel(), None))),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _limited(1, *_LABELS, _of_classes)),
     "binary_cross_entropy": _probabilities(
         0, "binary_cross_entropy_forward_kernel", "Loss.cu", "input_val >= zero && input_val <= one"
     ),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from traces.analyses.waits import host_waits
-from traces.combining.profiler_cost import CleanPace, HostEvents, with_clean_pace
+from traces.combining.profiler_cost import CleanPace, HostEvents, _noise_ns, with_clean_pace
 from traces.comparison.thresholds import LEAST_NOISE
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
@@ -486,3 +486,12 @@ def test_the_ops_of_a_phase_with_concurrent_threads_cost_no_more_than_its_slowdo
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx((10_000 + noise_ns) / 100, abs=1)
     # what is left of 310 us is the factor's part
     assert run.host_scale["forward"] == pytest.approx(300_000 / (310_000 - 10_000 - noise_ns), rel=1e-3)
+
+
+def test_noise_is_the_standard_error_of_the_median_but_at_least_a_share_of_it() -> None:
+    """GIVEN quartiles that are 1350 ns apart THEN the standard deviation is 1350 / 1.35 = 1000 ns.
+
+    The error of the median of four values is 1.25 x 1000 / 2 = 625 ns.
+    """
+    assert _noise_ns(np.array([1000, 1000, 2350, 2350])) == pytest.approx(625)
+    assert _noise_ns(np.array([2000, 2000])) == pytest.approx(LEAST_NOISE * 2000)

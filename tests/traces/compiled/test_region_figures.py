@@ -129,6 +129,8 @@ def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
 def test_the_cost_of_a_graph_break_is_the_time_between_two_graphs() -> None:
     """GIVEN graphs that end at 40 us and begin at 70 us of a step, with one eager op between."""
     assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", 1.0, 30_000, 3_000, ("aten::exp",)),)
+    # WHEN the second graph begins when the first one ends THEN the break takes no time
+    assert [one.host_ns for one in compiled_figures(broken(first=60)).breaks] == [0]
     # WHEN the second graph is called within the first one THEN nothing breaks the first graph
     assert compiled_figures(broken(first=150)).breaks == ()
     comparison = compare(broken(), broken(pause=50))
