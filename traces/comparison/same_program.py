@@ -332,7 +332,7 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, f"only one of them has the phase {lone[0]}")
     if recorded.workload is None or other.workload is None:
         lacking = "neither trace has" if recorded.workload is other.workload else "only one trace has"
-        reason = f"without kernels there are no ops to compare, and {lacking} a workload signature"
+        reason = f"the ops that launched GPU work are unknown, and {lacking} a workload signature"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
     match = compare_workloads(recorded.workload, other.workload)
     passes = _backward_passes(recorded), _backward_passes(other)

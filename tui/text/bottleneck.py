@@ -50,7 +50,7 @@ def bottleneck_text(summary: Summary) -> str:
     if of.limit == "device":
         why = f"the host needs {time_text(mean.host_ns)} of {of_step} and runs ahead"
         if not pace.host_runs_ahead:
-            why = f"the GPU is busy {share_text(min(mean.busy_share or 0, 1))} of {of_step}"
+            why = f"the GPU is busy {share_text(max(summary.busy_shares.values(), default=0.0))} of {of_step}"
         without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"
         the = "the" if step == "recording" else "a"
         idle = f" Without {without}, {the} {step} could be up to {shorter}." if of.gain_ns else ""
@@ -85,12 +85,8 @@ def limit_text(pace: StepPace | None, of: PaceLimit | None) -> str:
     if of.limit == "unknown":
         return f"unknown ({of.reason})" if pace.busy_share is not None else ""
     name = {"device": "the GPU", "host": "the host"}.get(of.limit, of.limit)
-    if of.limit == "device":
-        return (
-            f"{name} (the host runs ahead)"
-            if pace.host_runs_ahead
-            else f"{name} ({share_text(min((pace.mean or pace).busy_share or 0, 1))} busy)"
-        )
+    if of.limit == "device" and pace.host_runs_ahead:
+        return f"{name} (the host runs ahead)"
     return name if of.share is None else f"{name} (up to {share_text(of.share)} to gain)"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from replayer.prediction.conditions import short_gpu_name
 from replayer.prediction.predict import PredictedTime, Prediction
+from traces.comparison.thresholds import MOSTLY_BUSY
 from tui.formatting import ABSENT, counted, error_text, paint, rough_text, share_text, size_text, table, time_text
 
 _BAR = 40
@@ -47,6 +48,10 @@ def prediction_text(
             lines.append(f"Assumed: {of.assumed}.")
     shares = ", ".join(f"{origin} {share_text(share)}" for origin, share in prediction.origins.items())
     lines.append(f"GPU time by origin: {shares}.")
+    busy_share = prediction.busy.predicted_ns / max(prediction.step.predicted_ns, 1)
+    if busy_share < MOSTLY_BUSY and prediction.parallel is None:
+        busy = share_text(busy_share)
+        lines.append(f"GPU time is {busy} of the step. The rest is as recorded, and the expected error leaves it out.")
     if prediction.unscaled_share > 0:
         share = share_text(prediction.unscaled_share)
         lines.append(f"{share} of recorded GPU time has no shapes; it is scaled like the rest, or by data sheets.")

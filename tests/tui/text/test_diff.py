@@ -91,7 +91,7 @@ def test_diff_of_empty_traces_says_that_nothing_can_be_compared() -> None:
 
 def test_diff_of_phase_grained_traces_says_that_ops_are_unknown() -> None:
     text = _text(compare(phase_grained(), phase_grained(4)))
-    assert "Without kernels there are no ops" in text
+    assert "The ops that launched GPU work are unknown" in text
     assert "Phases between CUDA events" in text and "GPU busy time, by" not in text
 
 

@@ -265,9 +265,10 @@ def test_info_names_the_mean_of_steps_that_vary() -> None:
     found = replace(summary, pace=replace(summary.pace, mean=mean), bottleneck=PaceLimit("data", 100_000_000, 0.25))
     text = "The GPU waits for data. An average step of 400.0 ms could be up to 100.0 ms shorter (25.0 %)."
     assert bottleneck_text(found) == text
-    of_busy = replace(summary.pace, mean=replace(mean, busy_share=0.99))
-    found = replace(summary, pace=of_busy, bottleneck=PaceLimit("device", 4_000_000, 0.01))
-    assert "the GPU is busy 99.0 % of an average step of 400.0 ms." in bottleneck_text(found)
+    limit = PaceLimit("device", 4_000_000, 0.01)
+    found = replace(summary, pace=replace(summary.pace, mean=mean), bottleneck=limit)
+    busy = "the GPU is busy 50.0 % of an average step of 400.0 ms."  # as "GPU busy" says
+    assert list(found.busy_shares.values()) == [0.5] and busy in bottleneck_text(found)
 
 
 def test_info_calls_a_prediction_an_estimate() -> None:

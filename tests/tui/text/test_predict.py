@@ -41,6 +41,15 @@ def test_a_prediction_is_a_step_its_error_and_its_rate() -> None:
     assert "has no shapes" not in "\n".join(lines)
 
 
+def test_an_error_of_a_step_with_little_gpu_time_names_what_it_leaves_out() -> None:
+    """The GPU works for 0.3 of 100 ms. With an error of 50 % of it, the step's error is 0.15 %."""
+    little = predicted(100.0, busy=PredictedTime(0.5 * MS, 0.3 * MS), expected_error=0.0015)
+    text = prediction_text(little, "run", None, None)
+    assert "expected error <1 %: 99.8 ms to 100.2 ms" in text  # 99.85 and 100.15
+    assert "GPU time is 0.3 % of the step. The rest is as recorded, and the expected error leaves it out." in text
+    assert "The rest is as recorded" not in prediction_text(predicted(), "run", None, None)
+
+
 def test_what_is_known_besides_is_said() -> None:
     text = prediction_text(predicted(batch=0), "run", 0.5, None)
     assert "samples/s" not in text
