@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-_WORK = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
+_WORK = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset", "mtia_ccp_events"}
 _CALLS = {"cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"}
 _OPS = {"cpu_op", "Operator"}
 
@@ -79,8 +80,12 @@ def parse(text: str | bytes) -> Recording:
         elif category in _OPS:
             threads.append((thread, start_ns))
             ops.setdefault(int(args.get("External id", -1)), start_ns)
-    rows = [event for event in events if event.get("cat") in _WORK]
+    rows = [event for event in events if event.get("cat") in _WORK and event["name"] not in ("event_wait", "event_record")]
     ids = [(_id(row, "External id"), _id(row, "correlation")) for row in rows]
+    if not any(call.correlation for call in calls) and not any(correlation for _, correlation in ids):
+        count = Counter(call.op for call in calls)  # then a kernel and its call have the same External id
+        calls = [replace(call, correlation=call.op if count[call.op] == 1 else 0) for call in calls]
+        ids = [(external, external if count[external] == 1 else 0) for external, _ in ids]
     named = [pair for pair in ids if pair[0]]
     names_ops = bool(named) and sum(external == correlation for external, correlation in named) * 2 < len(named)
     of_correlation: dict[int, list[Call]] = {}

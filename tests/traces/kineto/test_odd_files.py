@@ -109,6 +109,17 @@ def test_a_step_mark_left_open_ends_with_the_last_host_event() -> None:
     assert trace.problems == imported(window, mark | {"dur": 1002}, span("aten::mm", 20, 390)).problems
 
 
+def test_work_of_metas_accelerators_is_device_work() -> None:
+    """A kernel of 30 us, a copy of 10 us within it and a wait of 500 us: the device is busy for 30 us."""
+    launch = span("runFunction - job_prep", 10, 5, "mtia_runtime", correlation=3)
+    rows = [("fc-dtype_Float", 20, 30, 3), ("dma_request", 25, 10, 0), ("event_wait", 20, 500, 0)]
+    work = [kernel(start, dur, at, name=name) | {"cat": "mtia_ccp_events"} for name, start, dur, at in rows]
+    trace = imported(span("aten::mm", 0, 60), launch, *work)
+    kinds = sorted(DeviceKind(kind).name for kind in trace.device.kind.tolist())
+    assert (kinds, busy_us(trace)) == (["KERNEL", "MEMCPY", "SYNC"], 30)
+    assert trace.problems == {"kernel-without-launch": 1}
+
+
 # --- lost kernels
 
 

@@ -60,7 +60,10 @@ DEVICE_CATEGORIES = {
     "xpu_sync": DeviceKind.SYNC,
     "collective_comm": DeviceKind.ANNOTATION,
     "gpu_user_annotation": DeviceKind.ANNOTATION,
+    "mtia_ccp_events": DeviceKind.KERNEL,
 }
+# events of Meta's accelerators that are no kernels, but have the same category
+MTIA_KINDS = ((re.compile("dma_request$"), DeviceKind.MEMCPY), (re.compile("event_(?:wait|record)$"), DeviceKind.SYNC))
 WINDOW_CATEGORY = "Trace"
 # Counter events ("ph": "C") have these categories.
 COUNTER_CATEGORIES = ("hardware_counters", "mtia_counters", "xpu_scope_profiler")

@@ -23,6 +23,7 @@ from traces.kineto.reading.eras import (
     DEVICE_CATEGORIES,
     HOST_CATEGORIES,
     MODULE_NAME,
+    MTIA_KINDS,
     WINDOW_CATEGORY,
     TsUnit,
     external_ids_are_ops,
@@ -256,6 +257,9 @@ def _read_device(
                 graph_node=_id(read.numbers("graph node id")),
             )
         )
+        for pattern, other in MTIA_KINDS if category == "mtia_ccp_events" else ():
+            rows = names.strings.matching(read.names, pattern.match)
+            parts[-1].kind[rows], parts[-1].bytes[rows] = other, NONE
         if notes:
             _, parts[-1].start_ns, parts[-1].duration_ns = notes.corrected(category, read.start_ns, read.duration_ns)
             parts[-1].origin = notes.origins(category, len(read))
