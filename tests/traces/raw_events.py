@@ -6,7 +6,7 @@ import gzip
 import json
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
 
@@ -131,4 +131,4 @@ def _is_unpadded(stamp: str) -> bool:
 
 def _ns(microseconds: str | int, padded: bool) -> int:
     whole, _, part = str(microseconds).partition(".")
-    return round(Decimal(microseconds) * 1000) if padded or not part else int(whole) * 1000 + int(part)
+    return int((Decimal(microseconds) * 1000).to_integral_value(ROUND_HALF_UP)) if padded or not part else int(whole) * 1000 + int(part)

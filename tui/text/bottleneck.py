@@ -54,7 +54,9 @@ def bottleneck_text(summary: Summary) -> str:
         without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"
         the = "the" if step == "recording" else "a"
         idle = f" Without {without}, {the} {step} could be up to {shorter}." if of.gain_ns else ""
-        return f"The GPU limits the pace: {why}.{idle}"
+        copies_ns = sum(row.device_ns for row in summary.kernels if row.name.startswith("Memcpy"))
+        copies = f" Copies are {share_text(copies_ns / summary.work_ns)} of the GPU's work." if summary.work_ns else ""
+        return f"The GPU limits the pace: {why}.{copies if copies_ns > MOSTLY_BUSY * summary.work_ns else ''}{idle}"
     if pace.device_ns is None:
         return f"{takes}; no GPU work was recorded."
     gained = f" {whole} could be up to {shorter}." if shorter else ""

@@ -15,6 +15,7 @@ from traces.analyses.launches import LOADED, LongLaunches
 from traces.analyses.stragglers import RankLateness, similar_ranks
 from traces.compiled.region_figures import CompiledFigures
 from traces.figures.bottleneck import PaceLimit
+from traces.figures.measure import WorkSum
 from traces.figures.pace import MeanStep
 from traces.figures.summary import summarize
 from traces.model.machine import Machine
@@ -269,6 +270,14 @@ def test_info_names_the_mean_of_steps_that_vary() -> None:
     found = replace(summary, pace=replace(summary.pace, mean=mean), bottleneck=limit)
     busy = "the GPU is busy 50.0 % of an average step of 400.0 ms."  # as "GPU busy" says
     assert list(found.busy_shares.values()) == [0.5] and busy in bottleneck_text(found)
+
+
+def test_info_says_that_a_busy_gpu_mostly_copies() -> None:
+    summary = summarize(training(steps=4))
+    copies = [WorkSum("Memcpy HtoD (Pageable -> Device)", 4, summary.work_ns * 9 // 10)]
+    found = replace(summary, bottleneck=PaceLimit("device", 1000, 0.01), kernels=copies)
+    assert "Copies are 90.0 % of the GPU's work." in bottleneck_text(found)
+    assert "Copies" not in bottleneck_text(replace(found, kernels=summary.kernels))
 
 
 def test_info_calls_a_prediction_an_estimate() -> None:
