@@ -11,6 +11,7 @@ of a closure.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -22,19 +23,19 @@ from traces.script.script_hooks import ScriptHooks
 
 
 def install(torch: ModuleType) -> None:
-    def in_range(name: str, is_needed: Callable[[], bool]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def wrap(call: Callable[..., Any]) -> Callable[..., Any]:
-            @stands_for(call)
-            def called(*args: Any, **kwargs: Any) -> Any:
-                to = started()
-                if to is None or not to.steps.profiler.active or not is_needed():
-                    return call(*args, **kwargs)
-                with torch.autograd.profiler.record_function(name):
-                    return call(*args, **kwargs)
+    def is_profiled() -> bool:
+        to = started()
+        return to is not None and to.steps.profiler.active
 
-            return called
+    def whole_step() -> Any:
+        return torch.autograd.profiler.record_function("optimizer") if is_profiled() and has_compiled() else None
 
-        return wrap
+    def closure(call: Callable[..., Any]) -> Callable[..., Any]:
+        @stands_for(call)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with torch.autograd.profiler.record_function(CLOSURE) if is_profiled() else nullcontext():
+                return call(*args, **kwargs)
 
-    hooks = ScriptHooks(torch, recorder, optimizers())
-    hooks.optimizers(whole_step=in_range("optimizer", has_compiled), closure=in_range(CLOSURE, lambda: True))
+        return called
+
+    ScriptHooks(torch, recorder, optimizers()).optimizers(whole_step=whole_step, closure=closure)

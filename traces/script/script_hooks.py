@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sized
+from contextlib import AbstractContextManager
 from functools import wraps
 from typing import Any, ClassVar, Literal, Protocol
 from weakref import WeakSet
@@ -158,7 +159,7 @@ class ScriptHooks:
         self,
         step: Wrapper = lambda call: call,
         zero: Wrapper = lambda call: call,
-        whole_step: Wrapper = lambda call: call,
+        whole_step: Callable[[], AbstractContextManager[Any] | None] | None = None,
         closure: Wrapper = lambda call: call,
     ) -> None:
         """Wrap the methods `step` and `zero_grad` of all optimizer classes.
@@ -166,7 +167,7 @@ class ScriptHooks:
         Args:
             step: wraps `step` inside PyTorch's own wrapper of `step`
             zero: wraps `zero_grad`
-            whole_step: wraps `step` outside PyTorch's own wrapper of `step`
+            whole_step: returns a context manager for a call of `step`, outside PyTorch's own wrapper, or None
             closure: wraps the function that the script passes to `step`
         """
         # see Note [Wrapping an optimizer's step]
@@ -188,14 +189,17 @@ class ScriptHooks:
             def stepping_with(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
                 if args and callable(args[0]):
                     args = (stepping.wrap_callback(closure(args[0])), *args[1:])
-                elif callable(given := kwargs.get("closure")):
+                elif kwargs and callable(given := kwargs.get("closure")):
                     kwargs["closure"] = stepping.wrap_callback(closure(given))
-                return call(optimizer, *args, **kwargs)
+                if whole_step is None or (around := whole_step()) is None:
+                    return call(optimizer, *args, **kwargs)
+                with around:
+                    return call(optimizer, *args, **kwargs)
 
             return stepping_with
 
         def wrap_step_with_phase(call: Call) -> Call:
-            return stepping.wrap(with_closure(whole_step(wrap_step(step(call)))), stepped)
+            return stepping.wrap(with_closure(wrap_step(step(call))), stepped)
 
         def hooked(wrap: Wrapper, call: Call) -> Call:
             wrapped: Any = wrap(call)
