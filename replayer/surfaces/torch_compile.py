@@ -16,8 +16,8 @@ from replayer.compiled.compiled_code import compiling
 from replayer.surfaces.patching import refusal
 from replayer.tensor.planning.plan_keys import KEYER_FILE
 from replayer.torch_types import TorchAny
-from traces.script.compiled_functions import see_through_wrappers
-from traces.script.patching import patch, patch_around, when_imported
+from traces.script.compiled_functions import see_through_wrappers, wrap_conversion
+from traces.script.patching import patch, when_imported
 
 # `torch.compiler.reset()` imports C functions that CPU builds of PyTorch lack (torch/_inductor/cudagraph_trees.py).
 _IMPORTED = ("_cuda_CUDAAllocator_AllocatorState", "_set_cached_tensors_enabled")
@@ -53,8 +53,8 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _measure_compiling(convert_frame: TorchAny) -> None:
-    def convert(call: TorchAny, self: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def convert(call: TorchAny, self: TorchAny, *args: TorchAny) -> TorchAny:
         with compiling():
-            return call(self, *args, **kwargs)
+            return call(self, *args)
 
-    patch_around(convert_frame.CatchErrorsWrapper, __call__=convert)
+    wrap_conversion(convert_frame, convert)

@@ -15,7 +15,7 @@ from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_shortcuts import without_override_lookup
 from replayer.torch_types import TorchAny
-from traces.script.patching import insert_first, patch
+from traces.script.patching import insert_first, patch, stands_for
 from traces.script.script_hooks import ScriptHooks
 
 
@@ -25,7 +25,7 @@ def install(torch_module: ModuleType) -> None:
     foreach: TorchAny = torch_module.utils._foreach_utils
     insert_first(foreach._foreach_supported_types, VirtualTensor)
     devices = foreach._get_foreach_kernels_supported_devices
-    patch(foreach, _get_foreach_kernels_supported_devices=lambda: [*devices(), BACKEND])
+    patch(foreach, _get_foreach_kernels_supported_devices=stands_for(devices)(lambda: [*devices(), BACKEND]))
     ScriptHooks(torch_module, script_steps, STATE.optimizers).optimizers(
         step=lambda step: without_overrides(step) if step.__module__.startswith("torch.optim.") else step,
         zero=without_overrides,

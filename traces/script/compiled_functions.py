@@ -7,11 +7,13 @@ This module prevents a graph break at our wrapper of `Module.__call__`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FunctionType, MethodDescriptorType
+from types import FrameType, FunctionType, MethodDescriptorType
 from typing import Any
 
 from traces.script.patching import PATCHES, patch, patch_around, when_imported
@@ -93,15 +95,39 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Prevent Dynamo from tracing our own functions, except for wrappers of PyTorch functions, because the wrappers may call
-    functions of the script."""
+    """Prevent Dynamo from tracing our own functions and their context managers, except for wrappers of PyTorch functions,
+    because the wrappers may call functions of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 
-    def convert(call: Any, self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def convert(call: Any, self: Any, frame: Any, *args: Any) -> Any:
         file = frame.f_code.co_filename
         if file in generated or (file.startswith(_OURS) and not file.startswith(_WRAPPERS)):
             return types.ConvertFrameReturn(frame_exec_strategy=nowhere)
-        return call(self, frame, *args, **kwargs)
+        if file == contextlib.__file__ and _caller(convert_frame.__file__).startswith(_OURS):
+            return types.ConvertFrameReturn(frame_exec_strategy=nowhere, apply_to_code=False)
+        return call(self, frame, *args)
 
-    patch_around(convert_frame.CatchErrorsWrapper, __call__=convert)
+    wrap_conversion(convert_frame, convert)
+
+
+def _caller(file: str) -> str:
+    """Return the file of the innermost Python frame outside `file`, or ""."""
+    above: FrameType | None = sys._getframe(1)
+    while above is not None and above.f_code.co_filename == file:
+        above = above.f_back
+    return "" if above is None else above.f_code.co_filename
+
+
+def wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
+    """Wrap the method that Dynamo calls for each frame. `torch.compiler.disable(recursive=False)` needs the frame above this
+    method, so the wrappers count as frames of PyTorch's file."""
+    convert = convert_frame.CatchErrorsWrapper.__call__
+
+    def called(self: Any, *args: Any) -> Any:
+        return by(convert, self, *args)
+
+    for wrapper in (by, called):
+        assert isinstance(wrapper, FunctionType)
+        wrapper.__code__ = wrapper.__code__.replace(co_filename=convert_frame.__file__)
+    patch(convert_frame.CatchErrorsWrapper, __call__=called)

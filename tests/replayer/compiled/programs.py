@@ -308,6 +308,18 @@ def disabled_function(compiler: Compiler) -> Any:
 
 
 @program
+def disabled_without_its_callees(compiler: Compiler) -> Any:
+    @torch.compiler.disable(recursive=False)
+    def outside(x: torch.Tensor) -> torch.Tensor:
+        return inside(x + 1)
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        return x.cos()
+
+    return compiler(lambda x: outside(x.sin()) * 2)(compiler.tensor(4)).shape
+
+
+@program
 def allowed_in_graph(compiler: Compiler) -> Any:
     @torch.compiler.allow_in_graph
     def opaque(x: torch.Tensor) -> torch.Tensor:
@@ -385,6 +397,23 @@ def whole_step(compiler: Compiler) -> Any:
         loss_of(compiler.tensor(3, 4)).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+@program
+def whole_step_with_clipping(compiler: Compiler) -> Any:
+    model = nn.Linear(4, 4).to(compiler.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=True)
+
+    @compiler
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    return [list(step(compiler.tensor(2, 4)).shape) for _ in range(2)]
 
 
 @program
