@@ -131,4 +131,6 @@ def _is_unpadded(stamp: str) -> bool:
 
 def _ns(microseconds: str | int, padded: bool) -> int:
     whole, _, part = str(microseconds).partition(".")
-    return int((Decimal(microseconds) * 1000).to_integral_value(ROUND_HALF_UP)) if padded or not part else int(whole) * 1000 + int(part)
+    if part and not padded:
+        return int(whole) * 1000 + int(part)
+    return int((Decimal(microseconds) * 1000).to_integral_value(ROUND_HALF_UP))

@@ -146,8 +146,11 @@ def test_launches_behind_a_busy_gpu_at_the_end_are_unfinished(lasts: float, prob
     marks = [span(f"ProfilerStep#{number}", 30 * number, 30, "user_annotation") for number in range(3)]
     ops = [span("aten::mm", 30 * number + 5, 24) for number in range(3)]
     calls = [call(1, 10), call(2, 40), call(3, 66), call(4, 70), call(5, 80)]
-    trace = imported(*marks, *ops, *calls, kernel(20, 30, 1), kernel(50, lasts, 2), kernel(50 + lasts, 5, 3))
+    kernels = [kernel(20, 30, 1), kernel(50, lasts, 2), kernel(50 + lasts, 5, 3)]
+    trace = imported(*marks, *ops, *calls, *kernels)
     assert trace.problems == {problem: 2}
+    later = call(6, 200, name="cudaDeviceSynchronize")  # the GPU had time for the last launches
+    assert imported(*calls, later, *kernels).problems == {"lost-kernel": 2}
     assert (trace.steps.kind == StepKind.INCOMPLETE).tolist() == [False, False, problem == "unfinished-launch"]
 
 

@@ -21,7 +21,7 @@ Note [Lost kernels]
     A profiler with full buffers drops kernels but keeps their launch calls, so that a busy GPU looks idle. The importer
     therefore counts launch calls without a kernel. A launch during stream capture is not counted, because it only adds a node
     to the CUDA graph. If the profiler stops while the GPU lags behind, only the last launches have no kernels, and the GPU
-    still ran earlier work at the last of them. These launches are unfinished, and the recorded times are reliable.
+    still ran earlier work at the last runtime call. These launches are unfinished, and the recorded times are reliable.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def without_work(host: HostColumns, work: DeviceSpans, strings: Strings) -> With
     lost = without[open_captures <= 0]
     captured = len(without) - len(lost)
     if len(lost) and (launch != NONE).any():
-        first_ns, last_ns = spans.start_ns[lost].min(), spans.start_ns[lost].max()
-        if spans.start_ns[launch[launch != NONE]].max() < first_ns and last_ns < work.end_ns[work.is_work].max():
+        worked_ns, last_call_ns = spans.start_ns[launch[launch != NONE]].max(), spans.end_ns[is_call].max()
+        if worked_ns < spans.start_ns[lost].min() and last_call_ns <= work.end_ns[work.is_work].max():
             return WithoutWork(0, captured, lost)
     return WithoutWork(len(lost), captured, lost[:0])
 
