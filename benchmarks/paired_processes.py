@@ -20,13 +20,16 @@ from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from statistics import median, quantiles
-from typing import NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple
 
 from benchmarks.record_command import ROOT, record_command
+from traces.script.patching import OUR_MODULES
 
 SETTLING, SETTLING_S = 128, 1.0  # steps before the first turn; fewer if they take longer than this
 IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # steps, and how long a turn should at least last
 LEAST_TURNS = 6
+COUNTED = 5  # steps whose calls are counted; the step with the fewest reads no CUDA events
 LIMIT_S = 300.0  # for the start of a process, and for a turn
 
 Step = Callable[[], tuple[int, int]]  # a training step; returns the time of other work, and its processor time, in ns
@@ -49,6 +52,14 @@ class Added:
     processor_us: float
 
 
+class Calls(NamedTuple):
+    """What the recorder calls in a step."""
+
+    python: int  # functions of this project
+    c: int  # C functions that these functions call, without CUDA events
+    events: int  # CUDA events recorded
+
+
 @dataclass(frozen=True)
 class Paired:
     turns: int  # of recorded steps
@@ -56,6 +67,7 @@ class Paired:
     whole_us: float  # a bare step with its other work
     added: Added
     reported_us: float  # by the recorder
+    calls: Calls
 
 
 class MeasurementError(Exception):
@@ -76,7 +88,21 @@ def serve(step: Step, address: str) -> None:
             break
     with Client(address, family="AF_UNIX") as measuring:
         while steps := measuring.recv():
-            measuring.send(_turn(step, steps))
+            measuring.send(_turn(step, steps) if steps > 0 else min(_calls(step) for _ in range(COUNTED)))
+
+
+def _calls(step: Step) -> Calls:
+    names: list[str] = []
+
+    def note(frame: FrameType, event: str, called: Any) -> None:
+        if event in ("call", "c_call") and frame.f_globals.get("__name__", "").startswith(OUR_MODULES):
+            names.append("" if event == "call" else called.__qualname__)
+
+    sys.setprofile(note)
+    step()
+    sys.setprofile(None)
+    python, events = names.count(""), sum(name.endswith("EventBase.record") for name in names)
+    return Calls(python, len(names) - python - events, events)
 
 
 def _turn(step: Step, steps: int) -> Turn:
@@ -116,6 +142,7 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
         bare_process = _Process(bare_command, words, folder, "bare")
         with bare_process as bare, _Process(recorded_command, words, folder, "recorded") as recorded:
             added, turns = _alternate(bare.turn, recorded.turn, seconds)
+            calls = recorded.calls()
         notes = load(recording).run_of(0).recorder
     if notes is None:
         raise MeasurementError("the recorder noted nothing of its cost")
@@ -125,6 +152,7 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
         median(turn.whole_us for turn in turns),
         _summary(added),
         notes.overhead_ns_per_step / 1e3,
+        calls,
     )
 
 
@@ -175,12 +203,17 @@ class _Process:
         self._listener.close()
 
     def turn(self, steps: int) -> Turn:
+        return Turn(*self._ask(steps))
+
+    def calls(self) -> Calls:
+        return Calls(*self._ask(-1))
+
+    def _ask(self, steps: int) -> Any:
         assert self._connection is not None
         self._connection.send(steps)
         if not self._connection.poll(LIMIT_S):
             raise MeasurementError("a process does not answer")
         try:
-            found: Turn = self._connection.recv()
+            return self._connection.recv()
         except EOFError:
             raise MeasurementError("a process ended early") from None
-        return found

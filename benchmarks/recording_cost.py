@@ -10,7 +10,7 @@ Steps of 1, 5, 30 and 100 ms contain other work of the host, which is not measur
 `added` is the added time by the clock, followed by its quartiles. `processor` is the added processor time of the script's
 thread, which depends less on other programs. Both verdicts use the processor time. `bound` is 50 µs per step and 0.5 µs for
 each module call. `reported` is the recorder's own figure. It is `near` if it differs from the processor time by at most a third
-or by 0.2 % of the step.
+or by 0.2 % of the step. `calls` are the recorder's calls in a step: Python functions, C functions, and recorded CUDA events.
 """
 
 from __future__ import annotations
@@ -121,14 +121,15 @@ def programs(batch_size: int, image_size: int) -> dict[str, tuple[int, Callable[
 def table(costs: list[Cost]) -> list[str]:
     """The table, as lines of text."""
     head = f"{'µs per step':17} {'turns':>5} {'step':>10} {'added':>8} {'quartiles':>18} {'processor':>10} {'bound':>7}"
-    lines = [f"{head} {'':8} {'reported':>9}"]
+    lines = [f"{head} {'':8} {'reported':>9} {'':8} {'calls':>12}"]
     for cost in costs:
         paired, added = cost.paired, cost.paired.added
         lower, upper = added.clock_quartiles_us
         figures = f"{paired.turns:5} {paired.whole_us:10.1f} {added.clock_us:8.1f} {f'{lower:.1f} to {upper:.1f}':>18}"
         cheap, near = ("met" if cost.is_cheap else "NOT MET"), ("near" if cost.is_near else "NOT NEAR")
-        verdict = f"{added.processor_us:10.1f} {cost.bound_us:7.1f} {cheap:8} {paired.reported_us:9.1f} {near}"
-        lines.append(f"{cost.name:17} {figures} {verdict}")
+        verdict = f"{added.processor_us:10.1f} {cost.bound_us:7.1f} {cheap:8} {paired.reported_us:9.1f} {near:8}"
+        calls = "/".join(map(str, paired.calls))
+        lines.append(f"{cost.name:17} {figures} {verdict} {calls:>12}")
     return lines
 
 

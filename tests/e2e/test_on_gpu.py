@@ -280,7 +280,7 @@ def test_the_table_after_a_profile_has_the_median_of_the_processes() -> None:
 def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after() -> None:
     """GIVEN a machine that slows down by 20 µs with each turn, and a recorder that adds 12 µs to each step, 9 of them on the
     processor THEN a step costs 12 and 9 µs. A report of 12 µs is within a third of 9 µs, and 12.1 µs within 0.2 % of 2 ms."""
-    from benchmarks.paired_processes import Added, Paired, Turn, _alternate, _summary
+    from benchmarks.paired_processes import Added, Calls, Paired, Turn, _alternate, _summary
     from benchmarks.recording_cost import Cost, table
 
     turns: list[int] = []  # lengths
@@ -295,23 +295,36 @@ def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after() -
     assert (turns[0], set(turns[1:])) == (6, {100})  # half a second
     assert _summary(added) == Added(12.0, (12.0, 12.0), 9.0)
 
-    cost = Cost("a layer", 50.5, Paired(6, 1100.0, 1100.0, _summary(added), 12.0))
-    assert table([cost])[1].split() == "a layer 6 1100.0 12.0 12.0 to 12.0 9.0 50.5 met 12.0 near".split()
+    cost = Cost("a layer", 50.5, Paired(6, 1100.0, 1100.0, _summary(added), 12.0, Calls(42, 75, 6)))
+    assert table([cost])[1].split() == "a layer 6 1100.0 12.0 12.0 to 12.0 9.0 50.5 met 12.0 near 42/75/6".split()
     slower = replace(cost, paired=replace(cost.paired, reported_us=12.1))
     assert not slower.is_near and replace(slower, paired=replace(slower.paired, whole_us=2000.0)).is_near
     assert not replace(cost, bound_us=8.9).is_cheap
 
 
+def test_the_recorders_calls_in_a_step_are_counted() -> None:
+    """GIVEN a step that adds a known text (`get`) and a new text (`get`, `len`, `append`) to a string table."""
+    from benchmarks.paired_processes import Calls, _calls
+    from traces.model.trace import Strings
+
+    strings = Strings(["known"])
+
+    def step() -> tuple[int, int]:
+        return strings.add("known"), strings.add("new")
+
+    assert _calls(step) == Calls(2, 4, 0)
+
+
 def test_programs_that_would_exceed_the_limit_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN programs that take 4 s each and a limit of 9 s WHEN measured THEN the first two have figures."""
     from benchmarks import recording_cost
-    from benchmarks.paired_processes import Added, Paired
+    from benchmarks.paired_processes import Added, Calls, Paired
 
     now_s = [100.0]
 
     def measure(words: list[str], seconds: float, on: str) -> Paired:
         now_s[0] += 4.0
-        return Paired(6, 1100.0, 1100.0, Added(12.0, (12.0, 12.0), 9.0), 12.0)
+        return Paired(6, 1100.0, 1100.0, Added(12.0, (12.0, 12.0), 9.0), 12.0, Calls(42, 75, 6))
 
     monkeypatch.setattr(recording_cost, "measure", measure)
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
