@@ -127,6 +127,9 @@ class _DeviceOp:
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     """Compare the chosen steps of two traces. An empty array means the whole trace."""
     verdict = _same_program(recorded, other, recorded_steps, other_steps)
+    if verdict.sameness is Sameness.OTHER_PROGRAM:  # under torch.func.vmap, the outer op differs from the op that runs
+        inner = _same_program(recorded, other, recorded_steps, other_steps, innermost=True)
+        verdict = inner if inner.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
         verdict = _otherwise_compiled(recorded, other, recorded_steps, other_steps) or verdict
     cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
@@ -154,11 +157,15 @@ def _step_counts(recorded_steps: Column, other_steps: Column) -> tuple[int, int]
     return max(len(np.unique(recorded_steps)), 1), max(len(np.unique(other_steps)), 1)  # a replay may repeat a step
 
 
-def _same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
+def _same_program(
+    recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, *, innermost: bool = False
+) -> Verdict:
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     ours, theirs = _alike_nested(
-        (recorded, *_launching(recorded, recorded_steps, other)), (other, *_launching(other, other_steps, recorded))
+        (recorded, *_launching(recorded, recorded_steps, other)),
+        (other, *_launching(other, other_steps, recorded)),
+        innermost=innermost,
     )
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
         return _without_ops(recorded, other)
@@ -468,17 +475,17 @@ def _backward_passes(trace: Trace) -> int | None:
     return int(np.median(counts[counts > 0])) if counts.any() else None
 
 
-def _alike_nested(*traces: tuple[Trace, Column, Column]) -> list[list[_DeviceOp]]:
+def _alike_nested(*traces: tuple[Trace, Column, Column], innermost: bool) -> list[list[_DeviceOp]]:
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
     for (trace, op, step), names in zip(traces, reversed(known), strict=True):
-        outermost = _outermost(trace, op, names)
-        op, first = np.unique(outermost[outermost != NONE], return_index=True)
-        found.append(_calls(trace, op, step[outermost != NONE][first]))
+        shared = _shared_op(trace, op, names, innermost)
+        op, first = np.unique(shared[shared != NONE], return_index=True)
+        found.append(_calls(trace, op, step[shared != NONE][first]))
     return found
 
 
-def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
+def _shared_op(trace: Trace, rows: Column, names: set[str], innermost: bool) -> Column:
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
@@ -496,7 +503,7 @@ def _outermost(trace: Trace, rows: Column, names: set[str]) -> Column:
     found, at = rows.copy(), parent[rows]
     is_part = np.zeros(len(rows), bool)
     while (at != NONE).any():
-        found = np.where(known[at], at, found)
+        found = np.where(known[at] & ~(known[found] & innermost), at, found)
         is_part |= named[at] & ~known[at]
         at = parent[at]
     return np.where(is_part & ~named[found], NONE, found)

@@ -182,30 +182,40 @@ def test_recorded_steps_with_different_kernels_are_compared_with_the_steps_of_th
     assert compare(recorded, replay).gpu_time_steps is None
 
 
+def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) -> Trace:
+    """Imports ops (name, start, duration in us), and kernels or copies with the times of their launches."""
+    host = {"ph": "X", "pid": 1, "tid": 1}
+    args = {"Input Dims": [[4, 4]], "Input type": ["float"]}
+    events = [host | {"cat": "cpu_op", "name": f"aten::{op}", "ts": at, "dur": dur, "args": args} for op, at, dur in ops]
+    for at, name in launches:
+        told = {"correlation": at, "device": 0, "stream": 7}
+        category = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
+        events.append(host | {"cat": "cuda_runtime", "name": "call", "ts": at, "dur": 1, "args": told})
+        events.append({"ph": "X", "cat": category, "name": name, "pid": 0, "tid": 7, "ts": 100 + at, "dur": 2, "args": told})
+    return read_kineto_bytes(json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": events}).encode())
+
+
 def test_copies_of_a_hook_are_calls_of_the_script() -> None:
     """GIVEN a product whose hook copies a tensor to the host with two nested copies, as save_on_cpu does, and a trace with the
     copy before the product and without nested copies THEN both contain one copy and one product."""
-
-    def recorded(*ops: tuple[str, int, int], launches: tuple[int, ...]) -> Trace:
-        args = {"Input Dims": [[4, 4]], "Input type": ["float"]}
-        events = [
-            {"ph": "X", "cat": "cpu_op", "name": f"aten::{op}", "pid": 1, "tid": 1, "ts": at, "dur": dur, "args": args}
-            for op, at, dur in ops
-        ]
-        names = [("kernel", "gather"), ("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)"), ("kernel", "gemm")]
-        for at, (category, name) in zip(launches, names, strict=True):
-            told = {"correlation": at, "device": 0, "stream": 7}
-            events += [
-                {"ph": "X", "cat": "cuda_runtime", "name": "call", "pid": 1, "tid": 1, "ts": at, "dur": 1, "args": told},
-                {"ph": "X", "cat": category, "name": name, "pid": 0, "tid": 7, "ts": 100 + at, "dur": 2, "args": told},
-            ]
-        return read_kineto_bytes(json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": events}).encode())
-
-    nested = recorded(("mm", 10, 50), ("copy_", 12, 30), ("copy_", 14, 6), ("copy_", 24, 6), launches=(15, 25, 50))
-    flat = recorded(("copy_", 10, 10), ("mm", 30, 20), launches=(12, 14, 35))
+    to_host = "Memcpy DtoH (Device -> Pinned)"
+    nested = _launched(
+        [("mm", 10, 50), ("copy_", 12, 30), ("copy_", 14, 6), ("copy_", 24, 6)], [(15, "gather"), (25, to_host), (50, "gemm")]
+    )
+    flat = _launched([("copy_", 10, 10), ("mm", 30, 20)], [(12, "gather"), (14, to_host), (35, "gemm")])
     for pair in ((nested, flat), (flat, nested)):
         found = compare(*pair).verdict
         assert found.sameness is Sameness.SAME_PROGRAM, found.reason
+
+
+def test_ops_under_vmap_are_compared_by_the_op_that_runs() -> None:
+    """GIVEN a product, and a product that vmap runs as a batched one THEN a trace with only the batched one is the same."""
+    kernels = [(12, "gemm"), (32, "batched gemm")]
+    vmapped = _launched([("mm", 10, 10), ("mm", 30, 10), ("bmm", 31, 8)], kernels)
+    flat = _launched([("mm", 10, 10), ("bmm", 31, 8)], kernels)
+    assert compare(vmapped, flat).verdict.sameness is Sameness.SAME_PROGRAM
+    other = _launched([("mm", 10, 10), ("mm", 31, 8)], kernels)
+    assert compare(other, flat).verdict.same is False
 
 
 def test_replayed_steps_with_the_numbers_of_profiled_steps_decide_sameness() -> None:
