@@ -65,6 +65,8 @@ MOST_US_PER_OP, LEAST_TIMES_CHEAPER = 15.0, 8.0  # required while idle and while
 class IdleGpu(FakeGpu):
     """Does nothing, so only the cost of tensors and their memory remains."""
 
+    capture = None
+
     def launch_by(self, caller: Any, signature: Any) -> None:
         pass
 

@@ -251,6 +251,12 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: nn.ctc_loss(on_gpu(5, 1, 4).log_softmax(2), on_gpu(1, 2, dtype=INT64), torch.tensor([6]), torch.tensor([2])),
         "Expected input_lengths to have value at most 5, but got value 6 (while checking arguments for ctc_loss_gpu)",
     ),
+    "one of two CTC inputs that is too long": (
+        lambda: nn.ctc_loss(
+            on_gpu(5, 2, 4).log_softmax(2), on_gpu(2, 2, dtype=INT64), torch.tensor([3, 6]), torch.tensor([2, 2])
+        ),
+        "Expected input_lengths to have value at most 5, but got value 6 (while checking arguments for ctc_loss_gpu)",
+    ),
     "CTC targets that are too short": (
         lambda: nn.ctc_loss(on_gpu(5, 1, 4).log_softmax(2), on_gpu(1, 2, dtype=INT64), torch.tensor([5]), torch.tensor([3])),
         "Expected tensor to have size at least 3 at dimension 1, but got size 2 for argument #2 'targets' (while checking"

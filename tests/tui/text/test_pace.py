@@ -10,7 +10,7 @@ from traces.comparison.compare import Comparison, compare
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.summary import summarize
 from tui.text.bottleneck import bottleneck_text
-from tui.text.pace import event_sentences, loader_note, pace_sentences
+from tui.text.pace import event_sentences, loader_note, pace_sentences, values_sentences
 
 
 def facts(**notes: Any) -> Comparison:
@@ -49,3 +49,12 @@ def test_a_recording_without_kernels_says_which_phase_shows_that_the_gpu_waits()
         "The GPU waits for the host. A step takes 100.0 µs, and the GPU finishes the forward pass 19.0 µs after the host has"
         " launched it."
     )
+
+
+def test_one_value_and_several_values_are_counted() -> None:
+    said = facts()
+    found = [values_sentences(replace(said, values=replace(said.values, unrecorded_reads=reads))) for reads in (1, 2)]
+    assert [text for (text,) in found] == [
+        "The script read 1 value that was not recorded; replay supplied a plausible one (see --values).",
+        "The script read 2 values that were not recorded; replay supplied plausible ones (see --values).",
+    ]

@@ -21,6 +21,8 @@ def test_sync_batch_norm_of_two_ranks_equals_batch_norm_of_the_joined_batch(affi
     BatchNorm."""
     torch.manual_seed(0)
     norm = nn.BatchNorm2d(4, affine=affine)
+    for parameter in norm.parameters():
+        nn.init.uniform_(parameter, 0.5, 2.0)  # a bias of 0 would hide its sign
     x, grad = torch.randn(5, 4, 3, 3, requires_grad=True), torch.randn(5, 4, 3, 3)
     running = [torch.zeros(4), torch.ones(4)]
     weight, bias = (norm.weight.detach(), norm.bias.detach()) if affine else (None, None)
