@@ -242,6 +242,7 @@ class VirtualNccl(_NcclGroup):
     @_by_device
     def allgather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         inputs = _listed(inputs)
+        self._require_one_per_rank("output", outputs[0])
         wants, sent = [output.numel() for output in outputs[0]], [inputs[0].numel()] * self._size
         call = GroupCall("all_gather", inputs, outputs[0], values.concatenated, sends=sent, wants=wants)
         return self.operations.run(call, GatheredWork if len(set(wants)) == 1 else VirtualWork)
@@ -256,6 +257,7 @@ class VirtualNccl(_NcclGroup):
 
     @_by_device
     def reduce_scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
+        self._require_one_per_rank("input", inputs[0])
         return self.operations.run(_reduce_scatter("reduce_scatter", inputs[0], outputs, self._rank, self._size, opts))
 
     @_by_device
@@ -277,6 +279,8 @@ class VirtualNccl(_NcclGroup):
 
     @_by_device
     def alltoall(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
+        self._require_one_per_rank("input", inputs)
+        self._require_one_per_rank("output", outputs)
         sends, wants = ([tensor.numel() for tensor in tensors] for tensors in (inputs, outputs))
         combine = values.all_to_all_values(self._rank)
         return self.operations.run(GroupCall("all_to_all", inputs, outputs, combine, sends=sends, wants=wants))
@@ -284,6 +288,8 @@ class VirtualNccl(_NcclGroup):
     @_by_device
     def gather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         onto = outputs[0] if outputs else []
+        if opts.rootRank == self._rank:
+            self._require_one_per_rank("output", onto)
         sent, wants = [inputs[0].numel()] * self._size, [tensor.numel() for tensor in onto] or None
         detail = f"to rank {opts.rootRank}"
         call = GroupCall("gather", inputs, onto, values.concatenated, sends=sent, wants=wants, detail=detail)
@@ -292,6 +298,8 @@ class VirtualNccl(_NcclGroup):
     @_by_device
     def scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         given, root = inputs[0] if inputs else [], opts.rootRank
+        if root == self._rank:
+            self._require_one_per_rank("input", given)
         combine = values.part_of_rank(values.of_rank(root), self._rank, self._size)
         sends = [tensor.numel() for tensor in given] if self._rank == root else None
         wants = [outputs[0].numel() if rank == root else 0 for rank in range(self._size)]
@@ -312,6 +320,13 @@ class VirtualNccl(_NcclGroup):
         work = self.operations.run(GroupCall("barrier", [], [], None, device=gpu().current.device()))
         work.blocks_host = True
         return work
+
+    def _require_one_per_rank(self, kind: str, tensors: Tensors) -> None:
+        if len(tensors) != self._size:
+            raise ValueError(
+                f"Incorrect {kind} list size {len(tensors)}. {kind.title()} list size should be {self._size}, same as size of the"
+                " process group."
+            )
 
     all_gather_single_coalesced = _for_each_pair(all_gather_single)
     reduce_scatter_single_coalesced = _for_each_pair(reduce_scatter_single)
@@ -345,8 +360,17 @@ def _op_of(opts: TorchAny) -> TorchAny:
 
 
 def _elements(tensor: TorchAny, rows: TorchAny, size: int) -> list[int]:
+    counts = list(rows) or [tensor.shape[0] // size] * size
+    if len(counts) != size:
+        raise RuntimeError("Number of tensor splits not equal to group size")
+    if sum(counts) != tensor.shape[0]:
+        raise RuntimeError(
+            "Split sizes doesn't match total dim 0 size"
+            if rows
+            else "Tensor's dim 0 does not divide equally across group size"
+        )
     each = tensor[0].numel() if tensor.dim() > 1 and tensor.shape[0] else 1
-    return [count * each for count in list(rows) or [tensor.shape[0] // size] * size]
+    return [count * each for count in counts]
 
 
 def _listed(tensors: TorchAny) -> list[TorchAny]:

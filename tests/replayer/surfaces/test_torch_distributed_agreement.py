@@ -170,3 +170,25 @@ def test_reductions_support_the_operations_of_nccl() -> None:
             dist.all_gather_into_tensor(zeros(2, torch.int64), zeros(1))
 
     run_ranks(2, body)
+
+
+def test_splits_and_lists_that_do_not_fit_the_group_are_rejected_before_the_call() -> None:
+    def body(rank: int) -> None:
+        with pytest.raises(RuntimeError, match="Split sizes doesn't match total dim 0 size"):
+            dist.all_to_all_single(zeros(4), zeros(4), [1, 1], [2, 2])
+        with pytest.raises(RuntimeError, match="Number of tensor splits not equal to group size"):
+            dist.all_to_all_single(zeros(4), zeros(4), [2, 2], [4])
+        with pytest.raises(RuntimeError, match="Tensor's dim 0 does not divide equally across group size"):
+            dist.all_to_all_single(zeros(3), zeros(4))
+        with pytest.raises(ValueError, match=r"Incorrect output list size 1\. Output list size should be 2"):
+            dist.all_gather([zeros(2)], zeros(2))
+        with pytest.raises(ValueError, match=r"Incorrect input list size 3\. Input list size should be 2"):
+            dist.reduce_scatter(zeros(2), [zeros(2)] * 3)
+        if rank == 0:
+            with pytest.raises(ValueError, match=r"Incorrect input list size 1\. Input list size should be 2"):
+                dist.scatter(zeros(2), [zeros(2)], src=0)
+            with pytest.raises(ValueError, match=r"Incorrect output list size 1\. Output list size should be 2"):
+                dist.gather(zeros(2), [zeros(2)], dst=0)
+        dist.barrier()  # no call reached the other rank
+
+    run_ranks(2, body)
