@@ -324,8 +324,8 @@ class VirtualNccl(_NcclGroup):
     def _require_one_per_rank(self, kind: str, tensors: Tensors) -> None:
         if len(tensors) != self._size:
             raise ValueError(
-                f"Incorrect {kind} list size {len(tensors)}. {kind.title()} list size should be {self._size}, same as size of the"
-                " process group."
+                f"Incorrect {kind} list size {len(tensors)}. {kind.title()} list size should be {self._size}, same as size of"
+                " the process group."
             )
 
     all_gather_single_coalesced = _for_each_pair(all_gather_single)

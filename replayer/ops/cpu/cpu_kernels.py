@@ -32,25 +32,47 @@ class _Attention:
         zero = torch.zeros((), dtype=torch.int64, device="cpu")
         return cls(dropout_p, causal, scale, torch.randint(1 << 62, (), device="cpu") if dropout_p else zero)
 
-    def output(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> TorchAny:
-        wide_k, wide_v = (x.float().repeat_interleave(q.size(1) // k.size(1), 1) for x in (k, v))
-        scores = (q.float() @ wide_k.transpose(-2, -1)) * (q.size(-1) ** -0.5 if self.scale is None else self.scale)
+    def scores(self, q: TorchAny, k: TorchAny, bias: TorchAny) -> torch.Tensor:
+        scores: torch.Tensor = q.float() @ _per_head(k, q).transpose(-2, -1) * self._factor(q)
         if bias is not None:
             scores = scores + bias
         if self.causal:
             seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").tril()
             scores = scores.masked_fill(~seen, float("-inf"))
-        weights = scores.softmax(-1)
-        if self.dropout_p:
-            drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(self.seed)), device="cpu")
-            weights = weights * ((drawn >= self.dropout_p).to(weights.dtype) / (1 - self.dropout_p))
-        return (weights @ wide_v).to(q.dtype)
+        return scores
+
+    def _factor(self, q: torch.Tensor) -> float:
+        return float(q.size(-1) ** -0.5) if self.scale is None else self.scale
+
+    def _dropped(self, weights: torch.Tensor) -> torch.Tensor:
+        if not self.dropout_p:
+            return weights
+        drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(self.seed)), device="cpu")
+        return weights * ((drawn >= self.dropout_p).to(weights.dtype) / (1 - self.dropout_p))
 
     def forward(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> tuple[TorchAny, TorchAny]:
-        return _tokens_first(self.output(q, k, v, bias)), q.new_zeros(q.shape[:3], dtype=torch.float32)
+        scores = self.scores(q, k, bias)
+        out = self._dropped(scores.softmax(-1)) @ _per_head(v, q)
+        return _tokens_first(out.to(q.dtype)), scores.logsumexp(-1)
 
-    def backward(self, grad: torch.Tensor, *inputs: torch.Tensor) -> list[TorchAny]:
-        return _gradients(lambda *leaves: [self.output(*leaves)], list(inputs), [grad])
+    def backward(
+        self, grad: TorchAny, out: TorchAny, lse: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None
+    ) -> list[TorchAny]:
+        """Compute the gradients from `out` and `lse`. In ring attention, they belong to the keys of all ranks."""
+        weights, of_out = (self.scores(q, k, bias) - lse[..., : q.size(2), None]).exp(), grad.float()
+        of_weights = self._dropped(of_out @ _per_head(v, q).transpose(-2, -1))
+        of_scores = weights * (of_weights - (of_out * out.float()).sum(-1, keepdim=True))
+        scaled = of_scores * self._factor(q)
+        of_k, of_v = (
+            wide.unflatten(1, (k.size(1), -1)).sum(2)
+            for wide in (scaled.transpose(-2, -1) @ q.float(), self._dropped(weights).transpose(-2, -1) @ of_out)
+        )
+        of_bias = None if bias is None else of_scores.sum_to_size(bias.shape).to(bias.dtype)
+        return [(scaled @ _per_head(k, q)).to(q.dtype), of_k.to(k.dtype), of_v.to(v.dtype), of_bias]
+
+
+def _per_head(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return x.float().repeat_interleave(q.size(1) // x.size(1), 1)
 
 
 def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
@@ -82,8 +104,8 @@ def _flash_backward(
     grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, out: TorchAny, lse: TorchAny, cq: TorchAny, ck: TorchAny,
     mq: TorchAny, mk: TorchAny, p: float, causal: bool, seed: TorchAny, offset: TorchAny, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
-    gradients = _Attention(p, causal, scale, seed).backward(grad, q, k, v)
-    return [torch.empty_like(x).copy_(gradient) for x, gradient in zip((q, k, v), gradients, strict=True)]
+    gradients = _Attention(p, causal, scale, seed).backward(grad, out, lse, q, k, v)
+    return [torch.empty_like(x).copy_(gradient) for x, gradient in zip((q, k, v), gradients[:3], strict=True)]
 
 
 def _efficient(
@@ -91,15 +113,17 @@ def _efficient(
     scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
     attention = _Attention.drawn(p, causal, scale)
-    return *attention.forward(q, k, v, bias), attention.seed, attention.seed.clone()
+    out, logsumexp = attention.forward(q, k, v, bias)
+    # CUDA's kernel fills the rows up to a multiple of 32 with infinity.
+    padded = torch.nn.functional.pad(logsumexp, (0, -logsumexp.size(2) % 32), value=float("inf"))
+    return out, padded if saved else padded[..., :0].clone(), attention.seed, attention.seed.clone()
 
 
 def _efficient_backward(
     grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, out: TorchAny, lse: TorchAny, seed: TorchAny,
     offset: TorchAny, p: float, mask: list[bool], causal: bool = False, *, scale: TorchAny = None
 ) -> TorchAny:  # fmt: skip
-    inputs = [q, k, v] if bias is None else [q, k, v, bias]
-    *of_inputs, of_bias = [*_Attention(p, causal, scale, seed).backward(grad, *inputs), None][:4]
+    *of_inputs, of_bias = _Attention(p, causal, scale, seed).backward(grad, out, lse, q, k, v, bias)
     return *map(_tokens_first, of_inputs), of_bias if mask[3] else None
 
 

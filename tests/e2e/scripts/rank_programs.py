@@ -41,6 +41,8 @@ from torch.distributed.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.experimental._attention import context_parallel_unshard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -929,6 +931,19 @@ def tensor_parallel(at: Place) -> Any:
     output = net(whole)
     output.square().mean().backward()
     return output, gradients(net)
+
+
+@program
+def context_parallel_attention(at: Place) -> Any:
+    """Natively, one process attends to the whole sequence."""
+    shape = 1, 2, 64 * at.size, 8
+    whole = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(at.device) for seed in range(3)]
+    mesh = None if at.native else init_device_mesh("cuda", (at.size,))
+    with nullcontext() if mesh is None else context_parallel(mesh, buffers=whole, buffer_seq_dims=[2] * 3):
+        q, k, v = (tensor.detach().clone().requires_grad_() for tensor in whole)
+        out = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        found = [out.detach(), *torch.autograd.grad(out.square().sum(), (q, k, v))]
+        return found if mesh is None else context_parallel_unshard(mesh, found, [2] * 4)
 
 
 @program

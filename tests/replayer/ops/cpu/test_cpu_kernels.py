@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -90,6 +91,23 @@ def test_efficient_attention_with_a_bias_agrees_with_torch() -> None:
     torch.testing.assert_close(found, gradients)
     assert [one.stride() for one in found[:3]] == [(160, 8, 32, 1), (192, 8, 32, 1), (192, 8, 32, 1)]  # tokens, heads, channels
     assert backward(*arguments, [True, True, True, False])[3] is None
+
+
+def test_attention_to_parts_of_the_keys_merges_by_logsumexp() -> None:
+    """GIVEN equal scores and values 0, 3, 9 WHEN attention sees the first key and then the others THEN the parts weigh 1 and 2.
+    Ring attention merges parts like this."""
+    q, k, v = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4), torch.tensor([0.0, 3.0, 9.0]).view(3, 1).expand(1, 1, 3, 4)
+    parts = [
+        FORMS[aten._scaled_dot_product_efficient_attention.default](q, k[:, :, of], v[:, :, of], None, True)
+        for of in (slice(0, 1), slice(1, 3))
+    ]
+    assert [part[0][0, 0, 0, 0].item() for part in parts] == [0, 6]
+    weights = [part[1].exp() for part in parts]
+    assert [weight.flatten().tolist() for weight in weights] == [[1, *[math.inf] * 31], [pytest.approx(2), *[math.inf] * 31]]
+    backward = FORMS[aten._scaled_dot_product_flash_attention_backward.default]
+    out, lse, grad = torch.full((1, 1, 1, 4), 4.0), torch.full((1, 1, 1), math.log(3)), torch.ones(1, 1, 1, 4)
+    of_v = backward(grad, q, k[:, :, :1], v[:, :, :1], out, lse, None, None, 1, 1, 0.0, False, None, None)[2]
+    torch.testing.assert_close(of_v, torch.full((1, 1, 1, 4), 1 / 3))
 
 
 def test_attention_dropout_drops_the_same_weights_in_both_passes() -> None:
