@@ -172,6 +172,15 @@ def test_values_are_recorded_up_to_the_limit(on_gpu: Script, count: int, recorde
     assert len(on_gpu.recorder.reads) == 2 * recorded
 
 
+def test_a_printed_tensor_is_copied_to_the_host_up_to_the_limit(on_gpu: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[int] = []
+    cls: Any = type(on_gpu.tensor([1.0]))
+    monkeypatch.setattr(cls, "cpu", lambda tensor, copy=cls.cpu: (copied.append(tensor.numel()), copy(tensor))[1])
+    for count in (READ_LIMIT, READ_LIMIT + 1):
+        repr(on_gpu.tensor([1.0] * count))
+    assert copied == [READ_LIMIT]
+
+
 def test_a_printed_tensor_is_one_read(on_gpu: Script) -> None:
     assert repr(on_gpu.tensor([1.0, 2.0])) == "tensor([1.0, 2.0])"
     assert repr(on_gpu.tensor([1.0, 2.0], "cpu")) == "tensor([1.0, 2.0])"
