@@ -175,7 +175,13 @@ def test_values_are_recorded_up_to_the_limit(on_gpu: Script, count: int, recorde
 def test_a_printed_tensor_is_copied_to_the_host_up_to_the_limit(on_gpu: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     copied: list[int] = []
     cls: Any = type(on_gpu.tensor([1.0]))
-    monkeypatch.setattr(cls, "cpu", lambda tensor, copy=cls.cpu: (copied.append(tensor.numel()), copy(tensor))[1])
+    copy = cls.cpu
+
+    def counted(tensor: Any) -> Any:
+        copied.append(tensor.numel())
+        return copy(tensor)
+
+    monkeypatch.setattr(cls, "cpu", counted)
     for count in (READ_LIMIT, READ_LIMIT + 1):
         repr(on_gpu.tensor([1.0] * count))
     assert copied == [READ_LIMIT]
