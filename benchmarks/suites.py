@@ -316,10 +316,12 @@ CAUSES = (
     ),
     Cause(
         "pytorch_tensors",
-        r"has no attribute 'msort'|is not a positive integer",
+        r"has no attribute '(msort|read_vitals)'|is not a positive integer|test_nondeterministic_alert",
         Kind.AS_ON_A_GPU,
-        "the test is for older releases of numpy and scipy",
+        "the test is for older releases of PyTorch, numpy and scipy",
     ),
+    Cause("pytorch_tensors", r"test_lazy_clone", Kind.LIMIT, "`torch._lazy_clone` copies at once"),
+    Cause("pytorch_tensors", r"test_copy_math_view", Kind.LIMIT, "conjugate and negative views are copies"),
     Cause(
         "pytorch",
         r"test_graph_three_successive|test_graph_concurrent_replay",

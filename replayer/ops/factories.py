@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import partial
+from math import nan
 
 import torch
 
@@ -25,13 +26,14 @@ from replayer.tensor.tensor_meta import BACKEND
 from replayer.tensor.values.known_values import in_dtype, set_known_values
 from replayer.torch_types import TorchAny
 
+_DETERMINISTIC: TorchAny = torch.utils.deterministic
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
 SPARSE_FACTORIES = {"Sparse": ("empty.memory_format", "_sparse_coo_tensor_with_dims"), "SparseCsr": ("empty.memory_format",)}
 
 
 class Factories:
-    def __init__(self, plans: PlanCache) -> None:
-        self._metas = plans.metas
+    def __init__(self, plans: PlanCache, dispatch: Callable[..., TorchAny]) -> None:
+        self._metas, self._dispatch = plans.metas, dispatch
         self._wrap_sparse = plans.wrap_other_layout
 
     def empty(
@@ -53,7 +55,7 @@ class Factories:
         else:
             strided = torch.empty(shape, dtype=kind, device="meta", memory_format=memory_format)
             meta = self._metas.like(strided, index_of(device))
-        return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
+        return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
 
     def empty_strided(
         self,
@@ -66,7 +68,15 @@ class Factories:
     ) -> TorchAny:
         _refuse_pinned(pin_memory, "empty_strided")
         meta = self._metas.of(tuple(size), tuple(stride), 0, dtype or torch.get_default_dtype(), index_of(device))
-        return make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes))
+        return self._filled(make(meta, allocate(state.gpu(), meta.index, meta.extent_bytes)))
+
+    def _filled(self, made: TorchAny) -> TorchAny:
+        """Fill a new tensor as PyTorch does in deterministic mode (`fill_empty_deterministic_`)."""
+        if torch.are_deterministic_algorithms_enabled() and _DETERMINISTIC.fill_uninitialized_memory:
+            floating = made.dtype.is_floating_point or made.dtype.is_complex
+            value = nan if floating else made.dtype is torch.bool or torch.iinfo(made.dtype).max
+            self._dispatch(torch.ops.aten.fill_.Scalar, (), (made, value), {})
+        return made
 
     def zeros(self, size: TorchAny, **options: TorchAny) -> TorchAny:
         made = self.empty(size, options.get("dtype"), device=options.get("device"))
@@ -108,7 +118,7 @@ def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
 
 
 def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]) -> None:
-    made = Factories(plans)
+    made = Factories(plans, fallback)
 
     def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
         return copies.copy_(target, source, non_blocking)

@@ -121,14 +121,14 @@ class _TensorProperty(property):
 
 
 def _install_changes_of_data(torch_module: TorchAny) -> None:
-    data = torch._C.TensorBase.data
+    data: TorchAny = torch._C.TensorBase.data
     grad: TorchAny = torch._C.TensorBase.grad
 
     def set_data(self: TorchAny, other: TorchAny) -> None:
         if isinstance(other, VirtualTensor):
             move_to(self, other)
         else:
-            data.__set__(self, other)  # type: ignore[attr-defined]
+            data.__set__(self, other)
 
     def has_compatible_shallow_copy_type(compatible: TorchAny, one: TorchAny, other: TorchAny) -> bool:
         if isinstance(one, VirtualTensor) is not isinstance(other, VirtualTensor):
@@ -143,8 +143,8 @@ def _install_changes_of_data(torch_module: TorchAny) -> None:
             )
         grad.__set__(self, gradient)
 
-    patch(torch_module.Tensor, data=_TensorProperty(data.__get__, set_data, doc=data.__doc__))  # type: ignore[attr-defined]
-    patch(torch_module.Tensor, grad=_TensorProperty(grad.__get__, set_grad, doc=grad.__doc__))
+    patch(torch_module.Tensor, data=_TensorProperty(data.__get__, set_data, data.__delete__, data.__doc__))
+    patch(torch_module.Tensor, grad=_TensorProperty(grad.__get__, set_grad, grad.__delete__, grad.__doc__))
     patch_around(torch_module, _has_compatible_shallow_copy_type=has_compatible_shallow_copy_type)
 
 

@@ -39,6 +39,8 @@ from replayer.errors import NotEmulated
 from replayer.state import STATE, gpu
 from replayer.tensor.allocation import Allocation, assign_data, attributes_of, make, make_as, make_view, set_attributes
 from replayer.tensor.device_args import backend_arguments, device_of_cuda
+from replayer.tensor.planning.cuda_dtypes import scalar_type
+from replayer.tensor.planning.mixed_dtypes import cpp_type
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
@@ -238,6 +240,11 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def set_(self, source: TorchAny = None, storage_offset: int = 0, size: TorchAny = None, stride: TorchAny = None) -> Self:  # type: ignore[override]
         if isinstance(source, torch.storage.TypedStorage):
+            if source.dtype != self.dtype:
+                raise RuntimeError(
+                    f"Expected a Storage of type {cpp_type(self.dtype)} or an UntypedStorage, but got type"
+                    f" {scalar_type(source.dtype)} for argument 1 'storage'"
+                )
             source = source._untyped_storage
         if isinstance(source, torch.UntypedStorage) and not isinstance(source, VirtualStorage):
             raise RuntimeError(

@@ -480,6 +480,34 @@ def test_foreach_ops_count_changes_as_cuda_kernels_do() -> None:
         assert weight._version - before == added
 
 
+def test_a_gradient_can_be_deleted() -> None:
+    use()
+    for weight in (torch.ones(2, requires_grad=True), torch.ones(2, device="cuda", requires_grad=True)):
+        weight.sum().backward()
+        del weight.grad
+        assert weight.grad is None
+
+
+@pytest.mark.parametrize(("name", "number"), [("float32", "nan"), ("int8", "127"), ("bool", "True")])
+def test_deterministic_algorithms_fill_new_memory(name: str, number: str) -> None:
+    use()
+    torch.use_deterministic_algorithms(True)
+    try:
+        made = torch.empty(2, device="cuda", dtype=getattr(torch, name))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [str(value) for value in made.tolist()] == [number] * 2
+
+
+def test_the_storage_of_another_dtype_is_rejected() -> None:
+    use()
+    data = torch.ones(2, device="cuda")
+    expected = r"Expected a Storage of type float or .* but got type Half"
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match=expected):
+        warnings.simplefilter("ignore")  # typed storages are deprecated
+        data.set_(data.half().storage())
+
+
 def test_assigning_a_list_names_a_cuda_type() -> None:
     use()
     data: Any = torch.ones(2, device="cuda", dtype=torch.int64)
