@@ -37,7 +37,7 @@ demo: $(VENV)/.installed
 
 test: lint types
 	@echo "--- fast tests"
-	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not real_time and not program"
+	$(REQUIRE_SHARED) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not real_time and not program and not cuda"
 
 test-all: $(VENV)/.installed-test
 	@echo "--- whole programs, two at a time"

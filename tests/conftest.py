@@ -1,12 +1,14 @@
 """What all tests share: the folder of real recordings, the usual signal handlers, and which tests run whole programs.
 
 Tests that need the recordings skip without them; if TRACE_REQUIRE_SHARED is set (continuous integration), they fail instead.
-Tests in the folders WHOLE_PROGRAMS are marked `program`: `make test` leaves them out, `make test-all` runs them. Tests marked
-slow run only with `--slow`. `make test` tries 25 examples of each property, and `make test-all` tries 100.
+Tests in the folders WHOLE_PROGRAMS are marked `program`: `make test` leaves them out, `make test-all` runs them. `make test`
+does not import tests/cuda, whose tests need the simulated device. Tests marked slow run only with `--slow`. `make test` tries
+25 examples of each property, and `make test-all` tries 100.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterable
@@ -17,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 WHOLE_PROGRAMS = ("tests/e2e/", "tests/zoo/", "tests/scripts/", "tests/faults/test_reliability.py")
+ON_DEVICE = ("tests/cuda/",)
 
 # A test run that nohup or a shell in the background started ignores signals, and so would every process that it starts.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -35,9 +38,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where whole programs are left out, their files are not even imported."""
-    leaves_out = "not program" in config.option.markexpr
-    return True if leaves_out and collection_path.as_posix().endswith(tuple(of.rstrip("/") for of in WHOLE_PROGRAMS)) else None
+    """Files whose tests would all be left out are not imported."""
+    left_out = WHOLE_PROGRAMS * ("not program" in config.option.markexpr) + ON_DEVICE * ("not cuda" in config.option.markexpr)
+    return collection_path.as_posix().endswith(tuple(of.rstrip("/") for of in left_out)) or None
+
+
+def pytest_collection_finish() -> None:
+    """A garbage collection during a test need not look at what was imported."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,6 +9,7 @@ nothing.
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -80,6 +81,7 @@ def main() -> None:
     warnings.simplefilter("error")
     # Up to PyTorch 2.12, the first profile of a process gives this warning.
     warnings.filterwarnings("ignore", "Warning: Profiler clears events")
+    gc.freeze()  # a collection in a fork would copy the pages of all objects
     for line in sys.stdin:
         os.write(answers, f"{json.dumps(in_fork(json.loads(line)))}\n".encode())
 
