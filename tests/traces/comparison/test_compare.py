@@ -718,7 +718,7 @@ def test_equal_phases_and_times_are_no_evidence_of_sameness() -> None:
     # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
     assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
-    assert verdict.reason == "without kernels there are no ops to compare, and neither trace has a workload signature"
+    assert verdict.reason == "the ops that launched GPU work are unknown, and neither trace has a workload signature"
     judged = compare(phase_grained(), training())
     assert judged.steps.error == 0.0 and judged.within_tolerance is None
     # WHEN one trace lacks a phase THEN that is another program
