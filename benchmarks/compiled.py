@@ -164,8 +164,8 @@ def table(rows: Sequence[Row]) -> str:
         f"For {same} of {len(rows)} programs, `trace diff` reports that the replay is the same program as the recording. For",
         f"{equal} of {len(rows)} programs, Dynamo's counters are the same in the recording and in the replay.",
         "",
-        "The step time of the replay may differ from the step time of the recording by 2 %, or by the noise of the recording",
-        f"if the noise is larger. {within} of {len(rows)} programs are within this limit.",
+        f"In this run, the step times of {within} of {len(rows)} replays differ from the recorded ones by at most 2 %, or by",
+        "at most the noise of the recording if the noise is larger.",
     ])  # fmt: skip
 
 

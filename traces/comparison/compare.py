@@ -192,7 +192,8 @@ class ComparedFigures:
     tolerance: float
     judged: str
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
-    within_tolerance: bool | None  # None also if step times agree but a recording lacks much of its GPU work
+    # False for another program or another time; None also if step times agree but a recording lacks much of its GPU work
+    within_tolerance: bool | None
     analyses: Both[Analyses]
     # number of replayed steps whose GPU time is compared, if other steps have no recorded GPU times
     gpu_time_steps: int | None = field(default=None, metadata=OMITTED_IF_EMPTY)

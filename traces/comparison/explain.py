@@ -238,15 +238,14 @@ def _compiled(comparison: Comparison) -> Iterator[Reason]:
 
 
 def _of_fusion(fused: FusedOps, *, is_eager_first: bool) -> Reason:
-    ops = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in fused.ops.items())
     kernels = dict.fromkeys(fused.kernels)
     listed = " + ".join([*list(kernels)[:1], *([f"{len(kernels) - 1} more"] if len(kernels) > 1 else [])])
     times = (fused.eager_ns or None, fused.compiled_ns or None)
     before_ns, after_ns = times if is_eager_first else times[::-1]
     trace = "B" if is_eager_first else "A"
     where = f"fused into {listed}" if kernels else "named by no fused kernel"
-    subject = f"{ops or 'no eager op'} (in {trace} {where})"
-    reason = _reason(f"fused {ops}", before_ns, after_ns, "", subject, "on the GPU")
+    subject = f"{fused.op_counts or 'no eager op'} (in {trace} {where})"
+    reason = _reason(f"fused {fused.op_counts}", before_ns, after_ns, "", subject, "on the GPU")
     return replace(reason, names=tuple(kernels)[:1])
 
 

@@ -32,6 +32,10 @@ class FusedOps:
     ops: Mapping[str, int]  # number of eager calls by op name
     eager_ns: int
 
+    @property
+    def op_counts(self) -> str:
+        return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in self.ops.items())
+
 
 @dataclass
 class _Stretch:

@@ -29,7 +29,7 @@ class GraphBreak:
     after: str
     before: str
     count: float
-    host_ns: int  # median time from the end of the first graph to the start of the second
+    host_ns: int  # from the end of the first graph to the start of the second, median of the steps
     gpu_ns: int  # GPU busy time of the eager ops
     ops: tuple[str, ...]  # eager ops between the two graphs
 

@@ -88,9 +88,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
 def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
-        texts = [sentence for sentence, _ in rest]
-        if (compiled := compilation_difference(comparison)) and compiled != first[0]:
-            texts.insert(0, compiled)
+        texts = filter(None, [compilation_difference(comparison), *(sentence for sentence, _ in rest)])
         verdict = f'<h1 class="{first[1]}">{_text(first[0])}</h1>' + "".join(f"<p>{_text(sentence)}</p>" for sentence in texts)
         notes = warning_sentences(comparison)
     else:

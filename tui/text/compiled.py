@@ -96,12 +96,12 @@ def _gain(comparison: Comparison, *, is_reversed: bool) -> str:
         if most.eager_ns > most.compiled_ns:
             more = len(most.kernels) - 1
             names = fit(most.kernels[0], _KERNEL_NAME) + (f" + {more} more" if more else "")
-            runs = f"{'run' if more else 'runs'} {_op_counts(most)}"
+            runs = f"{'run' if more else 'runs'} {most.op_counts}"
             taken = f"{time_text(most.compiled_ns)} instead of {time_text(most.eager_ns)}"
             sentences.append(f"Largest gain on the GPU: {names} {runs} in {taken}")
-    breaks = [one for of in comparison.compiled or () for one in of.breaks] if fused else []
-    if breaks:
-        taken = time_text(sum(round(one.host_ns * one.count) for one in breaks))
+    both = comparison.compiled or ()
+    if not all(of.is_compiled for of in both) and (breaks := [one for of in both for one in of.breaks]):
+        taken = time_text(sum(one.host_ns for one in breaks))
         sentences.append(f"Graph breaks take {taken} of a step on the host")
     return ". ".join(sentences)
 
@@ -237,14 +237,10 @@ def _fused_rows(fused: Sequence[FusedOps]) -> list[tuple[Value, ...]]:
 
 
 def _fused_row(of: FusedOps) -> tuple[Value, ...]:
-    ops = _op_counts(of) or "no eager op"
+    ops = of.op_counts or "no eager op"
     kernels = ", ".join(dict.fromkeys(map(_fused_ops, of.kernels))) or "no fused kernel"
     count = of.calls * len(of.kernels)
     return f"{ops} -> {kernels}", of.compiled_ns - of.eager_ns, of.eager_ns, of.compiled_ns, sum(of.ops.values()), count
-
-
-def _op_counts(of: FusedOps) -> str:
-    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in of.ops.items())
 
 
 def _fused_ops(kernel: str) -> str:

@@ -18,7 +18,6 @@ from traces.comparison.explain import Reason, explain
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
-from traces.model.workload import Sameness
 from traces.rates.estimate_errors import OTHER_SHAPES
 from tui.formatting import (
     ABSENT,
@@ -113,8 +112,6 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     if verdict.same is None:
         text = "NOT JUDGED: the traces do not show whether this is the same program."
         return [(text, "bold"), (f"{verdict.reason[:1].upper()}{verdict.reason[1:]}.", "")]
-    if verdict.sameness is Sameness.OTHER_COMPILATION and not comparison.replay:
-        return [(compilation_difference(comparison), "bold"), (f"Same program, compiled differently: {verdict.reason}.", "")]
     error, tolerance = comparison.figures[comparison.judged].error, share_text(comparison.tolerance)
     differs = _differences(comparison)
     if verdict.same is False:
@@ -136,7 +133,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
         behind_ns = comparison.host.lag_ns_per_step or 0
         if behind_ns > comparison.tolerance * (comparison.steps.recorded_ns or 0):
             text += f" This host is {time_text(behind_ns)} per step slower than the recorded host."
-    return [(text, style), (f"Same program: {verdict.reason}.", "")]
+    return [(text, style), (f"{verdict.sameness.value.capitalize()}: {verdict.reason}.", "")]
 
 
 def reason_texts(reasons: Sequence[Reason]) -> list[str]:
@@ -468,8 +465,7 @@ class _DiffPage:
 
     def verdict(self) -> list[str]:
         sentences = verdict_sentences(self.of)
-        sentence = compilation_difference(self.of)
-        if sentence and sentence != sentences[0][0]:
+        if sentence := compilation_difference(self.of):
             sentences.insert(0, (sentence, "bold"))
         wrapped = [(line, style) for sentence, style in sentences for line in _wrapped(sentence, self.width)]
         return [paint(line, style, colour=self.colour) for line, style in wrapped]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,9 @@ from tests.traces.handmade import replay_of, training
 from traces.comparison.compare import compare
 from traces.compiled.compilations import Compilation
 from traces.compiled.region_figures import compiled_figures
+from traces.format.trace_file import save
 from traces.model.trace import Trace
+from tui.commands import diff
 from tui.formatting import Unit
 from tui.text.compiled import (
     compilation_difference,
@@ -107,6 +111,50 @@ def graph_of(*kernels: str) -> Trace:
 )
 def test_a_comparison_says_if_only_one_trace_is_compiled(first: Trace, second: Trace, said: str) -> None:
     assert compilation_difference(compare(first, second)) == said
+
+
+def breaking_twice(*, compiled: bool) -> Trace:
+    """One step that runs mm, relu, exp and mm twice. If compiled, exp breaks the graph: for 30 us, then for 20 us."""
+    events = Events()
+    events.host("user_annotation", "ProfilerStep#1", 0, 1000)
+    for at, pause in ((0, 30), (400, 20)):
+        relu = "triton_poi_fused_relu_0" if compiled else "aten::relu"
+        if compiled:
+            events.op("Torch-Compiled Region: 0/0", at + 5, 250, [])
+            events.host("user_annotation", "## Call CompiledFxGraph fa ##", at + 10, 30)
+            events.op("Torch-Compiled Region: 1/0", at + 55, 150, [])
+            events.host("user_annotation", "## Call CompiledFxGraph fb ##", at + 40 + pause, 30)
+        for name, start in (("aten::mm", 12), (relu, 25), ("aten::exp", 45), ("aten::mm", 45 + pause)):
+            events.op(name, at + start, 8, [[8, 8]])
+            events.launch("cuLaunchKernel" if name == relu and compiled else "cudaLaunchKernel", at + start + 2, (name, 4))
+    return events.trace()
+
+
+def test_graph_breaks_of_a_compiled_trace_take_the_sum_of_their_times() -> None:
+    eager, compiled = breaking_twice(compiled=False), breaking_twice(compiled=True)
+    for pair in ((eager, compiled), (compiled, eager)):
+        assert compilation_difference(compare(*pair)).endswith("Graph breaks take 50.0 µs of a step on the host.")
+    assert compilation_difference(compare(compiled, compiled)) == ""
+
+
+def test_a_gain_of_compilation_is_judged_as_every_change_of_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """GIVEN an eager and a compiled trace of one program, whose GPU times are 44 and 26 us (-40.9 %)."""
+    for name, is_compiled in (("a", False), ("b", True)):
+        save(fusing(compiled=is_compiled), tmp_path / name)
+    files, budgets = (str(tmp_path / "a"), str(tmp_path / "b")), tmp_path / "budgets.toml"
+    assert diff.run(*files, json=False, tolerance=0.05) == 1
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith("B is compiled and A is eager: a step takes")
+    assert "FAIL: GPU time differs by -40.9 %, step time by 0.0 %; limit 5.0 %." in text
+    assert "limit 5.0 %. Same program, compiled differently: 100 % of the matrix products" in text
+    assert diff.run(*files, json=True, tolerance=0.05) == 1
+    found = json.loads(capsys.readouterr().out)
+    facts = found["verdict"], found["same_program"], found["within_tolerance"]
+    assert facts == ("same program, compiled differently", True, False)
+    assert diff.run(*files, json=False, tolerance=0.5) == 0
+    assert "PASS: step time differs by 0.0 %, GPU time by -40.9 %; limit 50.0 %." in " ".join(capsys.readouterr().out.split())
+    budgets.write_text('[budget]\nsame_program = true\ngpu_busy_change = "0 %"\n', encoding="utf-8")
+    assert diff.run(*files, json=False, tolerance=0.05, gate=budgets) == 0
 
 
 def test_the_report_starts_by_saying_that_only_the_replay_is_compiled() -> None:

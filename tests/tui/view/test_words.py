@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.replayer.compiled.handmade_recording import recording
+from tests.traces.comparison.test_fused_ops import fusing
 from tests.traces.handmade import MS, US, phase_grained, replay_of, training
 from tests.tui.view.scenes import crowd, lone_scene, one_event, pair_scene, side_tables, whole
 from traces.analyses.communication import communication
@@ -72,6 +73,12 @@ def test_a_predicted_trace_is_marked_in_every_headline() -> None:
 def test_other_programs_are_reported_first_and_in_red() -> None:
     lines = headline(whole(("a", training()), ("b", training(batch=8))), 80)
     assert lines[0].tone == "bad" and lines[0].text.startswith("NOT the same program: same ops, other shapes")
+
+
+def test_the_gain_of_compilation_comes_before_the_verdict() -> None:
+    first, second, *_ = headline(whole(("a", fusing(compiled=False)), ("b", fusing(compiled=True))), 80)
+    assert first.tone == "plain" and first.text.startswith("B is compiled and A is eager: a step takes")
+    assert second.tone == "bad" and second.text.startswith("Same program, FAIL: GPU time differs by -40.9 %")
 
 
 @pytest.mark.parametrize("width", [20, 79, 80, 130])

@@ -25,6 +25,7 @@ from tui.formatting import (
     size_text,
     time_text,
 )
+from tui.text.compiled import compilation_difference
 from tui.text.diff import verdict_sentences
 from tui.text.info import estimate_line
 from tui.view.scene.scene import Scene
@@ -42,6 +43,8 @@ class StyledText(NamedTuple):
 def headline(scene: Scene, width: int) -> list[StyledText]:
     if scene.comparison is not None:
         lines = [_verdict(scene.comparison), *_packed(_pair_figures(scene.comparison), width)]
+        if compiled := compilation_difference(scene.comparison):
+            lines.insert(0, StyledText(compiled, "plain"))
     elif scene.outline is not None:
         lines = [StyledText(_origin(scene.names[0], scene.outline), "plain"), *_packed(_figures(scene.outline), width)]
     else:
@@ -55,8 +58,6 @@ def _verdict(of: Comparison) -> StyledText:
     sentence = sentence.rstrip(".")
     if of.verdict.same is None:
         return StyledText(f"Same program? Unknown: {of.verdict.reason}", "plain")
-    if style == "bold":  # compiled differently
-        return StyledText(sentence, "plain")
     if of.verdict.same:
         sentence = f"Same program, {sentence} · {of.verdict.reason}"
     return StyledText(sentence, "good" if style == "green" else "bad")
