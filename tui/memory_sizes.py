@@ -1,7 +1,7 @@
 """Parses memory sizes on the command line, such as `--gpu-memory 7.79GiB`.
 
-    parse_sizes("7.79GiB")         # [8364448808]
-    parse_sizes("16G, 8000MB")     # [17179869184, 8000000000]
+    parse_sizes("7.79GiB")        # [8364448808]
+    parse_sizes("16G, 8000MB")    # [17179869184, 8000000000]
 
 GiB and G are powers of 1024, and GB is a power of 1000.
 """

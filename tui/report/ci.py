@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 from traces.comparison.compare import Comparison
 from traces.comparison.gate import GateResult
 from tui.formatting import error_text, printable, size_text, time_text
+from tui.text.compiled import compilation_difference
 from tui.text.diff import verdict_sentences, warning_sentences
 from tui.text.gate import check_words
 from tui.text.memory import memory_name
@@ -42,7 +43,8 @@ _MOST_BARS = 10
 
 def comparison_markdown(comparison: Comparison, first: str, second: str, gate: GateResult | None) -> str:
     verdict, *rest = [sentence for sentence, _ in verdict_sentences(comparison)]
-    parts = [f"### {_text(verdict)}", *map(_text, rest), _figures(comparison, first, second)]
+    sentences = filter(None, [compilation_difference(comparison), *rest])
+    parts = [f"### {_text(verdict)}", *map(_text, sentences), _figures(comparison, first, second)]
     if comparison.phases:
         parts.append(_chart(comparison))
     if gate is not None:

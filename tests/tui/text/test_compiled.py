@@ -153,6 +153,9 @@ def test_a_gain_of_compilation_is_judged_as_every_change_of_time(tmp_path: Path,
     assert facts == ("same program, compiled differently", True, False)
     assert diff.run(*files, json=False, tolerance=0.5) == 0
     assert "PASS: step time differs by 0.0 %, GPU time by -40.9 %; limit 50.0 %." in " ".join(capsys.readouterr().out.split())
+    assert diff.run(*files, json=False, tolerance=0.05, markdown=True) == 1
+    heading, sentence = capsys.readouterr().out.split("\n\n")[:2]
+    assert heading.startswith("### FAIL: GPU time differs") and sentence.startswith("B is compiled and A is eager: a step")
     budgets.write_text('[budget]\nsame_program = true\ngpu_busy_change = "0 %"\n', encoding="utf-8")
     assert diff.run(*files, json=False, tolerance=0.05, gate=budgets) == 0
 
