@@ -72,8 +72,6 @@ _METHODS = {
 _KNOWN_AS = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
 
 
-
-
 class _OutermostCollective(threading.local):
     """Stores the outermost collective of a thread. Collectives inside another collective are not recorded."""
 

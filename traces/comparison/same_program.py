@@ -220,25 +220,30 @@ def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) ->
     steps = _step_counts(a_steps, b_steps)
     rows = [_work_of(trace, of, DeviceKind.KERNEL) for trace, of in ((a, a_steps), (b, b_steps))]
     kernels = [[t.strings[name] for name in t.device.name[of].tolist()] for t, of in zip((a, b), rows, strict=True)]
+    in_graphs = [(graph_launch_of(trace)[of] != NONE).any() for trace, of in zip((a, b), rows, strict=True)]
     if all(is_compiled):
         ours, theirs = ([kernel_key(name) for name in names] for names in kernels)
         alike = _similarity(ours, theirs, steps)
-        reason = f"{_percent(alike)} of the kernels have the same names"
-        return Verdict(Sameness.OTHER_COMPILATION, Evidence.OP_NAMES, reason) if alike >= SAME_NAMES else None
-    which = is_compiled.index(True)
-    compiled, eager = ((a, b), (b, a))[which]
-    known = {canonical_op(eager.strings[name]) for name in np.unique(eager.host.name).tolist()}
-    if added := {op for name in set(kernels[which]) for op in named_ops(name, _LAYERS)} - known:
-        reason = f"compiled code contains {min(added)}, which the eager trace does not"
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
-    in_graphs = (graph_launch_of(compiled)[rows[which]] != NONE).any()
-    if not in_graphs and not any(name.startswith(_TEMPLATE) for name in kernels[which]):
+        if alike < SAME_NAMES:
+            return None
+        named = Verdict(Sameness.OTHER_COMPILATION, Evidence.OP_NAMES, f"{_percent(alike)} of the kernels have the same names")
+    else:
+        which, named = is_compiled.index(True), None
+        eager = (b, a)[which]
+        known = {canonical_op(eager.strings[name]) for name in np.unique(eager.host.name).tolist()}
+        added = {op for name in set(kernels[which]) for op in named_ops(name, _LAYERS)} - known
+        if added and not in_graphs[1 - which]:
+            reason = f"compiled code contains {min(added)}, which the eager trace does not"
+            return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
+    if not any(in_graphs) and not any(name.startswith(_TEMPLATE) for name in [*kernels[0], *kernels[1]]):
         products = _products(a, a_steps, b), _products(b, b_steps, a)
         if any(products):
             alike = _similarity(*products, steps)
             sameness = Sameness.OTHER_COMPILATION if alike >= SAME_SHAPES else Sameness.OTHER_PROGRAM
             reason = f"{_percent(alike)} of the matrix products, convolutions and attention ops have the same shapes"
             return Verdict(sameness, Evidence.OPS_AND_SHAPES, reason)
+    if named is not None:
+        return named
     if match is None or match.sameness is not Sameness.SAME_PROGRAM:
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, "only one trace is compiled, so their ops have other names")
     return Verdict(Sameness.OTHER_COMPILATION, Evidence.WORKLOAD_SIGNATURE, "; ".join(match.reasons), match.not_compared)

@@ -102,6 +102,13 @@ def test_an_eager_and_a_compiled_trace_of_one_program_have_the_same_products(
     assert found.sameness is sameness and found.reason.startswith(reason)
 
 
+def test_compiled_traces_with_more_products_are_different_programs() -> None:
+    """GIVEN 20 equal fused kernels, after one product and after four THEN two of five products are shared."""
+    fused = [("triton_poi_fused_relu_0", 1)] * 20
+    verdict = compare(running(("mm", 9), *fused), running(*[("mm", 9)] * 4, *fused)).verdict
+    assert (verdict.sameness, verdict.reason[:26]) == (Sameness.OTHER_PROGRAM, "40 % of the matrix product")
+
+
 @pytest.mark.parametrize(("batch", "sameness"), [(8, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_BATCH_SIZE)])
 def test_a_workload_shows_the_program_if_compilation_hides_the_products(batch: int, sameness: Sameness) -> None:
     eager, compiled = running(("mm", 9), ("relu", 2)), running(("triton_tem_fused_mm_relu_0", 9))
