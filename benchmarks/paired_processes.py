@@ -3,10 +3,10 @@
     paired = measure(["benchmarks/recording_cost.py", "--serve", "60 modules"], seconds=10)
     paired.added.processor_us      # what the recorder adds to a step
 
-Only one of the two processes runs at a time, for a turn of 128 steps or half a second. The recorder reads its events after
-every 128 steps and twice a second, so each turn contains such reads. Each recorded turn is compared with the bare turns before
-and after it, which cancels drift. The result is the median of these differences. Processor time is that of the script's thread.
-Other programs on the machine change it less than the time by the clock.
+Only one of the two processes runs at a time, for a turn of 128 steps or half a second. The recorder reads CUDA events after
+every 128 steps and twice a second, so every turn contains reads. Each recorded turn is compared with the bare turns before and
+after it, which cancels drift. The result is the median of these differences. The processor time is that of the script's thread.
+Other programs on the machine change the processor time less than the elapsed time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from traces.script.patching import OUR_MODULES
 SETTLING, SETTLING_S = 128, 1.0  # steps before the first turn; fewer if they take longer than this
 IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # steps, and how long a turn should at least last
 LEAST_TURNS = 6
-COUNTED = 5  # steps whose calls are counted; the step with the fewest reads no CUDA events
+COUNTED = 5  # steps whose calls are counted; the smallest count is used, because it includes no reads of CUDA events
 LIMIT_S = 300.0  # for the start of a process, and for a turn
 
 Step = Callable[[], tuple[int, int]]  # a training step; returns the time of other work, and its processor time, in ns
@@ -53,10 +53,10 @@ class Added:
 
 
 class Calls(NamedTuple):
-    """What the recorder calls in a step."""
+    """Numbers of calls that the recorder makes in one training step."""
 
     python: int  # functions of this project
-    c: int  # C functions that these functions call, without CUDA events
+    c: int  # C functions that the project's functions call, except for CUDA events
     events: int  # CUDA events recorded
 
 
@@ -75,7 +75,7 @@ class MeasurementError(Exception):
 
 
 def now_ns() -> int:
-    """Return the machine's time, also on the virtual GPU, whose clock replaces the other functions of `time`."""
+    """Return the machine's time. In a replay, the other functions of the module `time` return virtual time."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 
 
@@ -132,7 +132,7 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
         recording = Path(folder) / "run.msgpack"
 
         def bare_command(script: list[str]) -> list[str]:
-            # the clocks that `trace record --on` uses; with others, the replay waits, which hides the recorder's time
+            # The clocks are those of `trace record --on`. With other clocks, a replay waits, which hides the recorder's time.
             replay = ["-m", "tui.cli", "replay", "-q", "--trace", on, "--clock", "recorded", "--loader", "recorded"]
             return [sys.executable, *([*replay, "-o", f"{folder}/replay.msgpack"] if on else []), *script]
 

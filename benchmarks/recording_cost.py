@@ -10,7 +10,7 @@ Steps of 1, 5, 30 and 100 ms contain other work of the host, which is not measur
 `added` is the added time by the clock, followed by its quartiles. `processor` is the added processor time of the script's
 thread, which depends less on other programs. Both verdicts use the processor time. `bound` is 50 µs per step and 0.5 µs for
 each module call. `reported` is the recorder's own figure. It is `near` if it differs from the processor time by at most a third
-or by 0.2 % of the step. `calls` are the recorder's calls in a step: Python functions, C functions, and recorded CUDA events.
+or by 0.2 % of the step. `calls` counts the recorder's calls in a step: Python functions, C functions, and recorded CUDA events.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ _TORCHTUNE = "generation models/llama3 models/gemma models/llama2 modules rlhf t
 
 
 def _pytorch(part: str, tests: Sequence[str], sample: int) -> Suite:
-    """Tests of PyTorch that run on each device (`instantiate_device_type_tests`), only on the CPU or only on "cuda"."""
+    """Return the tests that PyTorch's `instantiate_device_type_tests` creates, for the CPU and for CUDA."""
     only_for = "PYTORCH_TESTING_DEVICE_ONLY_FOR"
     variables = {only_for: "cpu", "SUITE_SETUP": "import pytorch_2_4_names"}
     files = tuple(f"test/{name}.py" for name in tests)

@@ -39,7 +39,7 @@ CORES = (1, 2, 3, 6, 12, 24)
 CACHED = (0.4, 0.6, 0.8, 0.9, 1.0)
 EPOCH_SAMPLES, SAMPLE_BYTES = 64_000, 110_000  # the reproduction's epoch; ImageNet's mean file
 
-# Resources per GPU on the server of the paper: three CPU cores, and an eighth of the disk's bandwidth.
+# On the paper's server, each GPU has three CPU cores and an eighth of the disk's bandwidth.
 CORES_PER_GPU = 3
 SSD = Disk(530e6 / 8)
 HDD = Disk(160e6, 8_000_000)

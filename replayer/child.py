@@ -204,7 +204,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
 
 def _leave(session: ReplaySession) -> NoReturn:
     distributed = torch.distributed
-    # Wait for all ranks, because rank 0 may host the store for communication.
+    # Wait for all ranks, because rank 0 may run the server of the TCPStore.
     if distributed.is_available() and distributed.is_initialized():
         ended, until_s, ranks = 0, time.monotonic() + _RANKS_WAIT_S, distributed.get_world_size()
         while (now := len(RankRequests.files(session.out))) < ranks:

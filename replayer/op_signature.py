@@ -30,7 +30,7 @@ class OpSignature:
     phase_class: int = field(init=False)
 
     def __post_init__(self) -> None:
-        # A copy to the GPU does not begin a forward pass, in recordings and replays.
+        # A copy to the GPU never begins a forward pass.
         self.phase_class = ASIDE if self.direction == "h2d" else op_class(self.op)
 
 

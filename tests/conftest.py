@@ -40,13 +40,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files whose tests would all be left out are not imported."""
+    """Do not import files in which all tests are deselected."""
     left_out = WHOLE_PROGRAMS * ("not program" in config.option.markexpr) + ON_DEVICE * ("not cuda" in config.option.markexpr)
     return collection_path.as_posix().endswith(tuple(of.rstrip("/") for of in left_out)) or None
 
 
 def pytest_collection_finish() -> None:
-    """A garbage collection during a test need not look at what was imported."""
+    """Exclude imported modules from garbage collections, so that tests run faster."""
     gc.freeze()
 
 

@@ -16,17 +16,17 @@ PATHS = (
     "A kernel is launched",
     "A value is read",
     "An allocation fails",
-    "Four ranks all-reduce",
-    "An estimate comes from a data sheet",
+    "Four ranks call all-reduce",
+    "A kernel's time is estimated from a data sheet",
     "DataParallel scatters and gathers",
     "A step ends",
-    "The recorder reads its events",
-    "A profile's kernel finds its op",
-    "A script calls a torch function that nobody emulates",
+    "The recorder reads CUDA events",
+    "The importer finds the op of a kernel",
+    "A script calls an op that the virtual GPU does not emulate",
     "`trace fit` finds a batch size",
     "A damaged file is read",
     "A key is pressed in the app",
-    "Two traces are called the same",
+    "`trace diff` decides whether two traces ran the same program",
 )
 
 

@@ -38,7 +38,7 @@ from traces.script.deferred_signals import deferred_signals
 _PENDING_STEPS = 1024
 # The recording overhead is divided by the median duration of the last 1024 steps.
 _USUAL_OF = 1024
-# The recorder processes 128 steps at once, because single steps are slower (cold CPU caches).
+# The recorder processes 128 steps at once, because processing each step separately is slower (cold CPU caches).
 TOGETHER = 128
 # The numbers in the file's header are updated at most every ten seconds.
 FIGURES_NS = 10_000_000_000

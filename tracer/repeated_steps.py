@@ -70,7 +70,7 @@ class StepPlan:
 class RepeatedSteps:
     """Compares the calls of the current step with an earlier step, and stores the time of each call."""
 
-    # With slots, the attributes need fewer cache lines.
+    # `__slots__` reduces the number of cache lines that an object occupies.
     __slots__ = (
         "_learning", "events", "expected", "has_several_devices", "is_plain", "is_reporting", "known", "plan", "stream",
         "thread", "times_ns", "weight",

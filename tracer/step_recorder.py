@@ -534,7 +534,8 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Empty `reads` and `found` before writing. If writing fails, the next step must not contain the same values.
+        # Empty `reads` and `found` before writing. Otherwise, the next step would contain the same values again if writing
+        # fails.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

@@ -1,4 +1,4 @@
-"""Gives PyTorch's test utilities names that the tests of PyTorch 2.4 import. `benchmarks/suites.py` imports this file."""
+"""Adds the names that PyTorch 2.4's tests import and newer PyTorch releases lack. `benchmarks/suites.py` imports this file."""
 
 from typing import Any
 

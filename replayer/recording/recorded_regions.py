@@ -150,7 +150,7 @@ def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:
     if [len(shape) for shape in recorded] != [len(shape) for shape in inputs]:
         return {}
     pairs = {pair for old, new in zip(recorded, inputs, strict=True) for pair in zip(old, new, strict=True)}
-    # Compiled code may merge the first two dimensions, such as batch and sequence length.
+    # Compiled code may merge the first two dimensions of a tensor, such as batch size and sequence length.
     pairs |= {(prod(old[:2]), prod(new[:2])) for old, new in zip(recorded, inputs, strict=True) if len(old) > 1}
     sizes = dict(pairs)
     return {old: new for old, new in sizes.items() if old != new} if len(sizes) == len(pairs) else {}

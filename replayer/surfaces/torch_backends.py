@@ -50,7 +50,7 @@ def install(torch_module: ModuleType) -> None:
     built = ASSUMED_CUDNN if in_build is None else in_build.getVersionInt()
     # The object `torch.backends.cudnn` is a wrapper around the module `torch.backends.cudnn.m`.
     patch(torch_module.backends.cudnn.m, _init=lambda: True, version=lambda: describe_gpu().machine.cudnn or built)
-    # The script's limits for cuFFT's plan cache, by GPU number. A replay caches no cuFFT plans.
+    # `fft_plans` maps a GPU number to the size that the script sets for cuFFT's plan cache. A replay caches no cuFFT plans.
     fft_plans: dict[int, int] = {}
     patch(
         torch_module.backends.cuda.cuFFTPlanCache,

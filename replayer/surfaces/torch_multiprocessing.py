@@ -35,8 +35,8 @@ def install(torch_module: ModuleType) -> None:
     patch_around(module, _wrap=_numbered)
     sharing = _Sharing()
     reductions: TorchAny = importlib.import_module(f"{torch_module.__name__}.multiprocessing.reductions")
-    # Pickled tensors refer to these functions by module and name. Unpickling imports the torch module, and importing torch
-    # starts the replayer in the receiving process.
+    # Pickled tensors contain the module and the name of the function that rebuilds the tensor. Unpickling imports the torch
+    # module, and importing torch starts the replayer in the receiving process.
     for rebuild in (sharing.rebuild, sharing.rebuild_storage):
         rebuild.__module__, rebuild.__qualname__ = reductions.__name__, rebuild.__name__
         patch(reductions, **{rebuild.__name__: rebuild})

@@ -56,7 +56,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: TorchAny) -> None:
-    """Check the indices of a sparse tensor. Checks nothing if they may be unknown."""
+    """Check the indices of a sparse tensor on the CPU, if the values of the indices are known."""
     if computing() or not any(isinstance(value, VirtualTensor) for value in args):
         check(*[value.cpu() if isinstance(value, VirtualTensor) else value for value in args], **options)
 

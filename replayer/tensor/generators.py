@@ -255,7 +255,7 @@ def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device:
     if "efficient_attention" in name:
         return prod((*tensor.shape[:3], args[1].size(2)))
     itemsize = tensor.element_size()
-    end = args[-1]  # None: the largest number of the dtype
+    end = args[-1]  # None means the largest number of the dtype
     if name == "random_" and len(args) > 1 and end is not None and end - (args[1] if len(args) > 2 else 0) < _WIDE_RANGE:
         itemsize = 4
     return _per_thread(tensor.numel(), itemsize, device)

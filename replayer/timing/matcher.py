@@ -58,7 +58,7 @@ Match = tuple[Origin, Instance]
 class RememberedMatch(NamedTuple):
     signature: OpSignature
     match: Match | None
-    unmatched_ns: int  # recorded GPU time of the phase that no op has used yet
+    unmatched_ns: int  # recorded GPU time of the phase that is not assigned to a replayed op
 
 
 class MatchHistory(NamedTuple):
@@ -125,13 +125,12 @@ class SegmentMatcher:
         self.name = name
         self.count = count
         self.recorded = recorded
-        self.position_ns = 0  # latest active host time that a thread has reached in the recorded segment
-        self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of the recorded kernels that no op has used
-        # Ops without a recorded call, with the ops' rows in the timeline. These ops may use the GPU time of recorded kernels
-        # that match no op.
+        self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
+        self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of recorded kernels without a replayed op
+        # `deferred` contains ops without a recorded call, and each op's row in the timeline. The ops in `deferred` may get the
+        # GPU time of recorded kernels that match no other op.
         self.deferred: list[tuple[OpSignature, int]] = []
-        # Maximum length of the list `deferred`. Without a maximum, the list would grow forever in a script without training
-        # steps.
+        # Maximum length of the list `deferred`, which would grow forever in a script without training steps.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}

@@ -46,7 +46,7 @@ def test_a_sticky_error(device: Path, tmp_path: Path, grain: str) -> None:
     assert 20 <= done < 40
     steps = recorded.trace.steps
     assert done - 2 <= len(steps) <= done + 1
-    assert (steps.untimed == Untimed.NO).sum() > len(steps) // 3  # although the run takes less than half a second
+    assert (steps.untimed == Untimed.NO).sum() > len(steps) // 3  # the recorder also writes during the first half second
     assert extra_s < EXTRA_S
 
 
@@ -120,8 +120,8 @@ def test_recording_a_cpu_script_creates_no_cuda_context(device: Path, tmp_path: 
 
 @pytest.mark.parametrize("what", ["second device", "rank 1"])
 def test_no_context_on_another_device(device: Path, tmp_path: Path, what: str) -> None:
-    """GIVEN a script that uses cuda:1, with cuda:0 as the current device of its thread, or of the recorder's thread WHEN
-    recorded THEN only cuda:1 has a context, and the phases have the times of cuda:1."""
+    """GIVEN a script that uses only cuda:1, while cuda:0 is the current device of the script's or the recorder's thread WHEN
+    recorded THEN only cuda:1 has a CUDA context, and the phases have the times of cuda:1."""
     program = Program("faults.py", (what,), gpus=2)
     native = run(device, program, tmp_path / "native")
     recorded = record(device, program, "phase", tmp_path / "recorded")

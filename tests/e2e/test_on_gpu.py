@@ -303,7 +303,8 @@ def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after() -
 
 
 def test_the_recorders_calls_in_a_step_are_counted() -> None:
-    """GIVEN a step that adds a known text (`get`) and a new text (`get`, `len`, `append`) to a string table."""
+    """GIVEN a step that adds a known text (C call `get`) and a new text (C calls `get`, `len`, `append`) to a string table THEN
+    two Python calls and four C calls are counted."""
     from benchmarks.paired_processes import Calls, _calls
     from traces.model.trace import Strings
 

@@ -81,7 +81,7 @@ def main() -> None:
     warnings.simplefilter("error")
     # Up to PyTorch 2.12, the first profile of a process gives this warning.
     warnings.filterwarnings("ignore", "Warning: Profiler clears events")
-    gc.freeze()  # a collection in a fork would copy the pages of all objects
+    gc.freeze()  # a garbage collection in a fork would copy the memory of all objects
     for line in sys.stdin:
         os.write(answers, f"{json.dumps(in_fork(json.loads(line)))}\n".encode())
 

@@ -47,7 +47,8 @@ def test_the_partial_files_are_merged_into_one(place: Path, capsys: pytest.Captu
 def test_a_program_started_by_exec_has_its_own_file(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN a program of 2 steps that starts one of 3 steps by exec, so both have one process id THEN the longer is kept."""
+    """GIVEN a program with 2 steps that replaces itself by a program with 3 steps (os.exec) THEN the longer recording is
+    kept."""
     first: Callable[..., ChildResult] = vars(record)["run_child"]
 
     def ran(*arguments: Any, **options: Any) -> ChildResult:

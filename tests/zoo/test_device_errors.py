@@ -230,7 +230,7 @@ M[mask] = 2.0  # PyTorch calls masked_fill_ with a value on the host
 
 @VALUES
 def test_a_step_between_two_backward_passes_and_other_mistakes_are_rejected(values: str, tmp_path: Path) -> None:
-    """The answers are those of PyTorch on the simulated CUDA device."""
+    """The expected results are those of PyTorch on the simulated CUDA device."""
     code = """
 net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).cuda()
 sgd, loss = torch.optim.SGD(net.parameters(), 0.1), net(torch.ones(1, 2, device="cuda")).sum()

@@ -10,8 +10,8 @@ Note [Times between events]
     PyTorch's `elapsed_time` queries both events again (`CUDAEvent::elapsed_time`). The recorder has already queried the last
     event, so it calls `cudaEventElapsedTime` directly. PyTorch loads CUDA's runtime library for all libraries of the process
     (`_load_global_deps` in torch/__init__.py). If the function is not found there, as with ROCm, the recorder calls PyTorch.
-    On a thread with another current device, such as the thread that writes the file, the function could create a CUDA context
-    on that device. The recorder then calls PyTorch too, because PyTorch first makes the device of the events current.
+    `cudaEventElapsedTime` may create a CUDA context on the current device of the thread. If the events belong to another
+    device, the recorder also calls PyTorch, which first switches to the device of the events.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TorchCuda:
         return event
 
     def elapsed_ms(self, events: Sequence[Any], device: int) -> NDArray[np.float32]:
-        """Return the times between consecutive completed events of a device. Raise RuntimeError if a call fails."""
+        """Return the times between consecutive completed CUDA events on one GPU. Raise RuntimeError if a CUDA call fails."""
         # see Note [Times between events]
         count = len(events) - 1
         if not self._has_runtime or self.current_device() != device:

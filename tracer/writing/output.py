@@ -25,7 +25,7 @@ _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
 # longest time between writes; a killed run loses at most this much
 FLUSH_NS = 500_000_000
-_FIRST_FLUSH_NS = 10_000_000  # doubled after each write, so that short runs lose less
+_FIRST_FLUSH_NS = 10_000_000  # first time between writes; it doubles after each write
 
 
 class RecordingFile:

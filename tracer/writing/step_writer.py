@@ -36,8 +36,8 @@ class _StepsOfOnePlan(NamedTuple):
     plan: StepPlan
     stream: EventStream | None  # without a GPU, None
     steps: list[tuple[int, StepKind]]  # number and kind
-    times_ns: list[Times]  # blocks of shape (steps, times), see `StepPlan`
-    passed_ns: list[Times]  # blocks of shape (steps, 1 + events), when the GPU reached the step's start and events
+    times_ns: list[Times]  # arrays of shape (steps, times), see `StepPlan`
+    passed_ns: list[Times]  # arrays of shape (steps, 1 + events): when the GPU reached the step's start and its events
 
 
 class StepWriter:

@@ -12,8 +12,8 @@ Note [Replaced, not gone]
     1. Ops with the same canonical name are one op (`traces.names.equivalent_ops`).
     2. The name of a fused Inductor kernel lists the ops that the kernel replaces: "triton_poi_fused_add_relu_0". A foreach op
        replaces the op that it applies to each tensor.
-    3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op, or
-       if both are matrix products, as mm and addmm.
+    3. An op in only one trace replaces an op in only the other trace if both have the same phase and the same enclosing op. A
+       matrix product (mm) also replaces another kind of matrix product (addmm).
     4. A kernel in only one trace replaces a kernel in only the other trace if the same ops launched both.
 """
 

@@ -195,7 +195,7 @@ class ComparedFigures:
     # False for another program or another time; None also if step times agree but a recording lacks much of its GPU work
     within_tolerance: bool | None
     analyses: Both[Analyses]
-    # number of replayed steps whose GPU time is compared, if other steps have no recorded GPU times
+    # number of replayed steps with recorded GPU times to compare, if some replayed steps have no recorded GPU times
     gpu_time_steps: int | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
@@ -489,7 +489,7 @@ def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tu
 
 
 def _of_same_numbers(recorded: Trace, ours: Column, theirs: Column, other: Trace) -> tuple[Column, Column]:
-    """If the recorded steps launched different numbers of kernels, compare each one with the replayed step of its number."""
+    """Pair recorded and replayed steps by step number if the recorded steps launched different numbers of kernels."""
     step_of = launch_steps(recorded)[work_rows(recorded)]
     launched = np.bincount(step_of[step_of != NONE], minlength=len(recorded.steps))
     if len(np.unique(launched[ours])) < 2 or not np.array_equal(other.steps.recorded_step[theirs], ours):

@@ -58,7 +58,8 @@ _ESSENTIAL = ("forward", "backward", "optimizer")
 # Several steps are compared, because some steps may take a different branch.
 _ORDERS = 4
 
-# Arithmetic, masks, copies and indexing between layers, in an order that depends on the PyTorch release.
+# `_BETWEEN_LAYERS` contains ops that PyTorch releases call in different orders between layers: arithmetic, masks, copies and
+# indexing.
 _BETWEEN_LAYERS = frozenset(
     "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
     " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
@@ -67,12 +68,12 @@ _BETWEEN_LAYERS = frozenset(
     " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
 )
 
-# Inductor calls a library for these ops, so compiled code runs them as eager code does. It may split the bias off.
+# In eager and compiled code, these ops call libraries such as cuBLAS. Compiled code may add the bias in a separate kernel.
 _PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
 
-_TEMPLATE = "triton_tem_"  # kernels of mode="max-autotune" that replace matrix products
+_TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# Layers that Inductor names in its kernels. Compilation adds none of them.
+# Inductor's kernel names contain the names of these layers. Compilation does not add layers to a program.
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()
@@ -127,7 +128,7 @@ class _DeviceOp:
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     """Compare the chosen steps of two traces. An empty array means the whole trace."""
     verdict = _same_program(recorded, other, recorded_steps, other_steps)
-    if verdict.sameness is Sameness.OTHER_PROGRAM:  # under torch.func.vmap, the outer op differs from the op that runs
+    if verdict.sameness is Sameness.OTHER_PROGRAM:  # torch.func.vmap runs other ops inside the called ops
         inner = _same_program(recorded, other, recorded_steps, other_steps, innermost=True)
         verdict = inner if inner.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
@@ -208,7 +209,7 @@ def _same_program(
 
 
 def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) -> Verdict | None:
-    """Compare the work that compilation does not change. Returns None if neither trace contains compiled code."""
+    """Compare the ops that compilation does not change, such as matrix products. Returns None if no trace has compiled code."""
     is_compiled = [runs_compiled_code(trace) for trace in (a, b)]
     if not any(is_compiled) or "phase" in (a.grain, b.grain):
         return None
@@ -233,7 +234,7 @@ def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) ->
         known = {canonical_op(eager.strings[name]) for name in np.unique(eager.host.name).tolist()}
         added = {op for name in set(kernels[which]) for op in named_ops(name, _LAYERS)} - known
         if added and not in_graphs[1 - which]:
-            reason = f"compiled code contains {min(added)}, which the eager trace does not"
+            reason = f"compiled code contains {min(added)}, but the eager trace does not"
             return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
     if not any(in_graphs) and not any(name.startswith(_TEMPLATE) for name in [*kernels[0], *kernels[1]]):
         products = _products(a, a_steps, b), _products(b, b_steps, a)
@@ -245,7 +246,7 @@ def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) ->
     if named is not None:
         return named
     if match is None or match.sameness is not Sameness.SAME_PROGRAM:
-        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, "only one trace is compiled, so their ops have other names")
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, "only one trace is compiled, so their op names differ")
     return Verdict(Sameness.OTHER_COMPILATION, Evidence.WORKLOAD_SIGNATURE, "; ".join(match.reasons), match.not_compared)
 
 
@@ -500,7 +501,7 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], innermost: bool) -> 
     known[:-1] &= host.kind == HostKind.OP
     named = known.copy()
     parent = np.append(np.where(copies_of_hooks(trace), NONE, host.earlier_parent), NONE)
-    is_copy = np.append(host.name == trace.strings.find("aten::copy_"), False)  # a copy may consist of two copies
+    is_copy = np.append(host.name == trace.strings.find("aten::copy_"), False)  # a call of copy_ may contain two calls of copy_
     at = parent[rows]
     while (at != NONE).any():
         known[at[(canonical[at] == canonical[rows]) & ~(is_copy[at] & is_copy[rows])]] = False

@@ -32,8 +32,8 @@ ALWAYS_BUSY = _declare("ALWAYS_BUSY", 0.9, "share of the pace", CHOSEN,
     "the device limits the pace if its GPU time fills at least this share",
     "a GPU with work in every gap still loses some microseconds between kernels")
 MOSTLY_BUSY = _declare("MOSTLY_BUSY", 0.5, "share of the pace", CHOSEN,
-    "`trace info` says first how busy the GPU is above this share, and `trace predict` names the share below it",
-    "it works longer than it waits")
+    "above this share, `trace info` says how busy the GPU is; below this share, `trace predict` does",
+    "the GPU works longer than it waits")
 FALLS_BEHIND_SHARE = _declare("FALLS_BEHIND_SHARE", 0.01, "share of the pace", CHOSEN,
     "if the device's lag grows by less than this per step, the growth is jitter", "steps of one program vary by about 1 %")
 STEPS_FALLING_BEHIND = _declare("STEPS_FALLING_BEHIND", 0.75, "share of the steps", CHOSEN,

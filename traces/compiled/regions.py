@@ -112,7 +112,7 @@ def _enclosing(kind: Column, parent: Column) -> tuple[Column, Column]:
 def _units(parent: Column, kind: Column, unit: Column, region: Column) -> list[int]:
     graphs = np.flatnonzero((kind == _Range.GRAPH) & (unit == np.arange(len(kind)))).tolist()
     regions = np.flatnonzero(kind == _Range.REGION)
-    # Regions that contain a compiled graph or another region are not counted, because their contents are counted.
+    # If a region contains a compiled graph or another region, only the inner graph or region is counted.
     within = {*region[graphs].tolist(), *np.append(region, NONE)[parent[regions]].tolist()}
     return graphs + [row for row in regions.tolist() if row not in within]
 

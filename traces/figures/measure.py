@@ -7,9 +7,9 @@
 A kernel belongs to the step and phase in which the host launched it.
 
 Note [Hooks of saved tensors]
-    With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. A replayed script calls this
-    hook too. The copies therefore do not belong to the op around the hook. Other ops call `aten::copy_` for a copy to the host
-    only if they are copies themselves.
+    With `torch.autograd.graph.save_on_cpu`, an op calls a hook that copies tensors to the host. In a replay, the op calls the
+    hook again, and the hook copies again. A copy by a hook is therefore a separate op, not a part of the op that calls the
+    hook. Without hooks, only ops such as `aten::to` call `aten::copy_` to copy to the host.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Mark the ops that hooks called inside other ops to copy tensors to the host."""
+    """Mark the copies to the host that hooks made inside other ops."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP

@@ -151,7 +151,7 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
 
 
 def _without_wrapper(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Leave out the modules that torch.compile wraps around a model, unless both scripts wrap equally many."""
+    """Leave out torch.compile's wrapper modules, unless both scripts have the same number of wrapper modules."""
     counts = [(signature.modules or {}).get(_WRAPPER, 0) for signature in (of, beside)]
     if of.modules is None or counts[0] == counts[1]:
         return of

@@ -95,8 +95,8 @@ def _original_of(function: Any) -> Any:
 
 
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
-    """Prevent Dynamo from tracing our own functions and their context managers, except for wrappers of PyTorch functions,
-    because the wrappers may call functions of the script."""
+    """Prevent Dynamo from tracing this project's functions and context managers. Dynamo still traces this project's wrappers of
+    PyTorch functions, because the wrappers may call functions of the script."""
     types: Any = importlib.import_module("torch._dynamo.types")
     nowhere = types.FrameExecStrategy(types.FrameAction.SKIP, types.FrameAction.SKIP)
 
@@ -112,7 +112,7 @@ def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -
 
 
 def _caller(file: str) -> str:
-    """Return the file of the innermost Python frame outside `file`, or ""."""
+    """Return the file name of the innermost Python frame that is not in `file`, or ""."""
     above: FrameType | None = sys._getframe(1)
     while above is not None and above.f_code.co_filename == file:
         above = above.f_back
@@ -120,8 +120,8 @@ def _caller(file: str) -> str:
 
 
 def wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
-    """Wrap the method that Dynamo calls for each frame. `torch.compiler.disable(recursive=False)` needs the frame above this
-    method, so the wrappers count as frames of PyTorch's file."""
+    """Wrap the method that Dynamo calls for each frame. The wrappers get the file name of PyTorch's method, because
+    `torch.compiler.disable(recursive=False)` looks for the first frame above this file."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

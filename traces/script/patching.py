@@ -31,7 +31,7 @@ _MISSING = object()
 # traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
-# The positional and the keyword arguments of a call of torch. They may be any objects.
+# The arguments of a call to a torch function may be any objects.
 Positional: TypeAlias = tuple[Any, ...]
 Keywords: TypeAlias = dict[str, Any]
 Argument: TypeAlias = Callable[[Positional, Keywords], Any]  # returns one argument of a call

@@ -109,7 +109,7 @@ def _conclude(record: RecordOptions, output: Path, parts: list[_ProcessFiles], r
         explain_empty_run(result, "recorded", "did not train, load a batch or call a module")
         return
     with working(f"writing {output}"):
-        recordings = dict(enumerate(map(_whole, parts)))  # not by process id, because os.execv keeps the id
+        recordings = dict(enumerate(map(_whole, parts)))  # os.execv keeps the process id, so count the files
         of_script = [number for number, part in enumerate(parts) if part.pid == result.pid]
         main = max(of_script, key=lambda number: len(recordings[number].steps), default=NONE)
         by_rank = process_of_each_rank(recordings, main)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 KERNELS_SHOWN = 12
 _NAMES_SHOWN = 3
 _LONGEST_NAME = 30
-_KERNEL_NAME = 60  # maximum characters of a kernel's name in a sentence
+_KERNEL_NAME = 60  # maximum length of a kernel's name in a sentence
 _SHARED = 3  # number of a region's figures in a comparison
 _REGION = (
     Head("GPU time", Unit.TIME), Head("host time", Unit.TIME), Head("calls", Unit.COUNT), Head("fused", Unit.TIME),

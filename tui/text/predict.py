@@ -51,7 +51,7 @@ def prediction_text(
     busy_share = prediction.busy.predicted_ns / max(prediction.step.predicted_ns, 1)
     if busy_share < MOSTLY_BUSY and prediction.parallel is None:
         busy = share_text(busy_share)
-        lines.append(f"GPU time is {busy} of the step. The rest is as recorded, and the expected error leaves it out.")
+        lines.append(f"GPU time is {busy} of the step. The expected error covers only GPU time; other times are as recorded.")
     if prediction.unscaled_share > 0:
         share = share_text(prediction.unscaled_share)
         lines.append(f"{share} of recorded GPU time has no shapes; it is scaled like the rest, or by data sheets.")

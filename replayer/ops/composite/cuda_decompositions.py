@@ -84,7 +84,7 @@ def attention_kernel(
 
 
 def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> bool:
-    """Answer `torch.backends.cuda.can_use_flash_attention` and the like. Prints no reasons."""
+    """Return True if an attention kernel supports the inputs, as `torch.backends.cuda.can_use_flash_attention` does."""
     query, key, value = params.query, params.key, params.value
     if not query.dim() == key.dim() == value.dim() == 4:
         return False

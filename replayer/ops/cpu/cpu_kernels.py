@@ -58,7 +58,7 @@ class _Attention:
     def backward(
         self, grad: TorchAny, out: TorchAny, lse: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None
     ) -> list[TorchAny]:
-        """Compute the gradients from `out` and `lse`. In ring attention, they belong to the keys of all ranks."""
+        """Compute the gradients from the output and the logsumexp. In ring attention, both include the keys of all ranks."""
         weights, of_out = (self.scores(q, k, bias) - lse[..., : q.size(2), None]).exp(), grad.float()
         of_weights = self._dropped(of_out @ _per_head(v, q).transpose(-2, -1))
         of_scores = weights * (of_weights - (of_out * out.float()).sum(-1, keepdim=True))
@@ -114,7 +114,7 @@ def _efficient(
 ) -> TorchAny:  # fmt: skip
     attention = _Attention.drawn(p, causal, scale)
     out, logsumexp = attention.forward(q, k, v, bias)
-    # CUDA's kernel fills the rows up to a multiple of 32 with infinity.
+    # CUDA's kernel pads the logsumexp with infinity to a multiple of 32 rows.
     padded = torch.nn.functional.pad(logsumexp, (0, -logsumexp.size(2) % 32), value=float("inf"))
     return out, padded if saved else padded[..., :0].clone(), attention.seed, attention.seed.clone()
 

@@ -41,7 +41,7 @@ def cpp_type(dtype: torch.dtype) -> str:
 
 
 def _same(first: int, second: int, text: str, name: Callable[[torch.dtype], str], *args: TorchAny, **_options: object) -> None:
-    """Require one dtype for two arguments, given by position."""
+    """Require that two arguments have the same dtype."""
     if args[first].dtype != args[second].dtype:
         raise RuntimeError(text.format(name(args[first].dtype), name(args[second].dtype)))
 
@@ -249,7 +249,7 @@ def _embedding(weight: torch.Tensor, indices: torch.Tensor, *_: object) -> None:
 
 
 def _index_put(target: torch.Tensor, _indices: object, values: torch.Tensor, *_options: object) -> None:
-    if not computing():  # the CPU kernel raises this error after checking the shapes
+    if not computing():  # with computed values, the CPU kernel checks the dtypes
         _same(0, 1, _PUT, scalar_type, target, values)
 
 
@@ -425,7 +425,7 @@ _RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
     **dict.fromkeys((_aten.all.default, _aten.all.dim, _aten.all.dims), partial(_logic, "and_cuda")),
     **dict.fromkeys((_aten.any.default, _aten.any.dim, _aten.any.dims), partial(_logic, "or_cuda")),
     _aten.histc.default: partial(_none_of, (torch.float16,), "HalfTensor is not supported"),
-    # CUDA's medians sort the data (ATen/native/cuda/Sorting.cpp)
+    # CUDA computes medians by sorting (ATen/native/cuda/Sorting.cpp)
     **dict.fromkeys(_MEDIANS, partial(_none_of, _COMPLEX, " Sort does not support complex dtypes on CPU")),
     _aten.scatter_reduce.two: _scatter_reduce,
     _aten.scatter_reduce_.two: _scatter_reduce,

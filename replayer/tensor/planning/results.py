@@ -64,7 +64,7 @@ def plan_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces
 
 
 def counts_changes(func: torch._ops.OpOverload) -> bool:
-    """Return True if the CUDA kernel of a foreach op increments the versions of the tensors that it changes."""
+    """Return True if the CUDA kernel of an in-place foreach op increments the version counters of the tensors."""
     name = func._schema.name
     return name.startswith("aten::_foreach_") and name.endswith("_") and name not in _UNCOUNTED
 

@@ -191,7 +191,7 @@ def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[s
             advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
-        # Run the op on the CPU, because the CPU kernel usually raises PyTorch's own error.
+        # Run the op on the CPU to get PyTorch's error message.
         func(*_ones_on_host(args), **_ones_on_host(kwargs))
         raise
     except RuntimeError as refused:

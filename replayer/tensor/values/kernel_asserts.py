@@ -34,7 +34,7 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Require that the values of argument `at` are at least the first limit and below the second, or equal the third one."""
+    """Check that the values of an argument are in a half-open range, or equal an extra value (`limits` returns all three)."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)
@@ -96,7 +96,7 @@ _CHECKS: dict[str, _Check] = {
     **_ALONG_DIM,
     **{f"{name}_": check for name, check in _ALONG_DIM.items()},
     **dict.fromkeys(("index", "index_put_", "_index_put_impl_", "_unsafe_index"), _index),
-    # PyTorch rejects a table of other dimensions
+    # PyTorch rejects embedding tables that are not matrices
     "embedding": _limited(1, *_SELECTED, lambda args: (0, args[0].size(0), None) if args[0].dim() == 2 else None),
     **dict.fromkeys(("take", "put_"), _limited(1, *_TAKEN, lambda args: (-args[0].numel(), args[0].numel(), None))),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _limited(1, *_LABELS, _of_classes)),

@@ -265,8 +265,8 @@ class StepTracker:
         # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates:
             return
-        # A training step may launch a CUDA graph that was captured without gradients. If gradients are enabled in the script,
-        # the step is therefore not an evaluation step.
+        # A training step may launch a CUDA graph that was captured without gradients. A step that launches a CUDA graph while
+        # gradients are enabled is therefore not an evaluation step.
         if is_evaluation and self.launches_graph and self.trained and self.grads_enabled is not None and self.grads_enabled():
             return
         self._evaluates = is_evaluation

@@ -33,7 +33,7 @@ for step in range(40):
                 os._exit(3)
             time.sleep(0.001)
     elif what == "rank 1":
-        time.sleep(1.2 if step == 30 else 0)  # the recorder's thread writes meanwhile
+        time.sleep(1.2 if step == 30 else 0)  # during the pause, the recorder's thread writes the file
     else:
         loss.item()
 print("done")

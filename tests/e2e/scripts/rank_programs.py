@@ -935,7 +935,7 @@ def tensor_parallel(at: Place) -> Any:
 
 @program
 def context_parallel_attention(at: Place) -> Any:
-    """Natively, one process attends to the whole sequence."""
+    """In the native run, one process computes attention over the whole sequence."""
     shape = 1, 2, 64 * at.size, 8
     whole = [torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(at.device) for seed in range(3)]
     mesh = None if at.native else init_device_mesh("cuda", (at.size,))

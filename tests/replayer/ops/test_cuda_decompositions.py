@@ -110,8 +110,8 @@ def test_other_cases_run_flash_attention_as_before() -> None:
         ((2, 3, 64), "float16", [False, False, False]),
     ],
 )
-def test_scripts_can_ask_which_attention_kernels_suit(shape: tuple[int, ...], dtype: str, answers: list[bool]) -> None:
-    """The answers are those of PyTorch 2.14 on the simulated device, which has compute capability 8.0."""
+def test_can_use_attention_answers_as_cuda_does(shape: tuple[int, ...], dtype: str, answers: list[bool]) -> None:
+    """PyTorch 2.14 gave these answers on the simulated device, which has compute capability 8.0."""
     use()
     data: Any = torch.empty(shape, device="cuda", dtype=getattr(torch, dtype))
     cuda: Any = torch.backends.cuda

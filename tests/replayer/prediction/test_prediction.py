@@ -559,7 +559,7 @@ def test_the_launch_after_a_full_queue_waits_for_the_first_kernel(more: int, wai
     assert (longer.steps.duration_ns[0] > 9_000_000) == waits
 
 
-def test_a_synchronization_ends_as_long_after_the_last_kernel_as_recorded() -> None:
+def test_the_delay_from_the_last_kernel_to_the_end_of_a_synchronization_is_as_recorded() -> None:
     """GIVEN a kernel from 10 to 110 us and a wait that ends at 112 us WHEN the kernel takes 30 us THEN the kernel ends 70 us
     earlier, and so do the wait and the step."""
 

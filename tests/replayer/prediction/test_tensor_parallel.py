@@ -140,7 +140,8 @@ def test_each_rank_saves_the_other_half_of_the_weights_and_of_their_gradients(ba
 
 
 def test_figures_are_per_step() -> None:
-    """GIVEN all-reduces of 1, 2 and 3 ms in two recorded steps THEN a step has 3 ms of them and moves half of the bytes."""
+    """GIVEN two recorded steps with all-reduces of 1, 2 and 3 ms THEN the all-reduces of one step take 3 ms and move half of
+    the bytes."""
     trace, calls = recorded(mlp(16), [])
     split = TensorSplit.of(trace, calls, lambda call: call.shapes, 2)
     found = tensor_parallel(trace, split, np.array([1e6, 2e6, 3e6]), 1e6, 0, 10_000, 2)

@@ -71,7 +71,8 @@ def test_a_kernel_that_begins_early_lasts_from_the_end_of_the_earlier_one() -> N
 
 
 def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> None:
-    """GIVEN an op whose hook copies a tensor to the host, and `aten::to` THEN only `aten::to` has its copy."""
+    """GIVEN a hook that copies a tensor to the host inside an op, and a copy by `aten::to` THEN the hook's copy does not belong
+    to the op, but the other copy belongs to `aten::to`."""
     saved = Op("aten::copy_", 112, 5, kernel=(120, 10))
     moved = Op("aten::copy_", 152, 5, kernel=(160, 10))
     ops = [

@@ -189,6 +189,6 @@ def test_splits_and_lists_that_do_not_fit_the_group_are_rejected_before_the_call
                 dist.scatter(zeros(2), [zeros(2)], src=0)
             with pytest.raises(ValueError, match=r"Incorrect output list size 1\. Output list size should be 2"):
                 dist.gather(zeros(2), [zeros(2)], dst=0)
-        dist.barrier()  # no call reached the other rank
+        dist.barrier()  # no call sent a message to the other rank
 
     run_ranks(2, body)

@@ -1,4 +1,4 @@
-"""The numbers that CUDA's generator has drawn, worked out by hand."""
+"""Tests the offset of CUDA's random number generator. The expected offsets were worked out by hand."""
 
 from __future__ import annotations
 

@@ -463,8 +463,9 @@ def test_factories_reject_a_device_that_does_not_exist() -> None:
             make(data, device="cuda:4")
 
 
-def test_foreach_ops_count_changes_as_cuda_kernels_do() -> None:
-    """Measured on the simulated device: an optimizer's step between two backward passes is an error, but not a fused one."""
+def test_foreach_ops_increment_versions_as_cuda_kernels_do() -> None:
+    """On the simulated device, an optimizer step between two backward passes is an error, but a step of a fused optimizer is
+    not."""
     use()
     weight = torch.ones(2, device="cuda")
     calls: list[tuple[Callable[[], object], int]] = [
@@ -508,7 +509,7 @@ def test_the_storage_of_another_dtype_is_rejected() -> None:
         data.set_(data.half().storage())
 
 
-def test_assigning_a_list_names_a_cuda_type() -> None:
+def test_the_error_for_assigning_a_list_names_the_cuda_type() -> None:
     use()
     data: Any = torch.ones(2, device="cuda", dtype=torch.int64)
     with pytest.raises(TypeError, match=r"can't assign a list to a torch\.cuda\.LongTensor"):

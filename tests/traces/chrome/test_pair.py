@@ -72,8 +72,8 @@ def test_each_kernel_has_an_arrow_to_its_counterpart(tmp_path: Path) -> None:
 
 
 def test_the_first_paired_steps_begin_together_whatever_came_before(tmp_path: Path) -> None:
-    """GIVEN a second trace with a call 2 s before its first step THEN the first counterparts are at the same time in both, and
-    no event has a negative time."""
+    """GIVEN a second trace with a call 2 s before its first step THEN the first paired steps begin at the same time in both
+    traces, and no event has a negative time."""
     recorded = training(steps=3)
     replayed = replay_of(recorded, 1.0)
     replayed.host.start_ns[0] -= 2_000_000_000

@@ -241,7 +241,7 @@ def test_ops_of_only_the_first_step_are_not_reported_as_missing() -> None:
 def test_a_cuda_and_a_hip_recording_differ_only_in_the_attention_seed(shared_traces: Path) -> None:
     cuda, hip = (read_kineto(shared_traces / f"{card}_qwen05b_inference.json.gz") for card in ("h100", "mi300x"))
     found = changes(cuda, hip, np.arange(1), np.arange(1))
-    # One op is new, and its kernel: the attention of ROCm fills its seed. Products have other names.
+    # On ROCm, attention calls one more op with one more kernel, which fills the seed. Matrix products have other names.
     assert [row.name for row in found.ops.added] == ["aten::fill_"] and not found.ops.gone and not found.kernels.gone
     assert {row.op for row in found.kernels.added} == {"fill"}
     assert {"mm", "attention"} <= {row.op for row in found.kernels.replaced}

@@ -167,9 +167,9 @@ def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
     assert compare(recorded, replay).gpu_busy == whole
 
 
-def test_recorded_steps_with_different_kernels_are_compared_with_the_steps_of_their_numbers() -> None:
-    """GIVEN two recorded steps, of which only the second has its last kernel, and a replay of 6 steps, of which only step 1
-    has this kernel WHEN compared THEN steps 0 and 1 agree. Without the extra kernel, all 6 steps are compared."""
+def test_recorded_steps_with_different_kernels_are_compared_by_step_number() -> None:
+    """GIVEN two recorded steps and six replayed steps, with an extra kernel only in recorded step 1 and replayed step 1 WHEN
+    compared THEN only the steps 0 and 1 are compared. Without the extra kernel, all six replayed steps are compared."""
     recorded, replay = training(steps=2), training(steps=6)
     replay.steps.recorded_step[:] = [0, 1] * 3
     for trace, with_kernel in ((recorded, 1), (replay, 1)):
@@ -183,7 +183,7 @@ def test_recorded_steps_with_different_kernels_are_compared_with_the_steps_of_th
 
 
 def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) -> Trace:
-    """Imports ops (name, start, duration in us), and kernels or copies with the times of their launches."""
+    """Import a trace from ops (name, start and duration in us), and from kernels or copies (launch time in us, name)."""
     host = {"ph": "X", "pid": 1, "tid": 1}
     args = {"Input Dims": [[4, 4]], "Input type": ["float"]}
     events = [host | {"cat": "cpu_op", "name": f"aten::{op}", "ts": at, "dur": dur, "args": args} for op, at, dur in ops]
@@ -196,8 +196,8 @@ def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) 
 
 
 def test_copies_of_a_hook_are_calls_of_the_script() -> None:
-    """GIVEN a product whose hook copies a tensor to the host with two nested copies, as save_on_cpu does, and a trace with the
-    copy before the product and without nested copies THEN both contain one copy and one product."""
+    """GIVEN a trace in which a hook copies a tensor to the host during a matrix product, as save_on_cpu does, and a trace with
+    the copy before the product THEN both traces contain one copy and one matrix product."""
     to_host = "Memcpy DtoH (Device -> Pinned)"
     nested = _launched(
         [("mm", 10, 50), ("copy_", 12, 30), ("copy_", 14, 6), ("copy_", 24, 6)], [(15, "gather"), (25, to_host), (50, "gemm")]
@@ -209,7 +209,7 @@ def test_copies_of_a_hook_are_calls_of_the_script() -> None:
 
 
 def test_ops_under_vmap_are_compared_by_the_op_that_runs() -> None:
-    """GIVEN a product, and a product that vmap runs as a batched one THEN a trace with only the batched one is the same."""
+    """GIVEN a trace in which vmap runs mm as bmm, and a trace with bmm instead THEN both traces have the same program."""
     kernels = [(12, "gemm"), (32, "batched gemm")]
     vmapped = _launched([("mm", 10, 10), ("mm", 30, 10), ("bmm", 31, 8)], kernels)
     flat = _launched([("mm", 10, 10), ("bmm", 31, 8)], kernels)

@@ -96,8 +96,8 @@ def running(*work: tuple[str, int]) -> Trace:
 def test_an_eager_and_a_compiled_trace_of_one_program_have_the_same_products(
     compiled: tuple[tuple[str, int], ...], sameness: Sameness, reason: str
 ) -> None:
-    """GIVEN a product, an addition and a relu, of which compilation fuses the last two. With two products instead of one, two
-    of three are shared."""
+    """GIVEN a matrix product, an addition and a ReLU WHEN compilation fuses the addition and the ReLU THEN both traces have the
+    same matrix products. If the compiled trace has two products, two of three products are the same."""
     found = compare(running(("mm", 9), ("add", 2), ("relu", 2)), running(*compiled)).verdict
     assert found.sameness is sameness and found.reason.startswith(reason)
 

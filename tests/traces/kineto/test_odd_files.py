@@ -130,7 +130,7 @@ def test_launches_without_kernels_are_counted() -> None:
 
 
 def test_without_correlation_ids_kernel_and_call_have_the_same_external_id() -> None:
-    """The External ids of calls and kernels count calls, those of ops count ops, as early PyTorch 2 wrote them on AMD GPUs."""
+    """On AMD GPUs, early PyTorch 2 numbered runtime calls and ops separately. A kernel has the number of its runtime call."""
     ops = [span(name, 100 * at, 50, External_id=at) for at, name in ((1, "aten::mm"), (2, "aten::relu"))]
     calls = [span("hipExtModuleLaunchKernel", 100 * at + 20, 5, "cuda_runtime", External_id=2 * at) for at in (1, 2)]
     others = [span("hipGetDevicePropertiesR0600", 100 * at + 5, 2, "cuda_runtime", External_id=2 * at - 1) for at in (1, 2)]
@@ -142,20 +142,20 @@ def test_without_correlation_ids_kernel_and_call_have_the_same_external_id() -> 
 
 @pytest.mark.parametrize(("lasts", "problem"), [(60, "unfinished-launch"), (20, "lost-kernel")])
 def test_launches_behind_a_busy_gpu_at_the_end_are_unfinished(lasts: float, problem: str) -> None:
-    """The last launches have no kernels. The GPU ran earlier work until after the launch at 80 us, or only until 75 us."""
+    """The last launches have no kernels. The GPU ran earlier work until 110 us or until 75 us; the last launch was at 80 us."""
     marks = [span(f"ProfilerStep#{number}", 30 * number, 30, "user_annotation") for number in range(3)]
     ops = [span("aten::mm", 30 * number + 5, 24) for number in range(3)]
     calls = [call(1, 10), call(2, 40), call(3, 66), call(4, 70), call(5, 80)]
     kernels = [kernel(20, 30, 1), kernel(50, lasts, 2), kernel(50 + lasts, 5, 3)]
     trace = imported(*marks, *ops, *calls, *kernels)
     assert trace.problems == {problem: 2}
-    later = call(6, 200, name="cudaDeviceSynchronize")  # the GPU had time for the last launches
+    later = call(6, 200, name="cudaDeviceSynchronize")  # the GPU had time to run the last launches before this call
     assert imported(*calls, later, *kernels).problems == {"lost-kernel": 2}
     assert (trace.steps.kind == StepKind.INCOMPLETE).tolist() == [False, False, problem == "unfinished-launch"]
 
 
 def test_a_recording_without_steps_includes_launches_of_all_threads() -> None:
-    """The thread with the most calls launches between 1000 and 1021 us, the other one from 0 to 5 us. The GPU ends at 1040."""
+    """One thread launches work between 1000 and 1021 us, another thread from 0 to 5 us. The work ends at 1040 us."""
     trace = imported(call(1, 0, 5, tid=2), call(2, 1000), call(3, 1020), kernel(10, 500, 1), kernel(1030, 10, 3))
     assert (trace.steps.start_ns.tolist(), trace.steps.duration_ns.tolist()) == ([0], [1_021_000])
     of = pace(trace)

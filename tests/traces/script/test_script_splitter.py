@@ -283,8 +283,8 @@ def test_phases_alone_do_not_show_the_script_s_thread() -> None:
 
 
 def test_a_backward_pass_inside_another_one_begins_no_step() -> None:
-    """GIVEN a loop without modules and optimizer, whose backward passes start another one in autograd's thread THEN only the
-    outer passes divide the loop into steps."""
+    """GIVEN a loop without modules and optimizer, in which each backward pass starts another backward pass in autograd's thread
+    THEN only the outer backward passes divide the loop into steps."""
     run = Script(optimizer=False)
     for _ in range(3):
         run.do("op op")
@@ -292,7 +292,7 @@ def test_a_backward_pass_inside_another_one_begins_no_step() -> None:
         run.do("backward", thread="autograd")
         run.splitter.leave("main", "backward", run.now_ns)
     assert run.splitter.thread == "main"
-    assert len(run.cut_steps) == 2  # the last pass ends no step
+    assert len(run.cut_steps) == 2  # the last backward pass does not end a step
 
 
 @pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])

@@ -268,7 +268,7 @@ def test_info_names_the_mean_of_steps_that_vary() -> None:
     assert bottleneck_text(found) == text
     limit = PaceLimit("device", 4_000_000, 0.01)
     found = replace(summary, pace=replace(summary.pace, mean=mean), bottleneck=limit)
-    busy = "the GPU is busy 50.0 % of an average step of 400.0 ms."  # as "GPU busy" says
+    busy = "the GPU is busy 50.0 % of an average step of 400.0 ms."  # the share in the row "GPU busy"
     assert list(found.busy_shares.values()) == [0.5] and busy in bottleneck_text(found)
 
 

@@ -41,13 +41,14 @@ def test_a_prediction_is_a_step_its_error_and_its_rate() -> None:
     assert "has no shapes" not in "\n".join(lines)
 
 
-def test_an_error_of_a_step_with_little_gpu_time_names_what_it_leaves_out() -> None:
-    """The GPU works for 0.3 of 100 ms. With an error of 50 % of it, the step's error is 0.15 %."""
+def test_the_expected_error_of_a_step_with_little_gpu_time_covers_only_the_gpu_time() -> None:
+    """In a step of 100 ms, the GPU works for 0.3 ms. An error of 50 % in the GPU time is an error of 0.15 % in the step
+    time."""
     little = predicted(100.0, busy=PredictedTime(0.5 * MS, 0.3 * MS), expected_error=0.0015)
     text = prediction_text(little, "run", None, None)
     assert "expected error <1 %: 99.8 ms to 100.2 ms" in text  # 99.85 and 100.15
-    assert "GPU time is 0.3 % of the step. The rest is as recorded, and the expected error leaves it out." in text
-    assert "The rest is as recorded" not in prediction_text(predicted(), "run", None, None)
+    assert "GPU time is 0.3 % of the step. The expected error covers only GPU time; other times are as recorded." in text
+    assert "covers only GPU time" not in prediction_text(predicted(), "run", None, None)
 
 
 def test_what_is_known_besides_is_said() -> None:

@@ -107,7 +107,7 @@ def test_the_position_of_a_time_is_the_one_closest_to_the_view() -> None:
 
 
 def test_a_column_is_a_gap_if_its_middle_shows_no_time() -> None:
-    """GIVEN a side that shows 4 of the 10 ns of a slot WHEN columns are 2 ns wide THEN those with the middles 5, 7 and 9 are
-    gaps."""
+    """GIVEN a trace that fills 4 of 10 ns on the time axis WHEN columns are 2 ns wide THEN the columns with the middles 5, 7
+    and 9 are gaps."""
     side = axis_of([((100, 10), (200, 4))]).sides[1]
     assert side.columns(np.arange(0, 11, 2)).gaps[0].tolist() == [2, 3, 4]

@@ -62,7 +62,7 @@ DEVICE_CATEGORIES = {
     "gpu_user_annotation": DeviceKind.ANNOTATION,
     "mtia_ccp_events": DeviceKind.KERNEL,
 }
-# events of Meta's accelerators that are no kernels, but have the same category
+# events of Meta's accelerators that are not kernels, although they have the category of kernels
 MTIA_KINDS = ((re.compile("dma_request$"), DeviceKind.MEMCPY), (re.compile("event_(?:wait|record)$"), DeviceKind.SYNC))
 WINDOW_CATEGORY = "Trace"
 # Counter events ("ph": "C") have these categories.

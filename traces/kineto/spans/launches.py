@@ -9,8 +9,8 @@ Note [One correlation, several calls]
     (cuLaunchKernel inside cudaLaunchKernel), the outer call is used. If unrelated calls of several processes have the same
     correlation id, the External id decides.
 
-    Files without correlation ids, as of early PyTorch 2 on AMD GPUs, give a kernel and its call the same External id, which
-    only one call has.
+    On AMD GPUs, early releases of PyTorch 2 wrote no correlation ids. In their files, a kernel has the same External id as the
+    call that launched the kernel, and no other call has this id.
 
 Note [Backlog]
     If the GPU lags behind the host, a recording begins with GPU work that was launched earlier, called backlog. A kernel
@@ -20,8 +20,9 @@ Note [Backlog]
 Note [Lost kernels]
     A profiler with full buffers drops kernels but keeps their launch calls, so that a busy GPU looks idle. The importer
     therefore counts launch calls without a kernel. A launch during stream capture is not counted, because it only adds a node
-    to the CUDA graph. If the profiler stops while the GPU lags behind, only the last launches have no kernels, and the GPU
-    still ran earlier work at the last runtime call. These launches are unfinished, and the recorded times are reliable.
+    to the CUDA graph. If the profiler stops before the GPU has run all launches, the last launches have no kernels. Launches
+    count as unfinished if they are the last launches, and if the GPU was still running earlier work at the last runtime call.
+    Unfinished launches do not make the recorded times unreliable.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class WithoutWork(NamedTuple):
 
     lost_kernels: int
     captured: int
-    unfinished: Column  # these calls
+    unfinished: Column  # launch calls that the GPU had not run when the recording ended
 
 
 def without_work(host: HostColumns, work: DeviceSpans, strings: Strings) -> WithoutWork:

@@ -26,7 +26,7 @@ Note [What the rules see]
 Note [Kinds of imported steps]
     A training step without backward pass and optimizer is an EVALUATION step. The first training steps are WARMUP steps while
     each takes at least twice the median of the later steps. The last step is INCOMPLETE if it ended before its backward pass or
-    optimizer step. Steps whose last launches have no kernels, because the recording ended first, are INCOMPLETE too.
+    optimizer step. A step is also INCOMPLETE if the recording ended before the GPU ran the step's last launches.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
         steps = _steps(list(range(len(starts))), starts, [*starts[1:], max(last, starts[-1])])
         steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
         return steps, "repeats"
-    if source == "whole":  # other threads may launch work too
+    if source == "whole":  # include the launches of all threads
         calls = tables.device.launch[tables.device.launch != NONE]
         return _steps([0], [int(host.start_ns[calls].min(initial=first))], [int(host.end_ns[calls].max(initial=last))]), "whole"
     return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source

@@ -94,8 +94,8 @@ def test_efficient_attention_with_a_bias_agrees_with_torch() -> None:
 
 
 def test_attention_to_parts_of_the_keys_merges_by_logsumexp() -> None:
-    """GIVEN equal scores and values 0, 3, 9 WHEN attention sees the first key and then the others THEN the parts weigh 1 and 2.
-    Ring attention merges parts like this."""
+    """GIVEN three keys with equal scores WHEN attention is computed for the first key and for the last two keys THEN the two
+    results have the weights 1 and 2. Ring attention merges such results."""
     q, k, v = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4), torch.tensor([0.0, 3.0, 9.0]).view(3, 1).expand(1, 1, 3, 4)
     parts = [
         FORMS[aten._scaled_dot_product_efficient_attention.default](q, k[:, :, of], v[:, :, of], None, True)
