@@ -140,11 +140,11 @@ def _removes_duplicates(data: torch.Tensor, among: torch.Tensor, *, assume_uniqu
     return not assume_unique and among.numel() >= int(10 * data.numel() ** 0.145)
 
 
-# In some ops, PyTorch's C++ code copies a value from the GPU to the host, and waits for the copy. `_READS` maps each of these
-# ops to a function that decides from the op's arguments whether PyTorch copies a value. The C++ code is in SummaryOps.cu,
+# The dictionary `_READS` contains ops in which PyTorch's C++ code may copy a value from the GPU to the host, and wait for the
+# copy. A function for each op decides from the op's arguments whether PyTorch copies a value. The C++ code is in SummaryOps.cu,
 # TensorFactories.cpp, Distributions.cpp, TensorCompare.cpp, SegmentReduce.cpp, BatchLinearAlgebra.cpp (status of LAPACK
 # functions) and TensorConversions.cpp (number of nonzero elements). With PyTorch 2.11 and an NVIDIA H100, the host waited in
-# each of these ops.
+# each op of `_READS`.
 _WITH_TENSORS = ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
 _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind in _WITH_TENSORS]
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)

@@ -305,7 +305,7 @@ def compare(
     paces = Both(pace_of(times.recorded, timed, ours), pace_of(times.replayed, timed_other, theirs))
     steady = steady_steps(recorded)
     steps = _spread(times, timed, timed_other, steady, pace_series)
-    # A replay usually loads data at this machine's speed.
+    # A replay usually loads data at the speed of the replaying machine.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
     compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
     worked = Both(without_waits(recorded), without_waits(other))

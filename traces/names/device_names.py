@@ -14,7 +14,7 @@ _DIRECTIONS = {
     "HostToDevice": "h2d", "DeviceToHost": "d2h", "DeviceToDevice": "d2d",
     "M2D": "h2d", "H2D": "h2d", "D2M": "d2h", "D2H": "d2h", "D2D": "d2d",
 }  # fmt: skip
-# Runtime calls that launch kernels. Intel's calls begin with "ur", or with "pi" in older SYCL releases.
+# Runtime calls that launch kernels. Names of Intel's launch calls begin with "ur", or with "pi" in older SYCL releases.
 LAUNCH_CALL = re.compile(r"(?:cuda|cu|hip)\w*Launch\w*Kernel|(?:cuda|cu|hip)GraphLaunch|(?:ur|pi)EnqueueKernelLaunch")
 _MARK = re.compile("|".join([*(mark for mark in _DIRECTIONS if "2" not in mark), r"\b(?:[MH]2D|D2[MHD])\b"]))
 

@@ -132,7 +132,7 @@ class ScriptSplitter(Generic[ThreadT]):
             if ends := self._steps.backward():
                 self._end(thread, ends, now_ns)
             self._listener.step_evaluates(False)
-            # A backward pass at the very start of the script has no forward pass before it.
+            # If the script begins with a backward pass, there is no forward pass before it.
             if not ends and (self.phases.current or self._has_steps):
                 self._forward_before(thread, now_ns)
         if self.phases.enter(phase, now_ns):

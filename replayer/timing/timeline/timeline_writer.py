@@ -42,7 +42,7 @@ from traces.model.trace import (
     shapes_text,
 )
 
-# Write many rows at once, because threads compete for the interpreter lock.
+# Write many rows at once, because writing takes the interpreter lock from the script's threads.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
 _MOST_ROWS = 4 * _FLUSH_ROWS

@@ -103,7 +103,8 @@ def test_an_eager_and_a_compiled_trace_of_one_program_have_the_same_products(
 
 
 def test_compiled_traces_with_more_products_are_different_programs() -> None:
-    """GIVEN 20 equal fused kernels, after one product and after four THEN two of five products are shared."""
+    """GIVEN two compiled traces with the same 20 fused kernels, and with one and four matrix products THEN 40 % of the products
+    are the same."""
     fused = [("triton_poi_fused_relu_0", 1)] * 20
     verdict = compare(running(("mm", 9), *fused), running(*[("mm", 9)] * 4, *fused)).verdict
     assert (verdict.sameness, verdict.reason[:26]) == (Sameness.OTHER_PROGRAM, "40 % of the matrix product")
