@@ -32,7 +32,6 @@ from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
 from replayer.tensor.values.known_values import (
     fills_allocation,
     host_values,
-    in_dtype,
     known_values,
     set_known_values,
     writable_values,
@@ -122,12 +121,13 @@ class Copies:
         here, there = target.tensor_meta, source.tensor_meta
         known = source.allocation.known
         into = target.allocation
+        same_form = (here.dtype, here.is_conj, here.is_neg) == (there.dtype, there.is_conj, there.is_neg)
         if not fills_allocation(target):
             values = host_values(source)
             view = writable_values(target) if values is not None and is_kept_on_host(here.shape, here.dtype) else None
             if view is not None and values is not None:
                 view.copy_(values)
-            elif not (type(known) is type(into.known) is Uniform and known == into.known and here.dtype is there.dtype):
+            elif not (type(known) is type(into.known) is Uniform and known == into.known and same_form):
                 into.known = None
         elif known is None:
             if here is there and fills_allocation(source):
@@ -135,10 +135,10 @@ class Copies:
             else:
                 into.known = Truth.ZERO_OR_ONE if there.dtype is torch.bool else None
         elif isinstance(known, Uniform):
-            into.known = Uniform(in_dtype(known.value, here.dtype), here.dtype) if known.dtype is there.dtype else None
+            set_known_values(target, known_values(source))
         elif isinstance(known, torch.Tensor):
             set_known_values(target, known_values(source) if is_kept_on_host(here.shape, here.dtype) else None)
-        elif isinstance(known, Truth | Matches):
+        elif isinstance(known, Truth | Matches) and here.is_neg == there.is_neg:
             into.known = known if type(known) is Matches else Truth.ZERO_OR_ONE
         else:
             into.known = known if here is there and fills_allocation(source) else None
@@ -164,7 +164,7 @@ class Copies:
             gpu().launches.launch(self._signature(meta, packed), meta.index)
         kept = is_kept_on_host(meta.shape, meta.dtype) and type(source) in (torch.Tensor, torch.nn.Parameter)
         if kept and meta.numel == 1 and fills_allocation(target):
-            allocation.known = Uniform(source.detach().to(meta.dtype).item(), meta.dtype)
+            set_known_values(target, source.detach())
             return
         values = writable_values(target, replaced=True) if kept else None
         if values is None:
@@ -204,6 +204,8 @@ class Copies:
     def _to_host_memory(self, target: torch.Tensor, values: torch.Tensor | float | int | bool, device: int) -> None:
         if isinstance(values, torch.Tensor):
             target.copy_(values)
+        elif target.is_conj() or target.is_neg():
+            target.copy_(torch.full((), values, dtype=target.dtype))
         else:
             target.fill_(values)
 

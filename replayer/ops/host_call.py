@@ -51,8 +51,6 @@ class HostCall(CallArguments):
                 return tensor
         if value.is_nested or value.is_quantized:
             raise layout_error(value)
-        if value.is_conj() or value.is_neg():
-            value = value.resolve_conj().resolve_neg()
         if value.layout is not torch.strided:
             made = self.plans.wrap_other_layout(value, index, self.allocations, known=self.known)
             self.outputs += [tuple(value.shape)] if made.parts.keys() - self.allocations.keys() else []

@@ -12,8 +12,9 @@ from types import ModuleType
 
 from replayer.tensor.device_args import index_of
 from replayer.tensor.storage import VirtualStorage
+from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
-from traces.script.patching import PATCHES
+from traces.script.patching import PATCHES, patch_around
 
 _BEFORE_CUDA = 15  # priority of our entry; PyTorch's entry for "cuda" has priority 20
 
@@ -27,6 +28,13 @@ def install(torch: ModuleType) -> None:
             return None
         return VirtualStorage.made_of(storage, index_of(torch.serialization._validate_device(location, "cuda")))
 
+    def with_bits(set_metadata: TorchAny, tensor: TorchAny, metadata: dict[str, bool]) -> None:
+        """Set the conjugate and negative bits of a loaded tensor."""
+        set_metadata(tensor, metadata)
+        if isinstance(tensor, VirtualTensor):
+            tensor.tensor_meta = VirtualTensor.plan_cache.metas.like(tensor, tensor.get_device())
+
+    patch_around(torch._utils, set_tensor_metadata=with_bits)
     torch.serialization.register_package(_BEFORE_CUDA, located, restored)
     registry = torch.serialization._package_registry
     PATCHES.on_undo(lambda: registry.remove((_BEFORE_CUDA, located, restored)))

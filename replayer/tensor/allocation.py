@@ -24,7 +24,7 @@ from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.tensor_allocator import TensorAllocator
 from replayer.state import STATE
-from replayer.tensor.tensor_meta import TensorMeta
+from replayer.tensor.tensor_meta import WITHOUT_BITS, TensorMeta
 from replayer.torch_types import TorchAny
 from traces.model.layouts import Shape
 
@@ -41,6 +41,8 @@ _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
+
+_CONJ, _NEG = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
 
 KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
 _KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the host keeps
@@ -153,6 +155,18 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
 
 
 def assign_data(tensor: TorchAny, other: TorchAny) -> None:
-    _set_data(tensor, other)
-    tensor.tensor_meta = other.tensor_meta
+    meta, keys = other.tensor_meta, torch._C._dispatch_keys(tensor)
+    if (meta.is_conj, meta.is_neg) != (keys.has(_CONJ), keys.has(_NEG)):
+        # `_set_data` rejects lazy tensors with different dispatch keys.
+        _set_bits(tensor, False, False)
+        _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
+        _set_bits(tensor, meta.is_conj, meta.is_neg)
+    else:
+        _set_data(tensor, other)
+    tensor.tensor_meta = meta
     tensor.allocation = other.allocation
+
+
+def _set_bits(tensor: TorchAny, is_conj: bool, is_neg: bool) -> None:
+    torch._C._set_conj(tensor, is_conj)
+    torch._C._set_neg(tensor, is_neg)

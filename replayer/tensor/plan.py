@@ -137,12 +137,12 @@ def unpacked(data: bytes, metas: TensorMetaTable, device: int) -> Plan:
 def _meta_to_tuple(meta: TensorMeta, device: int) -> TorchAny:
     if meta.index != device:
         raise _NotPortable
-    return meta.shape, meta.stride, meta.offset, meta.dtype_name
+    return meta.shape, meta.stride, meta.offset, meta.dtype_name, meta.is_conj, meta.is_neg
 
 
 def _meta_of_tuple(fields: TorchAny, metas: TensorMetaTable, device: int) -> TensorMeta:
-    shape, stride, offset, dtype = fields
-    return metas.of(shape, stride, offset, getattr(torch, dtype), device)
+    shape, stride, offset, dtype, *bits = fields
+    return metas.of(shape, stride, offset, getattr(torch, dtype), device, *bits)
 
 
 def _outcome_to_tuple(outcome: Outcome, device: int) -> TorchAny:

@@ -259,7 +259,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         shape = (source.nbytes() // meta.itemsize,) if size is None else tuple(size)
         table = self.plan_cache.metas
         steps = table.contiguous(shape, meta.dtype, meta.index).stride if stride is None else tuple(stride)
-        there = table.of(shape, steps, storage_offset, meta.dtype, source.device.index)
+        there = table.of(shape, steps, storage_offset, meta.dtype, source.device.index, meta.is_conj, meta.is_neg)
         with torch.no_grad():
             assign_data(self, make(there, source.allocation))
         return self
@@ -335,7 +335,11 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         if id(self) in memo:
             return memo[id(self)]
         with torch.no_grad():
-            made = make_as(type(self), self.tensor_meta, self.untyped_storage()._deepcopy_once(memo))
+            if self.is_conj() or self.is_neg():
+                whole: TorchAny = self.resolve_conj().resolve_neg()
+                made = make_as(type(self), whole.tensor_meta, whole.allocation)
+            else:
+                made = make_as(type(self), self.tensor_meta, self.untyped_storage()._deepcopy_once(memo))
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))
         made.requires_grad_(self.requires_grad)
         if self.grad is not None:
@@ -348,14 +352,11 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         is_param = type(self) is VirtualParameter
         needs_grad = self.requires_grad and not is_param
         storage = self._typed_storage()
-        arguments: TorchAny = (
-            storage,
-            self.tensor_meta.offset,
-            self.tensor_meta.shape,
-            self.tensor_meta.stride,
-            needs_grad,
-            OrderedDict(),
-        )
+        meta = self.tensor_meta
+        arguments: TorchAny = (storage, meta.offset, meta.shape, meta.stride, needs_grad, OrderedDict())
+        metadata = torch._utils.get_tensor_metadata(self)
+        if metadata:
+            arguments += (metadata,)
         if not is_param and type(self) is not VirtualTensor:
             state = dict(self.__dict__)
             return torch._tensor._rebuild_from_type_v2, (torch._utils._rebuild_tensor_v2, plain_class(self), arguments, state)

@@ -26,6 +26,7 @@ LACKS_KERNEL = re.compile(r"Could not run|not implemented for (?!complex tensors
 _CPU_TYPE = re.compile(r"\btorch\.([A-Z]\w+Tensor)\b")
 _DEVICE_NAME = re.compile(rf"\b{BACKEND}(?=:\d| DeviceType|\.\w+Tensor|'| and | but |, |!|$)")
 _MOST_BYTES = (1 << 63) - 1
+WITHOUT_BITS = 8  # the arguments in `TensorMeta.wrapping` before those for the conjugate and negative bits
 LIMIT = 200_000  # a full table is cleared; shapes that never repeat fill it
 
 
@@ -68,25 +69,41 @@ class TensorMeta:
         stride, offset: in elements
         extent_bytes: the distance in memory from the start of the first element to the end of the last
         dense: True if the elements, in any order, fill a memory range without gaps or overlaps
+        is_conj, is_neg: True if readers conjugate or negate the values in memory, as in `x.conj()`
     """
 
     __slots__ = (
-        "backend_device dense device dtype dtype_name extent_bytes index itemsize numel offset shape size_bytes stride wrapping"
+        "backend_device dense device dtype dtype_name extent_bytes index is_conj is_neg itemsize numel offset shape size_bytes"
+        " stride wrapping"
     ).split()
 
-    def __init__(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int, tensor_class: type) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        stride: Shape,
+        offset: int,
+        dtype: torch.dtype,
+        index: int,
+        is_conj: bool,
+        is_neg: bool,
+        tensor_class: type,
+    ) -> None:
         self.shape = shape
         self.stride = stride
         self.offset = offset
         self.dtype = dtype
         self.index = index
+        self.is_conj = is_conj
+        self.is_neg = is_neg
         self.device = torch.device("cuda", index)  # the device that scripts see
         self.backend_device = torch.device(BACKEND, index)  # the device that PyTorch's C++ code sees
 
         # The arguments for `_make_wrapper_subclass` are stored, because a training step calls the function about a thousand
         # times. Passing None for default strides makes `_make_wrapper_subclass` a third faster.
         packed = None if not offset and stride == contiguous_stride(shape) else stride
-        self.wrapping = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
+        self.wrapping: TorchAny = (tensor_class, shape, packed, offset or None, None, dtype, torch.strided, self.backend_device)
+        if is_conj or is_neg:
+            self.wrapping += (False, False, None, False, False, _keys_of_bits(is_conj, is_neg))
         self.dtype_name = str(dtype).removeprefix("torch.")
         self.itemsize = dtype.itemsize
         self.numel = 1
@@ -105,7 +122,24 @@ class TensorMeta:
         self.dense = self.extent_bytes == self.size_bytes and not repeats
 
     def __repr__(self) -> str:
-        return f"TensorMeta({self.shape}, {self.stride}, {self.offset}, {self.dtype_name}, cuda:{self.index})"
+        bits = ", conj" * self.is_conj + ", neg" * self.is_neg
+        return f"TensorMeta({self.shape}, {self.stride}, {self.offset}, {self.dtype_name}, cuda:{self.index}{bits})"
+
+    def with_bits(self, values: torch.Tensor) -> torch.Tensor:
+        """Return a view of `values` that is conjugated and negated like this tensor.
+
+        Under `__torch_dispatch__`, only views, copies and matrix products resolve the bits. Other ops need a clone.
+        """
+        if self.is_conj:
+            values = values.conj()
+        return torch._neg_view(values) if self.is_neg else values
+
+
+def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
+    """Return the dispatch keys for which PyTorch resolves the bits (ATen/native/MathBitsFallback.h)."""
+    key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
+    conj, neg = keys(key.Conjugate), keys(key.Negative)
+    return conj | neg if is_conj and is_neg else conj if is_conj else neg
 
 
 class TensorMetaTable:
@@ -113,10 +147,19 @@ class TensorMetaTable:
 
     def __init__(self, tensor_class: type) -> None:
         self.tensor_class = tensor_class
-        self._known: dict[tuple[Shape, Shape, int, torch.dtype, int], TensorMeta] = {}
+        self._known: dict[tuple[Shape, Shape, int, torch.dtype, int, bool, bool], TensorMeta] = {}
 
-    def of(self, shape: Shape, stride: Shape, offset: int, dtype: torch.dtype, index: int) -> TensorMeta:
-        key = (shape, stride, offset, dtype, index)
+    def of(
+        self,
+        shape: Shape,
+        stride: Shape,
+        offset: int,
+        dtype: torch.dtype,
+        index: int,
+        is_conj: bool = False,
+        is_neg: bool = False,
+    ) -> TensorMeta:
+        key = (shape, stride, offset, dtype, index, is_conj, is_neg)
         meta = self._known.get(key)
         if meta is None:
             if len(self._known) >= LIMIT:
@@ -125,7 +168,8 @@ class TensorMetaTable:
         return meta
 
     def like(self, tensor: torch.Tensor, index: int) -> TensorMeta:
-        return self.of(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()), tensor.dtype, index)
+        layout = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
+        return self.of(*layout, tensor.dtype, index, tensor.is_conj(), tensor.is_neg())
 
     def contiguous(self, shape: Shape, dtype: torch.dtype, index: int) -> TensorMeta:
         return self.of(tuple(shape), contiguous_stride(shape), 0, dtype, index)

@@ -137,7 +137,7 @@ class _MetaArguments(CallArguments):
         meta: TensorMeta = value.tensor_meta
         size_bytes = max(value.allocation.size_bytes, meta.extent_bytes + meta.offset * meta.itemsize)
         base = torch.empty(-(-size_bytes // meta.itemsize), dtype=meta.dtype, device="meta")
-        meta_tensor = base.as_strided(meta.shape, meta.stride, meta.offset)
+        meta_tensor = meta.with_bits(base.as_strided(meta.shape, meta.stride, meta.offset))
         storage = meta_tensor.untyped_storage()
         self.objects[id(meta_tensor)] = where
         self.storages[storage._cdata] = where

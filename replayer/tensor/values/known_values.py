@@ -22,7 +22,9 @@ def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
     meta: TensorMeta = tensor.tensor_meta
     known = tensor.allocation.known
     if isinstance(known, Uniform):
-        return known.value if known.dtype is meta.dtype else None
+        if known.dtype is not meta.dtype or not (meta.is_conj or meta.is_neg):
+            return known.value if known.dtype is meta.dtype else None
+        return meta.with_bits(torch.full((), known.value, dtype=meta.dtype, device="cpu")).clone().item()
     if isinstance(known, torch.Tensor) and meta.offset * meta.itemsize + meta.extent_bytes <= known.untyped_storage().nbytes():
         return view_of(known.untyped_storage(), meta)
     return None
@@ -61,8 +63,7 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 def view_of(storage: torch.UntypedStorage, meta: TensorMeta) -> torch.Tensor:
     empty: TorchAny = torch.empty(0, dtype=meta.dtype, device="cpu")
-    view: torch.Tensor = empty.set_(storage, meta.offset, meta.shape, meta.stride)
-    return view
+    return meta.with_bits(empty.set_(storage, meta.offset, meta.shape, meta.stride))
 
 
 def writable_values(tensor: TorchAny, *, replaced: bool = False) -> torch.Tensor | None:
@@ -91,12 +92,15 @@ def set_known_values(tensor: TorchAny, values: torch.Tensor | float | None) -> N
     """Store the values of a tensor, or None if the values are unknown. The tensor must fill its memory allocation."""
     allocation: Allocation = tensor.allocation
     meta: TensorMeta = tensor.tensor_meta
+    if values is not None and (meta.is_conj or meta.is_neg):
+        in_memory = meta.with_bits(torch.as_tensor(values, dtype=meta.dtype, device="cpu")).clone()
+        values = in_memory if isinstance(values, torch.Tensor) else in_memory.item()
     if values is None:
         allocation.known = None
     elif not isinstance(values, torch.Tensor):
         allocation.known = Uniform(in_dtype(values, meta.dtype), meta.dtype)
     elif meta.numel == 1:
-        allocation.known = Uniform(values.to(meta.dtype).item(), meta.dtype)
+        allocation.known = Uniform(values.to(meta.dtype).resolve_conj().resolve_neg().item(), meta.dtype)
     else:
         allocation.known = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="cpu").copy_(values)
 

@@ -295,7 +295,8 @@ def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
 def _clone(made: TorchAny, args: TorchAny) -> TorchAny:
     allocation = args[0].allocation
     if made.tensor_meta is not args[0].tensor_meta or not fills_allocation(args[0]):
-        return allocation.known if isinstance(allocation.known, Truth | Matches | Uniform) else None
+        resolves = args[0].is_conj() or args[0].is_neg()
+        return allocation.known if isinstance(allocation.known, Truth | Matches | Uniform) and not resolves else None
     if allocation.known is None:
         allocation.known = Content()
     return None if isinstance(allocation.known, torch.Tensor) else allocation.known

@@ -166,3 +166,12 @@ def test_the_class_of_a_parameter_creates_parameters() -> None:
     assert type(again) in {nn.Parameter} and type(again) not in {torch.Tensor} and type(again).__name__ == "Parameter"
     plain: Any = type(weight.detach())
     assert plain(2, 3).shape == (2, 3)
+
+
+def test_a_conjugate_view_is_saved_with_its_bit() -> None:
+    use()
+    file = _saved(torch.tensor([1 + 2j, 3 + 4j], device="cuda").conj())
+    for where in ("cuda", "cpu"):
+        file.seek(0)
+        loaded = torch.load(file, map_location=where)
+        assert loaded.is_conj() and (loaded * 1).tolist() == [1 - 2j, 3 - 4j]

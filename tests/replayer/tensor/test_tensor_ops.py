@@ -595,3 +595,37 @@ def test_a_number_that_sets_one_element_is_a_blocking_copy() -> None:
     x[0] = 1
     x[torch.tensor([3], device="cuda")] = 5.0
     assert x.dtype == torch.float32
+
+
+def test_conjugate_and_negative_views_share_memory_and_keep_their_bits() -> None:
+    use()
+    x = torch.tensor([1 + 2j, 3 + 4j], device="cuda", requires_grad=True)
+    written = x.detach().clone()
+    conj = written.conj()
+    assert (conj.is_conj(), conj.imag.is_neg(), conj.conj().is_conj()) == (True, True, False)
+    assert conj[1:].t().is_conj() and written[None].mH.is_conj()
+    assert not any(made.is_conj() for made in (conj.resolve_conj(), conj * 1, conj.cpu()))
+    assert conj.data_ptr() == written.data_ptr() != conj.resolve_conj().data_ptr()
+    version = written._version
+    conj[0] = torch.tensor(5 + 6j)
+    conj.imag.mul_(2)
+    assert written.tolist() == [5 - 12j, 3 + 8j] and conj.tolist() == [5 + 12j, 3 - 8j]
+    assert written._version == conj._version > version
+    with pytest.raises(RuntimeError, match="view_as_real doesn't work on unresolved conjugated tensors"):
+        torch.view_as_real(conj)
+    torch.vdot(x, x.conj()).real.backward()  # vdot(x, conj(x)) is the sum of conj(x) ** 2
+    assert x.grad is not None and x.grad.tolist() == [2 - 4j, 6 - 8j]
+    numbers = torch.full((2,), 3.0, device="cuda")
+    negative = torch._neg_view(numbers)
+    assert negative.is_neg() and negative.tolist() == negative.clone().tolist() == [-3.0, -3.0]
+    negative[0] = 7.0
+    assert numbers.tolist() == [-7.0, 3.0] and negative.resolve_neg().tolist() == [7.0, -3.0]
+
+
+def test_data_takes_the_bits_of_the_assigned_tensor() -> None:
+    use()
+    x, y = (torch.tensor([value], device="cuda") for value in (1j, 2j))
+    x.data = y.conj()
+    assert x.is_conj() and (x * 1).tolist() == [-2j]
+    x.data = y
+    assert not x.is_conj() and (x * 1).tolist() == [2j]
