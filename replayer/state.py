@@ -104,7 +104,7 @@ def script_steps() -> ScriptSteps | None:
 
 
 def before_sync() -> None:
-    """Warn or raise as `torch.cuda.set_sync_debug_mode` asks."""
+    """Print a warning or raise an error, as set by `torch.cuda.set_sync_debug_mode`."""
     if STATE.sync_debug_mode == 1:
         warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
     elif STATE.sync_debug_mode == 2:

@@ -380,7 +380,7 @@ class StepRecorder:
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Do nothing: `step_ends` receives the same value."""
+        """Do nothing, because `step_ends` receives the argument `is_evaluation` again."""
 
     def more_recorded(self) -> None:
         """Return None (unknown), because there is no recording yet."""

@@ -100,7 +100,7 @@ class VirtualWork(_Awaited):
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the collective. With a timeout, the host waits too."""
+        """Make the current stream wait for the collective. If a timeout is given, the host also waits."""
         end_ns = self.finished_ns()
         here = gpu()
         if self.device != NONE:

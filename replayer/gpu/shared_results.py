@@ -53,7 +53,7 @@ class SharedResults:
         return None
 
     def add(self, key: bytes, value: bytes) -> None:
-        """Store the value of a key. A key keeps the first stored value."""
+        """Store the value of a key, unless a value of this key is already stored."""
         self._write(_digest(key), value)
 
     def _write(self, digest: bytes, value: bytes) -> None:

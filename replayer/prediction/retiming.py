@@ -169,7 +169,7 @@ def _with_host_times(trace: Trace, recorded: Trace, hosts: dict[int, _HostTime])
 
 
 def _marked(phases: Any, trace: Trace) -> Any:
-    """On the GPU, a phase ends with its last kernel."""
+    """Set the end of each phase on the GPU to the end of the phase's last kernel."""
     device = trace.device
     work = np.flatnonzero(device.is_work & (device.launch != NONE))
     if not len(work) or not (phases.device_end_ns != NONE).any():

@@ -40,7 +40,7 @@ def refuse_construction(owner: object, prefix: str, advice: Mapping[str, str]) -
 
 
 def ignore(owner: object, answers: Mapping[str, tuple[object, str]]) -> None:
-    """Make functions return constants. Each constant is stored together with the reason for it."""
+    """Make functions return constants. The dictionary `answers` contains a constant and the reason for each function."""
     for name, (answer, _reason) in answers.items():
         PATCHES.set(owner, name, _constant(name, answer))
 

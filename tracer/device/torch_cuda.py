@@ -66,7 +66,7 @@ class TorchCuda:
 
 
 class CudaCallError(RuntimeError):
-    """A function of CUDA's runtime library failed."""
+    """Raised if a function of CUDA's runtime library fails."""
 
     def __init__(self, error_code: int) -> None:
         super().__init__(f"CUDA error: {error_code}")

@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """PyTorch builds without CUDA lack these functions."""
+    """Patch the methods of torch.cuda.CUDAGraph, which PyTorch builds without CUDA lack."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return

@@ -24,7 +24,7 @@ RANGE_OF_PARTS = "DataParallel."  # prefix of the ranges that our recorder adds 
 
 
 class SideSpan(NamedTuple):
-    """Describes a span of an extra track. Viewers show its `args`."""
+    """Describes a span of an extra track. Viewers show the entries of `args`."""
 
     name: str
     start_ns: int

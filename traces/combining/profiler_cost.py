@@ -229,8 +229,8 @@ class ProfiledSteps:
         self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
 
     def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """For each step, return the indices of the phases in `names`, but leave out steps without these phases. With `steps`,
-        omit unseen phases."""
+        """For each step, return the indices of the phases in `names`, but leave out steps without these phases. If `steps` is
+        given, also leave out the phases in the mask `unseen`."""
         named = np.isin(self._name, [self.names[name] for name in names])
         if steps is not None:
             named &= ~self.unseen

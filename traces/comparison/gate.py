@@ -71,7 +71,7 @@ class GateResult:
 
 
 def read_budgets(path: Path) -> dict[str, float]:
-    """Read the budgets by key. Raises OSError, or GateError for invalid budgets."""
+    """Read a budget file into a dictionary. Raises OSError, or GateError for invalid budgets."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

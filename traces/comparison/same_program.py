@@ -96,7 +96,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Says whether two traces were recorded from the same program, and how this was decided."""
+    """Says whether two traces were recorded from the same program, and which evidence decided."""
 
     sameness: Sameness
     evidence: Evidence

@@ -71,7 +71,7 @@ class BarLane:
 
 
 def timeline_html(title: str, lanes: Sequence[BarLane]) -> str:
-    """Return the HTML of the timeline. Of many bars, the longest are drawn."""
+    """Return the HTML of the timeline. If there are too many bars, only the longest bars are drawn."""
     lanes = [lane for lane in lanes if len(lane.names)]
     if not lanes:
         return f"<p>{escape(title)}</p>"

@@ -167,7 +167,8 @@ class StepSplitter:
         self._batch = False
 
     def module_called(self, module: int, grad_enabled: bool, more_recorded: Callable[[], bool | None] | None = None) -> StepEnd:
-        """Handle the call of an outermost module. `module` identifies it, for example `id(module)`."""
+        """Handle the call of an outermost module. The argument `module` is a number that identifies the module, such as
+        `id(module)`."""
         # see Note [Steps of recorded inference]
         self._of_plain_tensors = False
         ends = StepEnd.NOTHING

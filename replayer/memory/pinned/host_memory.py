@@ -72,7 +72,7 @@ class HostMemory:
         return view
 
     def _new(self, size_bytes: int) -> HostBlock:
-        """Pinning is slow, so do not hold the mutex."""
+        """Pin memory without holding the mutex, because pinning is slow."""
         began_ns = time.perf_counter_ns()
         block = HostBlock(size_bytes)
         block.locked = self.locks.lock(block.address, size_bytes)

@@ -33,8 +33,8 @@ KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks 
 def key_function(
     func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
 ) -> Keyer:
-    """Return a function that computes cache keys for calls with `count` positional arguments. With `get`, the function returns
-    `get(key)`."""
+    """Return a function that computes cache keys for calls with `count` positional arguments. If `get` is given, the returned
+    function calls `get` with the key, and returns the result."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
     if not torch_shortcuts.enabled("compiled_keys"):
         return _plain_keyer(func, count, tensor_class, by_value, get)

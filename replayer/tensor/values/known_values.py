@@ -39,8 +39,8 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 
 
 def payload(allocation: Allocation) -> torch.UntypedStorage:
-    """Return the host memory that holds the values of a virtual tensor. Only `--values compute` creates such memory. New memory
-    contains zeros."""
+    """Return the host memory that holds the values of a virtual tensor. Virtual tensors have memory for values only with
+    `--values compute`. New memory contains zeros."""
     # see Note [Payloads]
     known = allocation.known
     if not isinstance(known, torch.Tensor):

@@ -121,7 +121,7 @@ class DataParallelStages:
 
     def add_gpu_work_so_far(self) -> bool:
         """Add recorded GPU time for the ops that unfinished nn.DataParallel stages have launched so far. Return False if the
-        recording has no such stages."""
+        recording contains no stages of nn.DataParallel."""
         stages = self.recorded
         if not stages:
             return False

@@ -344,8 +344,9 @@ def _cut(splitter: PhaseSplitter, events: list[_StepEvent], begin_ns: int, end_n
         A backward pass lasts from the first to the last span of the autograd engine, if the main thread does nothing in
         between. The op that creates the first gradient (ones_like of one number) just before the engine starts belongs to the
         backward pass too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
-        also belong to it. Spans of the engine within another phase, such as an optimizer that calls a closure, belong to that
-        phase. A backward pass built a graph if autograd recorded ops in most of the engine's spans.
+        also belong to the backward pass. If the engine runs within another phase, such as an optimizer that calls a closure,
+        the engine's spans belong to the other phase. A backward pass built a graph if autograd recorded ops in most of the
+        engine's spans.
     """
     has_graph = False
     within_ns = begin_ns  # end of the latest phase that the main thread entered
@@ -490,8 +491,8 @@ def _outside_closures(
 
     Note [Closures in profiles]
         Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
-        number, or with a phase such as "zero_grad". It ends with the backward pass, if an op without number follows. The
-        recorder adds ranges with the exact times.
+        number, or with a phase such as "zero_grad". A closure ends with the backward pass if the next op has no sequence
+        number. The recorder adds ranges with the exact times.
     """
     is_closure = (host.thread == 0) & (host.kind == HostKind.ANNOTATION) & (host.name == strings.find(CLOSURE))
     marked = list(zip(host.start_ns[is_closure].tolist(), host.end_ns[is_closure].tolist(), strict=True))

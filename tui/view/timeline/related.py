@@ -48,7 +48,7 @@ def launched_rows(trace: Trace, number: int) -> Column:
 
 
 def backward(scene: Scene, span: Span) -> Span | None:
-    """Find the backward op of a forward op, or the forward op of a backward op. Both have the same autograd sequence number."""
+    """Find the backward op of a forward op, or the forward op of a backward op, by the autograd sequence number."""
     trace = scene.traces[span.side]
     start = launcher(scene, span) if span.table == "device" else span
     if start is None or start.table != "host":
