@@ -240,8 +240,12 @@ def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) ->
         products = _products(a, a_steps, b), _products(b, b_steps, a)
         if any(products):
             alike = _similarity(*products, steps)
-            sameness = Sameness.OTHER_COMPILATION if alike >= SAME_SHAPES else Sameness.OTHER_PROGRAM
+            here, there = (len(of) / count for of, count in zip(products, steps, strict=True))
+            differs = match is None and abs(here - there) > SAME_NUMBERS * max(here, there)
             reason = f"{_percent(alike)} of the matrix products, convolutions and attention ops have the same shapes"
+            if differs:
+                reason += f"; a step has {here:.4g} of these ops in the first trace and {there:.4g} in the second"
+            sameness = Sameness.OTHER_PROGRAM if differs or alike < SAME_SHAPES else Sameness.OTHER_COMPILATION
             return Verdict(sameness, Evidence.OPS_AND_SHAPES, reason)
     if named is not None:
         return named

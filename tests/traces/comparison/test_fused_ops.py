@@ -110,6 +110,20 @@ def test_compiled_traces_with_more_products_are_different_programs() -> None:
     assert (verdict.sameness, verdict.reason[:26]) == (Sameness.OTHER_PROGRAM, "40 % of the matrix product")
 
 
+@pytest.mark.parametrize(
+    ("layers", "sameness"), [(34, Sameness.OTHER_COMPILATION), (33, Sameness.OTHER_COMPILATION), (32, Sameness.OTHER_PROGRAM)]
+)
+def test_compilation_keeps_the_number_of_products(layers: int, sameness: Sameness) -> None:
+    """GIVEN 34 products in A THEN one less in B is below 3 %, and two less are another program, unless workloads are equal."""
+    eager = running(*[("mm", 9), ("relu", 2)] * 34)
+    compiled = running(*[("mm", 9)] * layers, ("triton_poi_fused_relu_0", 1))
+    found = compare(eager, compiled).verdict
+    assert found.sameness is sameness
+    assert ("a step has 34 of these ops in the first trace and 32 in the second" in found.reason) is (layers == 32)
+    eager.workload = compiled.workload = WorkloadSignature(parameters=64)
+    assert compare(eager, compiled).verdict.sameness is Sameness.OTHER_COMPILATION
+
+
 @pytest.mark.parametrize(("batch", "sameness"), [(8, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_BATCH_SIZE)])
 def test_a_workload_shows_the_program_if_compilation_hides_the_products(batch: int, sameness: Sameness) -> None:
     eager, compiled = running(("mm", 9), ("relu", 2)), running(("triton_tem_fused_mm_relu_0", 9))
