@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 from replayer.cost_model import constants
@@ -47,18 +48,35 @@ def value_text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+@cache
+def sources(root: Path) -> dict[str, ast.Module]:
+    """Return the parsed files of all packages, by their paths below a folder."""
+    files = sorted(path for room in ROOMS for path in (root / room).rglob("*.py"))
+    return {path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+
+
+@cache
+def _names(root: Path) -> dict[str, tuple[set[tuple[str | None, str]], set[tuple[str, str]]]]:
+    """Return the (module, name) pairs that each file imports, and the (variable, attribute) pairs that it reads."""
+    found = {}
+    for file, tree in sources(root).items():
+        nodes = list(ast.walk(tree))
+        imports = {(of.module, name.name) for of in nodes if isinstance(of, ast.ImportFrom) for name in of.names}
+        read = {(of.value.id, of.attr) for of in nodes if isinstance(of, ast.Attribute) and isinstance(of.value, ast.Name)}
+        found[file] = imports, read
+    return found
+
+
 def users(module: str, root: Path = DOCS.parent) -> dict[str, list[str]]:
     """Return a dictionary from the names in a module to the files that use them."""
     package, _, short = module.rpartition(".")
     found: dict[str, list[str]] = {}
-    for path in sorted(path for room in ROOMS for path in (root / room).rglob("*.py")):
-        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-        imports = {(of.module, name.name) for of in nodes if isinstance(of, ast.ImportFrom) for name in of.names}
+    for file, (imports, read) in _names(root).items():
         names = {name for of, name in imports if of == module}
         if (package, short) in imports:
-            names |= {of.attr for of in nodes if isinstance(of, ast.Attribute) and ast.unparse(of.value) == short}
+            names |= {name for of, name in read if of == short}
         for name in names:
-            found.setdefault(name, []).append(path.relative_to(root).as_posix())
+            found.setdefault(name, []).append(file)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 
@@ -116,10 +115,8 @@ NO_THRESHOLDS = (
 )  # fmt: skip
 
 
-@lru_cache(1)
 def sources() -> dict[str, ast.Module]:
-    files = (path for room in ("traces", "tui") for path in sorted((ROOT / room).rglob("*.py")))
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    return {name: tree for name, tree in PAGE.sources(ROOT).items() if name.startswith(("traces/", "tui/"))}
 
 
 def names_in(node: ast.AST) -> set[str]:
