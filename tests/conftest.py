@@ -18,9 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-WHOLE_PROGRAMS = (
-    "tests/e2e/", "tests/zoo/", "tests/scripts/", "tests/faults/test_reliability.py", "tests/replayer/compiled/test_counts.py",
-)  # fmt: skip
+WHOLE_PROGRAMS = ("tests/e2e/", "tests/zoo/", "tests/scripts/", "tests/faults/test_reliability.py")
 ON_DEVICE = ("tests/cuda/",)
 
 # A test run that nohup or a shell in the background started ignores signals, and so would every process that it starts.

@@ -73,6 +73,7 @@ def main() -> None:
     # Imports of many tests, and those of torch when it first works out the shape of a result.
     import hypothesis  # noqa: F401
     import torch._dynamo
+    import torch._inductor.cudagraph_trees
     import torch.distributed.tensor
 
     import replayer.gpu.virtual_gpu  # noqa: F401

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tui.commands.replay_library import source_of
+
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = str(Path(__file__).with_name("programs.py"))
 PROGRAMS = (
@@ -30,6 +32,24 @@ def _facts(*command: str) -> dict[str, Any]:
     return {program["program"]: program for program in found}
 
 
+@pytest.mark.warm
+def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_cpu() -> None:
+    """GIVEN a function that reads a value, and one called with four sizes WHEN they compile for the CPU and for the virtual GPU
+    THEN all counts are the same: the read splits the function in two graphs, and a second size makes the graph dynamic."""
+    from tests.replayer.compiled import programs  # these import Dynamo and the replayer
+    from tests.replayer.compiled.replaying import replaying
+
+    with replaying(source_of("", "v100", estimate=True)):
+        for name, breaks in [("item_breaks_the_graph", 1), ("sizes_become_dynamic", 0)]:
+            native = programs.run(name, programs.Compiler("cpu", "aot_eager"))
+            assert programs.run(name, programs.Compiler("cuda", "inductor")) == native
+            counters = native["counters"]
+            assert counters["frames"] == {"total": 2, "ok": 2}
+            assert counters["stats"]["unique_graphs"] == 2
+            assert sum(counters.get("graph_break", {}).values()) == breaks
+
+
+@pytest.mark.program
 @pytest.mark.xdist_group("compiled")
 def test_compile_counts_of_a_replay_equal_those_of_a_cpu_run() -> None:
     """GIVEN programs that compile WHEN they run natively with aot_eager and in a replay THEN frames, graphs, graph breaks,

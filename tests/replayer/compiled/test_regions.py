@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 import traces
 from tests.replayer.compiled.handmade_recording import SCRIPT, Events, backward, forward, recording
+from tests.replayer.compiled.replaying import timeline_of
 from traces.compiled.regions import region_calls
 from traces.model.trace import Origin, Trace
+from tui.commands.replay_library import ReplaySource, source_of
 
 FORWARD, BACKWARD = ["sgemm", "triton_poi_fused_relu_0"], ["triton_poi_fused_1", "sgemm_t"]
 TIMES_US = {"sgemm": 11, "triton_poi_fused_relu_0": 7, "triton_poi_fused_1": 9, "sgemm_t": 13}
 
-
-def replay(recorded: Trace, folder: Path, *, mode: str = "default", batch: int = 16) -> Trace:
-    return replay_script(SCRIPT.format(mode=mode, batch=batch), recorded, folder)
+pytestmark = pytest.mark.warm
 
 
-def replay_script(text: str, recorded: Trace, folder: Path) -> Trace:
-    script, file, made = folder / "train.py", folder / "recorded.msgpack", folder / "replayed.msgpack"
-    script.write_text(text)
-    traces.save(recorded, file)
-    options = ["--trace", str(file), "-o", str(made), "--clock", "recorded", str(script)]
-    command = [str(Path(sys.executable).parent / "trace"), "replay", *options]
-    subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
-    return traces.load(made)
+def replay(recorded: Trace, *, mode: str = "default", batch: int = 16) -> Trace:
+    return replay_script(SCRIPT.format(mode=mode, batch=batch), recorded)
+
+
+def replay_script(text: str, recorded: Trace) -> Trace:
+    return timeline_of(text, ReplaySource("recorded.msgpack", recorded))
 
 
 def kernels_of(trace: Trace) -> list[tuple[str, bool, list[str]]]:
@@ -39,12 +33,12 @@ def kernels_of(trace: Trace) -> list[tuple[str, bool, list[str]]]:
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_a_call_of_a_region_takes_the_kernels_of_the_recorded_call(tmp_path: Path, graphs: bool) -> None:
+def test_a_call_of_a_region_takes_the_kernels_of_the_recorded_call(graphs: bool) -> None:
     """GIVEN a recorded loop with one region WHEN the loop is replayed THEN each call has the recorded fused kernels, with
     their times, and the recording's backward belongs to the region's backward."""
     recorded = recording(graphs=graphs)
     assert kernels_of(recorded) == [("0/0", False, FORWARD), ("0/0", True, BACKWARD)] * 3
-    made = replay(recorded, tmp_path, mode="reduce-overhead" if graphs else "default")
+    made = replay(recorded, mode="reduce-overhead" if graphs else "default")
     assert kernels_of(made) == [("0/0", False, FORWARD), ("0/0", True, BACKWARD)] * 4
     for call in region_calls(made):
         for row in call.work:
@@ -63,19 +57,18 @@ def test_a_call_of_a_region_takes_the_kernels_of_the_recorded_call(tmp_path: Pat
     assert made.memory.bytes[within].tolist() == ([] if graphs else [512])
 
 
-def test_the_backend_cudagraphs_launches_the_recorded_graphs(tmp_path: Path) -> None:
+def test_the_backend_cudagraphs_launches_the_recorded_graphs() -> None:
     script = SCRIPT.format(mode="default", batch=16).replace('mode="default"', 'backend="cudagraphs"')
-    made = replay_script(script, recording(graphs=True), tmp_path)
+    made = replay_script(script, recording(graphs=True))
     assert kernels_of(made) == [("0/0", False, FORWARD), ("0/0", True, BACKWARD)] * 4
     launching = {made.strings[made.host.name[row]] for call in region_calls(made) for row in call.launching}
     assert launching == {"cudaGraphLaunch"}
 
 
-def test_compiled_attention_has_the_kernel_that_cuda_chooses(tmp_path: Path) -> None:
+def test_compiled_attention_has_the_kernel_that_cuda_chooses() -> None:
     """GIVEN attention in half precision on an A100 WHEN a script compiles it THEN it is one flash attention, as in eager
     code."""
-    script, made = tmp_path / "attention.py", tmp_path / "made.msgpack"
-    script.write_text("""
+    script = """
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -83,21 +76,18 @@ attention = torch.compile(lambda q: scaled_dot_product_attention(q, q, q, is_cau
 attention(torch.ones(2, 4, 64, 32, device="cuda", dtype=torch.bfloat16, requires_grad=True)).sum().backward()
 with torch.no_grad():
     attention(torch.ones(2, 4, 64, 32, device="cuda", dtype=torch.bfloat16))
-""")
-    options = ["--gpu", "a100", "--estimate", "-o", str(made)]
-    command = [str(Path(sys.executable).parent / "trace"), "replay", *options, str(script)]
-    subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300, stdin=subprocess.DEVNULL)
-    trace = traces.load(made)
+"""
+    trace = timeline_of(script, source_of("", "a100", estimate=True))
     names = [trace.strings[name] for name in trace.host.name]
     assert names.count("aten::_scaled_dot_product_flash_attention") == 2
     assert names.count("aten::_scaled_dot_product_flash_attention_backward") == 1
     assert "aten::bmm" not in names
 
 
-def test_a_region_with_other_inputs_takes_the_recorded_ops_at_the_new_sizes(tmp_path: Path) -> None:
+def test_a_region_with_other_inputs_takes_the_recorded_ops_at_the_new_sizes() -> None:
     """GIVEN a recorded loop with batches of 16 WHEN the script's batch is 32 THEN its region has the recorded ops with 32 rows,
     and their times are scaled."""
-    made = replay(recording(), tmp_path, batch=32)
+    made = replay(recording(), batch=32)
     strings, host = made.strings, made.host
     ops = [[(strings[host.name[row]], strings[host.shapes[row]]) for row in call.launching] for call in region_calls(made)]
     forward = [("aten::addmm", "4;32,8;8,4"), ("triton_poi_fused_relu_0", "32,4;32,4")]
@@ -106,7 +96,7 @@ def test_a_region_with_other_inputs_takes_the_recorded_ops_at_the_new_sizes(tmp_
     assert set(made.device.origin[rows].tolist()) == {Origin.SCALED}
 
 
-def test_a_region_of_other_ops_does_not_take_recorded_kernels(tmp_path: Path) -> None:
+def test_a_region_of_other_ops_does_not_take_recorded_kernels() -> None:
     """GIVEN a recorded region of a product and a ReLU WHEN the script's region is a softmax of another shape THEN its ops run
     one by one."""
     script = """
@@ -117,13 +107,13 @@ compiled = torch.compile(lambda x: x.softmax(1))
 for _ in range(4):
     compiled(x).mean().backward()
 """
-    made = replay_script(script.format(batch=32), recording(), tmp_path)
+    made = replay_script(script.format(batch=32), recording())
     for _, is_backward, names in kernels_of(made):
         assert not set(names) & {"triton_poi_fused_relu_0", "triton_poi_fused_1"}, is_backward
     assert len(kernels_of(made)) == 8
 
 
-def test_a_region_that_is_not_recorded_allocates_what_inductor_would(tmp_path: Path) -> None:
+def test_a_region_that_is_not_recorded_allocates_what_inductor_would() -> None:
     """GIVEN a recording of another region WHEN three pointwise ops are compiled THEN one block of 1 KiB is allocated."""
     script = """
 import torch
@@ -132,13 +122,13 @@ x = torch.ones(32, 8, device="cuda")
 with torch.no_grad():
     y = torch.compile(lambda x: (x.exp() + 1).sin())(x)
 """
-    made = replay_script(script, recording(), tmp_path)
+    made = replay_script(script, recording())
     (call,) = region_calls(made)
     assert len(call.launching) == 3
     assert made.memory.bytes.tolist() == [1024, 1024]  # x and y
 
 
-def test_each_backward_pass_takes_the_shapes_of_its_own_forward_pass(tmp_path: Path) -> None:
+def test_each_backward_pass_takes_the_shapes_of_its_own_forward_pass() -> None:
     """GIVEN steps that call one region with batches of 16 and 32 before the backward pass WHEN they are replayed THEN the first
     backward pass has the recorded product of 32 rows, and the second one the product of 16 rows."""
     events, step_us = Events(), 2000
@@ -167,7 +157,6 @@ for _ in range(3):
     optimizer.zero_grad()
 """,
         events.trace(),
-        tmp_path,
     )
     products = [
         made.strings[made.host.shapes[row]]

@@ -1,0 +1,40 @@
+"""`trace replay --clock recorded` in a fork of the warm interpreter: see tests/replayer/warm.py."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from replayer import child, state
+from traces.combining.replayed_ranks import one_replay, timelines_in
+from traces.model.trace import Trace
+from traces.model.typed_json import to_json
+from traces.script.configuration import ReplayConfig, ReplaySession
+from tui.commands.replay_library import ReplaySource
+
+
+@contextmanager
+def replaying(source: ReplaySource) -> Iterator[Path]:
+    """Start the replay's virtual GPU. The block gets the folder of the timelines."""
+    with TemporaryDirectory() as name, warnings.catch_warnings():
+        warnings.simplefilter("default")  # torch's own, to scripts
+        out = Path(name)
+        config = ReplayConfig(clock="recorded", loader="recorded")
+        session = ReplaySession(source.file_in(out), out, os.getppid(), config=config, cells=source.choice)
+        child.start(to_json(session))
+        yield out
+
+
+def timeline_of(script: str, source: ReplaySource) -> Trace:
+    """Run the text of a script."""
+    with replaying(source) as out:
+        file = out / "train.py"
+        file.write_text(script)
+        runpy.run_path(str(file), run_name="__main__")
+        state.STATE.finish()
+        return one_replay(timelines_in(out), os.getpid())[0]
