@@ -1,9 +1,4 @@
-"""Registers the virtual GPU with PyTorch. No GPU driver is needed.
-
-    backend.register()
-    state.start(virtual_gpu)
-    torch.zeros(3, device="cuda")
-"""
+"""Registers the virtual GPU with PyTorch. No GPU driver is needed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Records collectives that the script calls from Python, and collectives that PyTorch starts in C++.
-
-    begin = communication.begin_call(stream)
-    ...                                             # the script's call
-    communication.communicated(call, begin, stream)
-"""
+"""Records collectives that the script calls from Python, and collectives that PyTorch starts in C++."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
 # mypy: allow-untyped-calls
-"""Represents collectives that are in progress, and the CUDA streams on which they run.
-
-    work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
-    work.wait()         # later work on the current stream starts after the operation
-"""
+"""Represents collectives that are in progress, and the CUDA streams on which they run."""
 
 from __future__ import annotations
 

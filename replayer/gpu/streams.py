@@ -1,9 +1,4 @@
-"""Implements CUDA streams and events, and makes the host wait for them.
-
-    side = streams.new(device=0)
-    streams.record_event(event, side)
-    streams.synchronize_event(event)        # returns when the event's virtual time has passed
-"""
+"""Implements CUDA streams and events, and makes the host wait for them."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Defines handles for the device memory of tensors.
-
-    handle.address
-    handle.allocator.free(handle)
-"""
+"""Defines handles for the device memory of tensors."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Allocates cuBLAS workspaces when a script computes matrix products (cublas_workspaces.py).
-
-    plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
-"""
+"""Allocates cuBLAS workspaces when a script computes matrix products (cublas_workspaces.py)."""
 
 from __future__ import annotations
 

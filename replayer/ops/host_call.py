@@ -1,9 +1,4 @@
-"""Runs an op of the virtual GPU on the CPU.
-
-    call = HostCall(plans)
-    made = call.back(func(*[call.of(value) for value in args]), index)
-    gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
-"""
+"""Runs an op of the virtual GPU on the CPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Defines the conditions of a prediction, such as GPU, batch size and number of ranks.
-
-    Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
-"""
+"""Defines the conditions of a prediction, such as GPU, batch size and number of ranks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Makes the keys for finding an op's recorded calls.
-
-    keys = RecordedKeys(trace)
-    keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
-"""
+"""Makes the keys for finding an op's recorded calls."""
 
 from __future__ import annotations
 

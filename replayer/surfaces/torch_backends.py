@@ -1,8 +1,4 @@
-"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda so that they report the recorded versions.
-
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = True
-"""
+"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda so that they report the recorded versions."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Patches torch.cuda.memory to report the memory of the virtual GPU (device/caching_allocator.py).
-
-torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
-print(torch.cuda.memory_summary())
-"""
+"""Patches torch.cuda.memory to report the memory of the virtual GPU (device/caching_allocator.py)."""
 
 from __future__ import annotations
 

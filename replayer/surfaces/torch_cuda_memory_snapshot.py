@@ -1,9 +1,4 @@
-"""Emulates the memory snapshots and the allocation history of torch.cuda.memory.
-
-    torch.cuda.memory._record_memory_history()
-    train()
-    torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
-"""
+"""Emulates the memory snapshots and the allocation history of torch.cuda.memory."""
 
 from __future__ import annotations
 

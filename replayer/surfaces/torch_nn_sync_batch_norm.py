@@ -1,7 +1,4 @@
-"""Patches torch.nn.SyncBatchNorm to assume that no rank has an empty batch.
-
-    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
-"""
+"""Patches torch.nn.SyncBatchNorm to assume that no rank has an empty batch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""Patches torch.optim to detect calls of `step` and `zero_grad`.
-
-    optimizer.zero_grad()       # phase "zero_grad"
-    loss.backward()
-    optimizer.step()            # phase "optimizer"; its return ends the training step
-"""
+"""Patches torch.optim to detect calls of `step` and `zero_grad`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Patches the methods of torch.Tensor that move a tensor to the GPU or return its type.
-
-    torch.ones(3).to("cuda", non_blocking=True)
-"""
+"""Patches the methods of torch.Tensor that move a tensor to the GPU or return its type."""
 
 from __future__ import annotations
 

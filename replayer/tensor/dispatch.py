@@ -1,8 +1,5 @@
 """Runs PyTorch ops on virtual tensors.
 
-    dispatch, run = dispatcher(plans)
-    VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
-
 `dispatch` is long, because function calls would slow down each op.
 """
 

@@ -1,9 +1,4 @@
-"""Computes when kernels and copies run on CUDA streams.
-
-    scheduler = StreamScheduler(recording, clock, timeline, stats)
-    end_ns = scheduler.schedule(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
-    scheduler.wait(end_ns)
-"""
+"""Computes when kernels and copies run on CUDA streams."""
 
 from __future__ import annotations
 

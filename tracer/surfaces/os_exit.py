@@ -1,8 +1,4 @@
-"""Wraps functions that end the script without `atexit`. The wrappers first write the recording.
-
-    os._exit(0)
-    os.execv(sys.executable, [sys.executable, "other.py"])
-"""
+"""Wraps functions that end the script without `atexit`. The wrappers first write the recording."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Contains classes for training steps that have ended but are not yet written to the file.
-
-    run = RepeatedRun(plan, stream, start, start_ns=0, number=16)
-    run.steps.append(RepeatedStep([5, 9], [event, event], [], []))
-    run.forget(1, end)      # the first step was written
-    run.unpack()            # the others, as instances of EndedStep
-"""
+"""Contains classes for training steps that have ended but are not yet written to the file."""
 
 from __future__ import annotations
 

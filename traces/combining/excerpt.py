@@ -1,8 +1,4 @@
-"""Extracts a time range from a trace.
-
-    excerpt = excerpt_between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
-    export_chrome(excerpt, Path("range.json.gz"))
-"""
+"""Extracts a time range from a trace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Lists the recordings and published step times in the library.
-
-    [entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
-"""
+"""Lists the recordings and published step times in the library."""
 
 from __future__ import annotations
 

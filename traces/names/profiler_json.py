@@ -1,7 +1,4 @@
-"""Defines the type of JSON objects that torch.profiler writes.
-
-    def rank_of(header: ProfilerJson) -> int: ...
-"""
+"""Defines the type of JSON objects that torch.profiler writes."""
 
 from __future__ import annotations
 

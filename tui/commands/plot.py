@@ -1,8 +1,4 @@
-"""Draws one figure about one or two traces.
-
-    $ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
-    trace: wrote memory.pdf
-"""
+"""Draws one figure about one or two traces."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Estimates a program's step time for another GPU, batch size or number of GPUs.
-
-    run(PredictOptions("v100.msgpack", on_gpu="T4"))
-"""
+"""Estimates a program's step time for another GPU, batch size or number of GPUs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Runs a script on a virtual GPU, and compares the times with the recording.
-
-    run(ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack"))  # the script's exit code
-"""
+"""Runs a script on a virtual GPU, and compares the times with the recording."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Writes an HTML page about one or two traces.
-
-    $ trace report v100.msgpack replay.msgpack -o report.html
-    trace: wrote report.html (84.1 KiB)
-"""
+"""Writes an HTML page about one or two traces."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Formats a comparison of two traces for CI, as Markdown and as JUnit XML.
-
-    print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
-"""
+"""Formats a comparison of two traces for CI, as Markdown and as JUnit XML."""
 
 from __future__ import annotations
 

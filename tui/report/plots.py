@@ -1,7 +1,4 @@
-"""Draws the figures of `trace plot` with matplotlib, as SVG, PNG or PDF files.
-
-    draw("memory", [NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)], Path("memory.pdf"))
-"""
+"""Draws the figures of `trace plot` with matplotlib, as SVG, PNG or PDF files."""
 
 from __future__ import annotations
 

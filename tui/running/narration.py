@@ -1,8 +1,4 @@
-"""Prints how a script ended, or why there is nothing to save.
-
-    say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
-    hint_misplaced_option(["train.py", "--strict"], refused=True)
-"""
+"""Prints how a script ended, or why there is nothing to save."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Shows the elapsed seconds of a long task on stderr, if stderr is a terminal.
-
-    with working("reading worker0.pt.trace.json.gz"):
-        trace = read_kineto(path)
-"""
+"""Shows the elapsed seconds of a long task on stderr, if stderr is a terminal."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Formats the result of `trace fit`: the memory that a script needs, and a table of GPUs.
-
-    for line in fit_lines(need, found, width=100, colour=False): print(line)
-"""
+"""Formats the result of `trace fit`: the memory that a script needs, and a table of GPUs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Formats the result of `trace info`: main figures, notes and next steps.
-
-    print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
-"""
+"""Formats the result of `trace info`: main figures, notes and next steps."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Formats the messages that `trace record` prints when the script has ended.
-
-    for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
-"""
+"""Formats the messages that `trace record` prints when the script has ended."""
 
 from __future__ import annotations
 

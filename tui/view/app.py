@@ -1,7 +1,4 @@
-"""Defines the timeline app with its widgets. A background thread loads the traces.
-
-    ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
-"""
+"""Defines the timeline app with its widgets. A background thread loads the traces."""
 
 from __future__ import annotations
 

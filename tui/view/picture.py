@@ -1,8 +1,4 @@
-"""Makes a picture of the timeline app without a terminal, for `trace view --screenshot` and the README.
-
-    picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
-    picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
-"""
+"""Makes a picture of the timeline app without a terminal, for `trace view --screenshot` and the README."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """Records the allocator's actions for scripts that call `torch.cuda.memory._record_memory_history`.
 
     memory.history = history = History("all")
-    memory.malloc(3 << 20, stream=0)
     list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
 """
 

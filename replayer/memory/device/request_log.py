@@ -1,10 +1,4 @@
-"""Logs a script's memory requests, to find out whether the script fits on another GPU.
-
-    memory.requests = log = RequestLog()    # DeviceMemory logs each executed request
-    ...
-    log.add_event(RequestKind.STEP)
-    RequestLog.from_json(log.to_json())
-"""
+"""Logs a script's memory requests, to find out whether the script fits on another GPU."""
 
 from __future__ import annotations
 

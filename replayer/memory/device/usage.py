@@ -1,8 +1,4 @@
-"""Reports the memory usage of a GPU.
-
-    memory.usage.allocated_bytes
-    memory.usage.stats()["allocated_bytes"]["all"]["peak"]
-"""
+"""Reports the memory usage of a GPU."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Creates the results of complex op calls, such as calls with several results.
-
-    plan_results(plan, func, workspaces)
-    plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
-"""
+"""Creates the results of complex op calls, such as calls with several results."""
 
 from __future__ import annotations
 

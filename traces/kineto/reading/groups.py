@@ -1,9 +1,4 @@
-"""Groups the events of a Kineto file by phase ("ph") and category ("cat").
-
-    pieces = Piece.of(events)  # as they are parsed
-    groups = Groups.of(pieces, problems)
-    groups.complete["cpu_op"]  # the complete ("ph": "X") events of a category
-"""
+"""Groups the events of a Kineto file by phase ("ph") and category ("cat")."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Removes events that occur twice in a file, for example after overlapping recordings were joined.
-
-    host, device, comms = each_event_once(host, device, comms, problems)
-"""
+"""Removes events that occur twice in a file, for example after overlapping recordings were joined."""
 
 from __future__ import annotations
 

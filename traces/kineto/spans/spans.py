@@ -1,8 +1,4 @@
-"""Builds the tables of CPU events, GPU events and memory events of one rank.
-
-    tables = read_tables(groups, clock, strings, problems)
-    tables.device.launch  # indices of tables.host
-"""
+"""Builds the tables of CPU events, GPU events and memory events of one rank."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Finds the role of each CPU thread, such as training loop, autograd engine or data loader.
-
-    renumber, threads = roles_of(threads, names, spans, strings)
-    threads[0].role  # "main"
-"""
+"""Finds the role of each CPU thread, such as training loop, autograd engine or data loader."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Defines the tables of the timeline app.
-
-    csv_text(table)                            # values in the units given in the headings, and full names
-"""
+"""Defines the tables of the timeline app."""
 
 from __future__ import annotations
 

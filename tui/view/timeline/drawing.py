@@ -1,7 +1,4 @@
-"""Draws the visible lines of the timeline. Unchanged lines come from a cache.
-
-    for line, cells in Drawing().frame(window): ...
-"""
+"""Draws the visible lines of the timeline. Unchanged lines come from a cache."""
 
 from __future__ import annotations
 
