@@ -169,8 +169,7 @@ def _loads_kernels(trace: Trace, call: Column) -> Column:
     is_load = (host.kind == HostKind.RUNTIME) & loads
     is_call = np.zeros(len(host), dtype=bool)
     is_call[call] = True
-    around = enclosing(host, is_call)[is_load]
-    return np.isin(call, np.concatenate([first_calls, around]))
+    return np.isin(call, np.concatenate([first_calls, enclosing(host, is_call)[is_load]]))
 
 
 def _pending(trace: Trace, rows: Column) -> Column:

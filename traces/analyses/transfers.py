@@ -58,6 +58,5 @@ def _rates(copies: DeviceSpans, start_ns: int, edges: Column) -> tuple[float, ..
 
 
 def _by_kind(trace: Trace) -> dict[str, DeviceSpans]:
-    rows = np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET))
-    spans = trace.device.take(rows)
+    spans = trace.device.take(np.isin(trace.device.kind, (DeviceKind.MEMCPY, DeviceKind.MEMSET)))
     return {trace.strings[name]: spans.take(spans.name == name) for name in np.unique(spans.name).tolist()}

@@ -30,8 +30,7 @@ class Counter:
 def counters(trace: Trace) -> Iterator[Counter]:
     for device, curve in memory_curves(trace).items():
         yield _thinned(Counter("memory allocated", "bytes", device, curve.time_ns, curve.allocated_bytes))
-    rows = launched_rows(trace)
-    spans = trace.device.take(rows)
+    spans = trace.device.take(launched_rows(trace))
     for device, stream in sorted(set(zip(spans.device.tolist(), spans.stream.tolist(), strict=True))):
         queue = queue_length(trace, device, stream)
         yield _thinned(Counter(f"launch queue, stream {stream}", "launches", device, queue.time_ns, queue.length))
@@ -41,5 +40,4 @@ def _thinned(of: Counter) -> Counter:
     if len(of.time_ns) <= _MOST:
         return of
     first = np.linspace(0, len(of.time_ns), _MOST, endpoint=False).astype(np.int64)
-    highest = np.maximum.reduceat(of.value, first)
-    return Counter(of.name, of.unit, of.device, of.time_ns[first], highest)
+    return Counter(of.name, of.unit, of.device, of.time_ns[first], np.maximum.reduceat(of.value, first))

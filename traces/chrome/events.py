@@ -122,8 +122,7 @@ class RankEvents:
     def _correlate(self) -> None:
         """Correlation ids start 2**16 above the largest op id. If correlation ids fitted into 16 bits, Holistic Trace Analysis
         would store row numbers in 16 bits too."""
-        device = self.trace.device
-        launch = device.launch.astype(np.int64)
+        launch = self.trace.device.launch.astype(np.int64)
         first_id = len(self.trace.host) + (1 << 16)
         launches, number = np.unique(launch, return_inverse=True)
         lone = launch == NONE

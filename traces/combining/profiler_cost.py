@@ -590,8 +590,7 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
     for phase in scaled:
         target_ns = phase.clean_ns
         if phase.waits:
-            most_ns = phase.clean_ns - phase.wait_ns
-            target_ns = min(max(usual, _least_factor(phase)) * phase.own_ns, most_ns)
+            target_ns = min(max(usual, _least_factor(phase)) * phase.own_ns, phase.clean_ns - phase.wait_ns)
         if target_ns > 0:
             scales |= dict.fromkeys(phase.names, whole * target_ns / phase.own_ns)
     return scales

@@ -265,8 +265,7 @@ def _work_by_launch(trace: Trace, steps: Column, by_phase: bool, gpus: int = 1) 
     if not len(rows):
         return found
     strings, device = trace.strings, trace.device
-    op = op_of(trace)[rows]
-    call = calls_of(trace, op)
+    call = calls_of(trace, op_of(trace)[rows])
     first_of_call = np.zeros(len(rows), dtype=bool)
     first_of_call[np.unique(call, return_index=True)[1]] = True
     phase, phases = _phases(trace, rows, by_phase)
@@ -352,8 +351,7 @@ def _around(trace: Trace, by_phase: bool) -> dict[_OpKey, list[str]]:
         return found
     host, strings = trace.host, trace.strings
     phase, phases = _phases(trace, rows, by_phase)
-    parent = host.parent[op]
-    keys = np.stack([phase, host.name[op], np.append(host.name, NONE)[parent]])
+    keys = np.stack([phase, host.name[op], np.append(host.name, NONE)[host.parent[op]]])
     _, first = np.unique(keys, axis=1, return_index=True)
     for place in first.tolist():
         row, *around = host.outward(int(op[place]))

@@ -101,8 +101,7 @@ def ran_under_profiler(trace: Trace) -> Column:
     profiled: Column = steps.kind == StepKind.PROFILED
     evaluated = steps.kind == StepKind.EVALUATION
     for rank in np.unique(steps.rank[evaluated]).tolist():
-        numbers = trace.run_of(rank).profiler.steps
-        profiled |= evaluated & (steps.rank == rank) & np.isin(steps.number, numbers)
+        profiled |= evaluated & (steps.rank == rank) & np.isin(steps.number, trace.run_of(rank).profiler.steps)
     return profiled
 
 
@@ -316,8 +315,7 @@ def enclosing(host: HostSpans, wanted: Column) -> Column:
     """For each CPU event, return the innermost enclosing event in the mask `wanted`, or NONE. A wanted event encloses itself.
     """
     parent = np.append(host.earlier_parent, NONE)
-    rows = np.arange(len(parent))
-    found = _last_of_chain(np.where(np.append(wanted, True), rows, parent))[:-1]
+    found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
     return np.where(found < len(host), found, NONE)
 
 

@@ -481,8 +481,7 @@ def _data_waits(trace: Trace, work: Column, by_events: Column) -> Column:
         exposed_ns[mine] -= queued.within(phases.start_ns[loads][mine], phases.end_ns[loads][mine])
     # In a trace without kernel times, the GPU counts as busy until all launched work has completed.
     timed = by_events[phases.step[loads]]
-    done_ns = _done_before(trace)[loads]
-    covered_ns = np.clip(done_ns - phases.start_ns[loads], 0, phases.duration_ns[loads])
+    covered_ns = np.clip(_done_before(trace)[loads] - phases.start_ns[loads], 0, phases.duration_ns[loads])
     exposed_ns = np.where(timed, phases.duration_ns[loads] - covered_ns, exposed_ns)
     np.add.at(found, phases.step[loads], exposed_ns)
     return found

@@ -131,8 +131,7 @@ def collectives(trace: Trace) -> list[CollectiveTotals]:
 
 
 def stage_medians(trace: Trace) -> list[StageMedians]:
-    phase_step = np.append(trace.phases.step, NONE)[trace.parts.phase]
-    steady = np.isin(phase_step, steady_steps(trace))
+    steady = np.isin(np.append(trace.phases.step, NONE)[trace.parts.phase], steady_steps(trace))
     parts = trace.parts.take(steady) if steady.any() else trace.parts
     parts = parts.take(np.argsort(parts.start_ns, kind="stable"))
     found = []

@@ -85,12 +85,10 @@ def _parents(depth: Ints) -> Ints:
 
 def _brackets(depth: Ints) -> tuple[Ints, Ints]:
     """Return the positions of each op's start and end among the starts and ends of all ops."""
-    rows = np.arange(len(depth))
-    opens = 2 * rows - depth
+    opens = 2 * np.arange(len(depth)) - depth
     is_open = np.zeros(2 * len(depth), bool)
     is_open[opens] = True
-    level = np.cumsum(np.where(is_open, 1, -1)) - is_open
-    order = _stable_order(level)
+    order = _stable_order(np.cumsum(np.where(is_open, 1, -1)) - is_open)
     partner = np.empty(len(order), np.int64)
     partner[order[0::2]] = order[1::2]
     return opens, partner[opens]

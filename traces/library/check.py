@@ -53,8 +53,7 @@ class Fault:
 def check(path: Path) -> list[Fault]:
     """Return all errors and warnings for a file. Raises TraceError and OSError."""
     if path.suffix == SUFFIX:
-        file = read_cells(path)
-        return [finding for cell in file.cells() for finding in _of_cell(cell, path)]
+        return [finding for cell in read_cells(path).cells() for finding in _of_cell(cell, path)]
     return list(_of_recording(load(path), path.stem))
 
 

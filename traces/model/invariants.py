@@ -121,8 +121,7 @@ def clear_dangling_references(trace: Trace) -> None:
     A thread without a name is named after its number.
     """
     seen = min(int(trace.host.thread.max(initial=-1)) + 1, _MOST_THREADS)
-    rank = trace.ranks[0]
-    trace.threads += [Thread(rank, number) for number in range(len(trace.threads), seen)]
+    trace.threads += [Thread(trace.ranks[0], number) for number in range(len(trace.threads), seen)]
     kept = trace.phases.step < len(trace.steps)
     place = np.where(kept, np.cumsum(kept) - 1, NONE)
     of_part = trace.parts.phase

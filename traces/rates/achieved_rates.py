@@ -338,8 +338,7 @@ def _with_shapes(trace: Trace, op: Column) -> Column:
     """Before release 1.10, PyTorch ran two separate cuDNN ops for the two gradients of a convolution."""
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
-    has_shapes = is_op & (host.shapes != NONE)
-    nearest = enclosing(host, has_shapes)[op]
+    nearest = enclosing(host, is_op & (host.shapes != NONE))[op]
     alone = np.bincount(nearest[nearest != NONE], minlength=len(host)) == _works_within(trace)
     nearest = np.where((nearest == op) | ((nearest != NONE) & alone[nearest]), nearest, NONE)
     is_half = strings.matching(host.name[op], lambda text: text.endswith(_HALVES))

@@ -224,8 +224,7 @@ def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
     copied = 0 if in_place else 2 * target.bytes
     if rest[0].itemsize == target.itemsize:
         return moved_once(2 * rest[0].bytes + copied)
-    indices = tuple(of for of in rest if of.itemsize != target.itemsize)
-    chosen = _indexed(target, indices)
+    chosen = _indexed(target, tuple(of for of in rest if of.itemsize != target.itemsize))
     return None if chosen is None else moved_once(sum(of.bytes for of in rest) + chosen * target.itemsize + copied)
 
 

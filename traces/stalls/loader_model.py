@@ -129,8 +129,7 @@ class _Simulation:
                 self._part_done(worker)
 
     def _begin(self, worker: int) -> None:
-        batch = self._at[worker]
-        if not self._busy[worker] and batch < self.got + self._ahead:
+        if not self._busy[worker] and self._at[worker] < self.got + self._ahead:
             self._busy[worker] = True
             self._parts_left[worker] = _PARTS
             self._read(worker)

@@ -87,8 +87,7 @@ def run_sweep(record: RecordOptions) -> int:
             if not recording.exists():
                 return _nothing(2)
             trace = load(recording)
-            row = step_times_of(trace)
-            _say_row(row, value)
+            _say_row(step_times_of(trace), value)
             measured.append(trace)
             _cells(measured, output, sweep, None)  # written after each run, because a later run may be killed
     return _write(measured, output, sweep, None)

@@ -150,8 +150,7 @@ def _steps_chart(sides: Sequence[NamedTrace], labels: Sequence[str], comparison:
     own, numbers, x_label = step_axis(sides)
     for label, letter, side, steps, number in zip(labels, "ab", sides, own, numbers, strict=False):
         time_ms = step_times_ms(side)
-        other = np.isin(steps.kind, FADED)
-        faded = frozenset(number[other].astype(float).tolist())
+        faded = frozenset(number[np.isin(steps.kind, FADED)].astype(float).tolist())
         if len(steps) > _MOST_DOTS:
             number, time_ms = _thinned(number, time_ms, _POINTS)
         lines.append(ChartLine(label, number, time_ms, letter, has_dots=True, faded=faded))

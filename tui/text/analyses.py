@@ -67,8 +67,7 @@ def analysis_rows(of: Analyses) -> Iterator[tuple[str, list[str], list[list[str]
     kinds = of.achieved[:_MOST_OPS]
     is_known = any(row.flops is not None or row.bytes is not None for row in kinds)
     yield "Achieved rates by kind of op", _RATES, [_rates(row) for row in kinds if is_known]
-    shapes = [_rates(row) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
-    yield "Ops by shape", _RATES, shapes
+    yield "Ops by shape", _RATES, [_rates(row) for row in of.op_shapes[:_MOST_OPS] if row.shapes]
     modules = sorted(of.modules, key=lambda of: (_gpu_ns(of), _host_ns(of)), reverse=True)[:_MOST_MODULES]
     shown = [row for row in of.modules if row in modules]  # modules in the order of their calls
     cells = [

@@ -32,8 +32,7 @@ def record_lines(trace: Trace, output: Path, script: list[str]) -> list[str]:
     what = Path(script[0]).name if not script[0].startswith("-m") else shlex.join(script[:2])
     ranks = f", {len(trace.ranks)} ranks" if len(trace.ranks) > 1 else ""
     lines = [f"wrote {output} ({size_text(output.stat().st_size)}): {_steps(trace)} of {what}{ranks}"]
-    run = trace.run_of(trace.ranks[0])
-    lines += _cost(trace, run)
+    lines += _cost(trace, trace.run_of(trace.ranks[0]))
     lines += lack_lines(trace)
     problems = problems_of(trace.problems, int((trace.device.kind == DeviceKind.KERNEL).sum()))
     lines += [problem.text for problem in problems if problem.severity >= Severity.WARNING]

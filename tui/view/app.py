@@ -354,5 +354,4 @@ class ViewApp(App[int]):
 
 
 def _light_terminal() -> bool:
-    background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
-    return background in ("7", "15")
+    return os.environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")

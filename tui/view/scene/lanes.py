@@ -59,8 +59,7 @@ class Lane:
         if not len(self.start_ns):
             return np.full(len(times), NONE, dtype=np.int64)
         position = np.searchsorted(self.start_ns, times, side="right") - 1
-        inside = (position >= 0) & (times < self.end_ns[position])
-        return np.asarray(np.where(inside, position, NONE))
+        return np.asarray(np.where((position >= 0) & (times < self.end_ns[position]), position, NONE))
 
     def nearest(self, time_ns: int) -> int:
         if not len(self.start_ns):

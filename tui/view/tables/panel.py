@@ -198,8 +198,7 @@ class TablePanel(Widget):
     def on_table_grid_asked(self, event: TableGrid.Asked) -> None:
         event.stop()
         if event.what == "tab":
-            tabs = self.query_one(Tabs)
-            tabs.active = TABS[(TABS.index(self.tab) + event.number) % len(TABS)]
+            self.query_one(Tabs).active = TABS[(TABS.index(self.tab) + event.number) % len(TABS)]
         elif event.what == "sort":
             self._sort(event.number)
         elif event.what == "filter":

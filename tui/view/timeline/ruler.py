@@ -81,8 +81,7 @@ def steps_line(window: Window, marks: Marks) -> str:
     apart = (int(columns[seen[-1]]) - int(columns[seen[0]])) / (len(seen) - 1) if len(seen) > 1 else window.columns
     every = max(int(np.ceil(widest / apart)), 1) if apart else len(marks)
     chosen = [n for n in seen.tolist() if n % every == 0] if every > 1 else seen.tolist()
-    behind = [*columns[chosen].tolist(), window.columns][1:]
-    for n, until in zip(chosen, behind, strict=True):
+    for n, until in zip(chosen, [*columns[chosen].tolist(), window.columns][1:], strict=True):
         column, name = int(columns[n]), marks[n][1]
         label = next((label for label in (f"step {name}", name) if column + 1 + len(label) < until), "")
         if label or every == 1:
@@ -112,8 +111,7 @@ def times_line(window: Window, marks: Marks) -> str:
 
 
 def _side(window: Window, marks: Marks) -> int:
-    pairs = window.scene.step_pairs
-    return 0 if not marks or pairs[marks[0][2]][0] != NONE else 1
+    return 0 if not marks or window.scene.step_pairs[marks[0][2]][0] != NONE else 1
 
 
 def _wide(window: Window, marks: Marks) -> bool:

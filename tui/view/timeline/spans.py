@@ -107,8 +107,7 @@ def position_of(window: Window, span: Span, near_ns: int | None = None) -> int |
 
 def step_of(scene: Scene, span: Span) -> int:
     """Return the index of the event's step. GPU work belongs to the step of its launch."""
-    trace = scene.traces[span.side]
-    return int(_steps_of(trace, span.table, np.array([span.number]))[0])
+    return int(_steps_of(scene.traces[span.side], span.table, np.array([span.number]))[0])
 
 
 def counterpart(scene: Scene, span: Span, by: Alignment, near_ns: int) -> Span | None:
@@ -184,5 +183,4 @@ def _steps_of(trace: Trace, table: str, rows: Column) -> Column:
         return np.asarray(trace.phases.step[rows])
     if table == "device":
         return np.asarray(launch_steps(trace)[rows])
-    start_ns = getattr(trace, table).start_ns[rows]
-    return step_windows(trace).holding(start_ns, np.full(len(rows), trace.ranks[0]))
+    return step_windows(trace).holding(getattr(trace, table).start_ns[rows], np.full(len(rows), trace.ranks[0]))
