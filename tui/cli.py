@@ -467,9 +467,8 @@ def run(words: Sequence[str]) -> int:
         print(f"trace: {message}; see trace {command_name}--help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # otherwise the interpreter reports an error when it flushes stdout
+        # Otherwise, the interpreter reports an error when it flushes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
         line = line_for(error)

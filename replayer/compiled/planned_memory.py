@@ -82,7 +82,7 @@ def _values(graph: TorchAny) -> tuple[list[_Value], list[bool]] | None:
         made = [tensor for tensor in tensors if _storage(tensor) not in found]
         kernel = -1
         if node.op == "call_function":
-            if not made and not _writes(node.target):
+            if not made and not (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable):
                 continue  # a view
             alone = _is_external(node.target)
             if alone or not kernels or kernels[-1]:
@@ -105,10 +105,6 @@ def _tensors(nodes: list[TorchAny]) -> Iterator[torch.Tensor]:
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _writes(target: TorchAny) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
 
 
 def _is_external(target: TorchAny) -> bool:

@@ -162,7 +162,8 @@ def register() -> None:
         (["binary_cross_entropy"], lambda op: partial(autocast.banned, op)),
     ):
         for name in names:
-            op = _overload(name)
+            packet, _, overload = name.partition(".")
+            op = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
             if op is not None:
                 library.impl(name, policy(op), "AutocastPrivateUse1")
     _cover_packages(autocast)
@@ -194,8 +195,3 @@ def _cover_packages(autocast: Autocast) -> None:
 
     patch(library, impl=impl_also)
     patch(torch.ops, load_library=load_library)
-
-
-def _overload(name: str) -> TorchAny:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)

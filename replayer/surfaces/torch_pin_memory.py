@@ -76,15 +76,6 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
     return pinned_empty(tuple(made.shape), made.stride(), made.dtype)
 
 
-def _without_device(kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
-    """Remove the argument `device`. Raise RuntimeError if the tensor `out` is on another type of device, as PyTorch's
-    `check_out_type_matches` does."""
-    asked, given = torch.device(kwargs["device"]).type, kwargs["out"].device.type
-    if asked != given:
-        raise RuntimeError(f"device type {asked} does not match device type of out parameter ({given})")
-    return {name: value for name, value in kwargs.items() if name != "device"}
-
-
 def with_pin_memory(
     make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
 ) -> Callable[..., TorchAny]:
@@ -95,7 +86,10 @@ def with_pin_memory(
         if "generator" in kwargs:
             check_generator(args, kwargs)
         if kwargs.get("out") is not None and kwargs.get("device") is not None:
-            kwargs = _without_device(kwargs)
+            asked, given = torch.device(kwargs["device"]).type, kwargs["out"].device.type
+            if asked != given:  # see `check_out_type_matches` in PyTorch
+                raise RuntimeError(f"device type {asked} does not match device type of out parameter ({given})")
+            kwargs = {name: value for name, value in kwargs.items() if name != "device"}
         if not kwargs.get("pin_memory"):
             return make(*args, **kwargs)
         device = kwargs.get("device")

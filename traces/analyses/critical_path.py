@@ -123,13 +123,10 @@ class _Walk:
         self.waits = host_waits(trace, rank)
         phases = trace.phases.take(trace.steps.rank[trace.phases.step] == rank)
         self.phases, self.phase_names = TimeWindows(phases.start_ns, phases.end_ns), phases.name
-        self.last = self._completing(step)
+        own = self.work[(launch_steps(self.trace)[self.work] == step) & (self.ends_ns == self.at_ns)]
+        self.last = int(own[0]) if len(own) else NONE
         found = pace_of(times, profiled_steps(trace), profiled_steps(trace))
         self.device_limits = found is not None and found.limit == DEVICE
-
-    def _completing(self, step: int) -> int:
-        own = self.work[(launch_steps(self.trace)[self.work] == step) & (self.ends_ns == self.at_ns)]
-        return int(own[0]) if len(own) else NONE
 
     def run(self) -> None:
         row = self.last

@@ -52,7 +52,6 @@ class HostWaits(Table):
 
     start_ns: I8
     end_ns: I8
-    returned_ns: I8  # when the runtime call returned
     call: HOST_SPAN_OR_NONE  # the call, or the last query in a loop of queries
     thread: I4
     work: I8
@@ -144,7 +143,6 @@ def _host_waits(trace: Trace, rank: int) -> HostWaits:
     return HostWaits.of(
         start_ns=start_ns[found],
         end_ns=end_ns[found],
-        returned_ns=calls.end_ns[found],
         call=calls.row[found],
         thread=trace.host.thread[calls.row[found]],
         work=work[found],

@@ -157,7 +157,7 @@ class _WithoutCost:
 
     @classmethod
     def of(cls, trace: Trace, events: HostEvents, cost: ProfilerCost, steps: ProfiledSteps, waits: Intervals) -> Self:
-        per_kind = np.append(_costs(cost), 0.0)
+        per_kind = np.append(np.array([getattr(cost, field.name) for field in fields(cost)], dtype=np.float64), 0.0)
         phases = trace.phases.take(steps.rows)
         windows = _active_ns(phases.start_ns, waits), _active_ns(phases.end_ns, waits)
         of = list(zip(phases.name.tolist(), trace.steps.kind[phases.step].tolist(), strict=True))
@@ -381,10 +381,6 @@ def _least_factor(phase: _Phase) -> float:
 
 def _active_ns(times_ns: Column, waits: Intervals) -> Column:
     return np.asarray(times_ns - waits.before(times_ns))
-
-
-def _costs(cost: ProfilerCost) -> Column:
-    return np.array([getattr(cost, field.name) for field in fields(cost)], dtype=np.float64)
 
 
 def _median(values: Sequence[float] | Column) -> float:

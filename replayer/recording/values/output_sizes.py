@@ -73,13 +73,9 @@ def _first_shape(trace: Trace, row: int) -> Shape | None:
     return parsed[0] if parsed else None
 
 
-def _within_index_put(trace: Trace, row: int) -> bool:
-    parent = int(trace.host.parent[row])
-    return parent != NONE and "index_put" in trace.strings[int(trace.host.name[parent])]
-
-
 def _found_by(trace: Trace, row: int, searched: Shape) -> int | None:
-    after = NONE if _within_index_put(trace, row) else _next_op(trace, row)
+    parent = int(trace.host.parent[row])
+    after = NONE if parent != NONE and "index_put" in trace.strings[int(trace.host.name[parent])] else _next_op(trace, row)
     shape = _first_shape(trace, after) if after != NONE else None
     if shape is not None and len(shape) == 2 and shape[1] == len(searched) and shape[0] <= math.prod(searched):
         return shape[0]

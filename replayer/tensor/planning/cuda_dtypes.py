@@ -84,7 +84,8 @@ def refusal_like(
         return None
     name, scalar = _key(func, args, kwargs), refused[2]
     if func._schema.overload_name.endswith("out"):
-        name = _any_overload(name)
+        packet = name.partition(".")[0]
+        name = next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
     kernels = _kernels().get(name, {})
     # The file cuda_dtypes.json does not apply to calls with the argument `dtype`, which may use other CUDA kernels.
     measured = name in _table()["measured"] and not (kwargs.get("dtype") and any(map(torch.is_tensor, args)))
@@ -109,12 +110,6 @@ def scalar_type(dtype: torch.dtype) -> str:
 
 def op_name(func: torch._ops.OpOverload) -> str:
     return f"{str(func._schema.name).removeprefix('aten::').removesuffix('_')}.{func._overloadname}"
-
-
-def _any_overload(name: str) -> str:
-    """Return the first overload in cuda_dtypes.json."""
-    packet = name.partition(".")[0]
-    return next((key for key in _table()["measured"] if key.partition(".")[0] == packet), name)
 
 
 def _tensors(args: Sequence[TorchAny]) -> list[torch.Tensor]:

@@ -353,7 +353,9 @@ def _paired(
     kinds: dict[str, tuple[list[ProfilerJson], list[ProfilerJson]]] = defaultdict(lambda: ([], []))
     for side, events in enumerate((there, found)):
         for event in events:
-            kinds[_operands(event)][side].append(event)
+            args = event.get("args", {})
+            shapes, dtypes = args.get("Input Dims", ()), args.get("Input type", ())
+            kinds[repr([pair for pair in zip(shapes, dtypes, strict=False) if pair[0]])][side].append(event)
     left: tuple[list[ProfilerJson], list[ProfilerJson]] = [], []
     for alike, rows in kinds.values():
         if len(alike) == len(rows):
@@ -374,12 +376,6 @@ def _waits_paired(
             wait = next((wait for wait in waits if wait.own_start_ns <= middle_ns <= wait.own_end_ns), None)
             if wait is not None:
                 yield event, wait
-
-
-def _operands(event: ProfilerJson) -> str:
-    args = event.get("args", {})
-    shapes, dtypes = args.get("Input Dims", ()), args.get("Input type", ())
-    return repr([pair for pair in zip(shapes, dtypes, strict=False) if pair[0]])
 
 
 def _moved(event: ProfilerJson, clocks: _Clocks) -> ProfilerJson:

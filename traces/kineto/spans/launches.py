@@ -65,7 +65,9 @@ class Launches:
 
     @classmethod
     def of(cls, host: HostColumns, device: DeviceColumns, names_ops: bool) -> Launches:
-        calls = _calls(host)
+        parent = host.spans.parent  # see Note [One correlation, several calls]
+        inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
+        calls = np.asarray(np.where(inner, NONE, host.correlation))
         launch = np.full(len(device.spans), NONE, "i4")
         joined = np.flatnonzero(device.correlation > 0)
         starts = host.spans.start_ns
@@ -134,13 +136,6 @@ def without_work(host: HostColumns, work: DeviceSpans, strings: Strings) -> With
         if worked_ns < spans.start_ns[lost].min() and last_call_ns <= work.end_ns[work.is_work].max():
             return WithoutWork(0, captured, lost)
     return WithoutWork(len(lost), captured, lost[:0])
-
-
-def _calls(host: HostColumns) -> Column:
-    """If two nested runtime calls have the same correlation id, the inner call is ignored."""
-    parent = host.spans.parent
-    inner = (host.correlation > 0) & (parent != NONE) & (host.correlation == host.correlation[parent])
-    return np.asarray(np.where(inner, NONE, host.correlation))
 
 
 def _decide(launch: Column, host: HostColumns, device: DeviceColumns, calls: Column, rows: Column) -> None:

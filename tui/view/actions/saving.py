@@ -47,8 +47,6 @@ class ViewSaving:
 
     def _write_view(self, svg: str, path: Path) -> list[Path]:
         if ".json" in path.name:
-            from tui.view.actions.saving import write_range  # slow to import
-
             return write_range(self._context.window, path)
         if path.suffix != ".svg":
             raise OSError(0, "the file name must end in .svg, .json or .json.gz")

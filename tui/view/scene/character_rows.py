@@ -223,7 +223,10 @@ def _write_names(
 
 def difference_characters(first: Busy, second: Busy, edges_ns: Column) -> CharacterRow:
     width = np.maximum(edges_ns[1:] - edges_ns[:-1], 1)
-    is_other = shifted_ns(first, second) > 2 * SAME_SHARE * width
+    nothing = np.zeros(len(first.total_ns), dtype=np.int64)
+    kinds = first.by_category.keys() | second.by_category.keys()
+    shifted_ns = sum(np.abs(second.by_category.get(kind, nothing) - first.by_category.get(kind, nothing)) for kind in kinds)
+    is_other = shifted_ns > 2 * SAME_SHARE * width
     return change_characters((second.total_ns - first.total_ns) / width, SAME_SHARE, is_other, has_events(first, second))
 
 
@@ -239,15 +242,6 @@ def change_characters(change: Column, least: Column | float, is_other: Column, s
     signs[change < -least] = Sign.LESS
     signs[~shown] = Sign.BLANK
     return CharacterRow(_SIGN_GLYPHS[signs], signs)
-
-
-def shifted_ns(first: Busy, second: Busy) -> Column:
-    nothing = np.zeros(len(first.total_ns), dtype=np.int64)
-    kinds = sorted(first.by_category.keys() | second.by_category.keys())
-    total = nothing.copy()
-    for kind in kinds:
-        total += np.abs(second.by_category.get(kind, nothing) - first.by_category.get(kind, nothing))
-    return total
 
 
 def curve_characters(
