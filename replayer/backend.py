@@ -102,7 +102,6 @@ def register(*, compute: bool = False) -> None:
 
 
 def unregister() -> None:
-    """Remove the ops of the virtual GPU from PyTorch."""
     _stop_tensors()
     for library in state.STATE.kept:
         library._destroy()  # type: ignore[no-untyped-call]

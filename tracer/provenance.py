@@ -105,7 +105,6 @@ class ProcessFacts:
         return number
 
     def run(self, step_ns: float, cost_ns: int, set_up_ns: int, profiler: ProfilerUse) -> Run:
-        """Describe the recording run."""
         share = round(cost_ns / step_ns, 6) if step_ns else 0.0
         recorder = RecorderNotes(self._version, cost_ns, share, set_up_ns, self._config)
         return Run(RECORDER, "unix", self._script, self._argv, tuple(self._loaders), recorder, profiler)

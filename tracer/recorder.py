@@ -180,8 +180,7 @@ class Recorder:
     # --- the end
 
     def close(self) -> None:
-        """Write all data except an unfinished training step. Do not wait for a hanging thread that holds the recorder's lock.
-        """
+        """Write all data except an unfinished training step. Do not wait for a hanging thread that holds the lock."""
         has_lock = self.cost.lock.acquire(timeout=_LOCK_S)
         try:
             if not has_lock:

@@ -39,7 +39,6 @@ class Split(NamedTuple):
 
 
 def split(words: list[str], options: Mapping[str, bool]) -> Split:
-    """Split a command line."""
     at = 0
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]

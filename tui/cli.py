@@ -451,8 +451,7 @@ def doctor(json: JsonOption = False) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command line, and return the exit code. Print each expected error, such as a missing file, as one line on
-    stderr."""
+    """Run one command line, and return the exit code. Print each expected error as one line on stderr."""
     command = typer.main.get_command(app)
     assert isinstance(command, TyperGroup)
     try:

@@ -136,8 +136,7 @@ def names_text(names: Sequence[str]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Return the lines of a table that is at most `width` characters wide. If `stretch` is true, the table is exactly `width`
-    characters wide."""
+    """Return the lines of a table that is at most `width` characters wide, or exactly, if `stretch` is true."""
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
     widths = [max((len(line[column]) for line in lines), default=0) for column in columns]

@@ -23,8 +23,7 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Replace each closed standard stream by the null device. The shell command `trace info T >&-` runs `trace` with stdout
-    closed."""
+    """Replace each standard stream that the shell has closed (`trace info T >&-`) by the null device."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

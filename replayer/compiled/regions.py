@@ -139,7 +139,6 @@ def _shapes_of(inputs: list[TorchAny]) -> Shapes:
 
 
 def _ops_of(graph: TorchAny, sizes: tuple[int, ...]) -> Iterator[tuple[str, Shapes]]:
-    """Yield each op with its input shapes."""
     inputs = [node.meta.get("val") for node in graph.graph.find_nodes(op="placeholder")]
     traced = [value for value in inputs if isinstance(value, (int, torch.SymInt))]
     known = {one.node.expr: size for one, size in zip(traced, sizes, strict=False) if isinstance(one, torch.SymInt)}

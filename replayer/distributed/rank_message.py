@@ -63,7 +63,6 @@ def pack(messages: Sequence[RankMessage]) -> list[bytes]:
 
 
 def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
-    """Parse the parts that `pack` returned."""
     head, _, payload = first.partition(b"\n")
     more, heads = json.loads(head)
     payload = b"".join([payload, *map(piece, range(1, more + 1))])

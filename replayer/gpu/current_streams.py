@@ -40,8 +40,7 @@ class NodeStreams(threading.local):
             self._first = number
 
     def of_backward(self, current: VirtualStream) -> Callable[[int], VirtualStream] | None:
-        """Return a function that finds the CUDA stream of an autograd node, or None if all autograd nodes use the stream
-        `current`."""
+        """Return a function that finds the stream of an autograd node, or None if all nodes use the stream `current`."""
         ranges = list(self._ranges)
         self._ranges.clear()
         self._first = _next_number()

@@ -116,7 +116,6 @@ class Streams:
         return max(self.present_ns(), self._clock.now_ns())
 
     def present_ns(self) -> int:
-        """Return the thread's virtual time."""
         self._launches.flush()
         return self._launches.current.thread().host_ns
 

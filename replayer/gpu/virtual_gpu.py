@@ -44,7 +44,6 @@ class ScriptProfile:
         self._timeline = launches.simulator.timeline
 
     def begin_range(self) -> Callable[[str], None]:
-        """Begin a range in the timeline."""
         with self._launches.looking as thread:
             start_ns, row = max(thread.host_ns, self._launches.clock.now_ns()), thread.row
 

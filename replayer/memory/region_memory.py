@@ -118,8 +118,7 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Return the recorded blocks that no tensor uses. A new tensor may take over the block of a freed tensor of equal size.
-        """
+        """Return the recorded blocks that no tensor uses. A new tensor may take the block of a freed one of equal size."""
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
             if reused is not None:

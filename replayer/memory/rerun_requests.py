@@ -105,8 +105,7 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
-    """Return the largest batch size that fits in memory, or 0 if one sample does not fit. Returns MAX_BATCH if memory use is
-    constant."""
+    """Return the largest batch size that fits, 0 if one sample does not fit, or MAX_BATCH if memory use is constant."""
     if fits(start):
         low, step = start, max(1, start // 2)
         while low < MAX_BATCH and fits(min(low + step, MAX_BATCH)):

@@ -96,7 +96,6 @@ class Autocast:
         return self.without_autocast(op, *args, **kwargs)
 
     def without_autocast(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-        """Run the op without autocast."""
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
 

@@ -36,7 +36,6 @@ class Parallel:
 
 
 def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_ns: float, parameters: int) -> Parallel:
-    """Predict nn.DataParallel."""
     _require_parameters(parameters)
     device = trace.devices[0].name
     transfers = CopyCosts.of(trace, data_sheet_speed(device), conditions.link_gbps)
@@ -50,7 +49,6 @@ def data_parallel(trace: Trace, conditions: Conditions, one_ns: float, forward_n
 
 
 def distributed_data_parallel(trace: Trace, conditions: Conditions, one_ns: float, parameters: int) -> Parallel:
-    """Predict DistributedDataParallel."""
     _require_parameters(parameters)
     costs = CollectiveCosts(trace.devices[0].name, conditions.link_gbps)
     backward_ns = _backward_ns(trace)

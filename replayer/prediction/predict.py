@@ -225,7 +225,6 @@ class Predictor:
 
 
 def as_estimated(replayed: Trace, prediction: Prediction) -> Trace:
-    """Mark a replayed trace as estimated."""
     most = max(prediction.origins, key=lambda name: prediction.origins[name] * (name != "recorded"))
     origin = next(origin for origin, name in ORIGIN_NAMES.items() if name == most)
     matched = np.isin(replayed.device.origin, (Origin.EXACT, Origin.EQUIVALENT))

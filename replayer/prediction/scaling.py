@@ -64,8 +64,7 @@ class Scaling:
     def of(
         cls, trace: Trace, recording: RecordedRun, conditions: Conditions, calls: list[ScaledOp | None] | None = None
     ) -> Scaling:
-        """Scale all kernels of a trace. Raises TraceError if necessary data is missing. The argument `calls` defaults to
-        `calls_of(trace)`."""
+        """Scale all kernels of a trace. `calls` defaults to `calls_of(trace)`. Raises TraceError for missing data."""
         calls = calls_of(trace) if calls is None else calls
         batch = 0
         if conditions.batch or conditions.length:

@@ -62,7 +62,6 @@ class RecordedStage(NamedTuple):
 def recorded_stages(
     trace: Trace, ordinals: Mapping[int, int], slowdown: float = 1.0, own_ns: Callable[[Column], Column] = np.asarray
 ) -> dict[int, list[RecordedStage]]:
-    """Return the nn.DataParallel stages of each phase."""
     parts, phases = trace.parts, trace.phases
     phase_ns, start_ns, end_ns = (own_ns(times_ns).tolist() for times_ns in (phases.start_ns, parts.start_ns, parts.end_ns))
     found: dict[int, list[RecordedStage]] = {}

@@ -26,7 +26,6 @@ def refusal(call: str, advice: str) -> Callable[..., NoReturn]:
 
 
 def refuse(owner: object, prefix: str, advice: Mapping[str, str]) -> None:
-    """Make functions raise NotEmulated."""
     for name, text in advice.items():
         if hasattr(owner, name):
             PATCHES.set(owner, name, refusal(f"{prefix}.{name}", text))

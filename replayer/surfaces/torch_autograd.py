@@ -95,7 +95,6 @@ def _on_forward_streams(outputs: TorchAny) -> Iterator[None]:
 
 
 def _graph(roots: list[TorchAny]) -> tuple[list[TorchAny], dict[TorchAny, list[TorchAny]]]:
-    """Return the nodes of the graph."""
     nodes, consumers, remaining = dict.fromkeys(roots), defaultdict(list), list(roots)
     while remaining:
         node = remaining.pop()

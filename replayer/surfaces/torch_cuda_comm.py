@@ -30,7 +30,6 @@ _SIGNATURES = {op: OpSignature(op, (), ()) for op in (BROADCAST, REDUCE)}
 
 class Comm:
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[TorchAny]:
-        """Copy `tensor` to each device."""
         with _transferred(BROADCAST, devices):
             return [tensor.to(self._on(device), non_blocking=True) for device in devices]
 

@@ -73,7 +73,6 @@ def _expect(name: str, value: object, words: tuple[object, ...]) -> None:
 
 
 def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
-    """Return a memory snapshot."""
     devices = gpu().devices
     for device in devices:
         if device.memory.history is not None:

@@ -126,7 +126,6 @@ class _Sharing:
         return self.rebuild_storage, (_ipc_handle(storage.allocation), storage.get_device())
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:
-        """Return GPU memory of another process."""
         # see Note [Memory of another process]
         allocation = self._mapped.get((process, address)) if size_bytes else None
         if allocation is None:

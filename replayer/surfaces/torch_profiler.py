@@ -107,8 +107,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _add_device(torch_module: TorchAny, events: list[TorchAny], ops: Iterable[WindowOp], *, profile_memory: bool) -> None:
-    """Add the virtual GPU's kernels and memory to the profiler events. Events and replayed ops are matched by name and order.
-    """
+    """Add the virtual GPU's kernels and memory to the profiler events. Ops are matched by name and order."""
     util: TorchAny = torch_module.autograd.profiler_util
     device_type = torch_module._C._autograd.DeviceType
     known, made = defaultdict(list), list[TorchAny]()

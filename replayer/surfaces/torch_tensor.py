@@ -101,7 +101,6 @@ def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:
 
 
 def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Call a method such as `Tensor.to`."""
     moving = STATE.moving
     before, moving.within = moving.within, True
     try:
@@ -175,8 +174,6 @@ def _install_subclasses(torch_module: TorchAny) -> None:
 
 
 def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
-    """Wrap a function that creates tensors."""
-
     @wraps(make)
     def with_backend_device(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         device = kwargs.get("device")

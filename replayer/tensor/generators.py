@@ -120,8 +120,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return torch.frombuffer(bytearray(_STATE.pack(self.philox.seed, self.philox.offset)), dtype=torch.uint8)
 
     def set_state(self, state: torch.Tensor) -> None:
-        """Set the random seed and offset from a tensor of 16 bytes. In old PyTorch releases, the tensor has only the 8 bytes of
-        the seed."""
+        """Set the seed and offset from 16 bytes, or only the seed from 8 bytes, as in old PyTorch releases."""
         if state.device.type != "cpu" or state.dtype != torch.uint8:
             raise TypeError("RNG state must be a torch.ByteTensor")
         raw = bytes(state.contiguous().numpy())

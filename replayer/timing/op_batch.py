@@ -225,7 +225,6 @@ class PhaseGrainBatch:
         return cls(count, signatures, begins_segment, timeline.host_rows_of(signatures[:count]))
 
     def rows(self, thread: int, starts_ns: Column | int) -> DeferredRows:
-        """Return the timeline rows of the ops."""
         return DeferredRows.of(self._rows, {_HOST["thread"]: thread, _HOST["start_ns"]: starts_ns})
 
 

@@ -177,8 +177,7 @@ class StreamScheduler:
         return not self.of_other_program or bool(instance.shapes) or not any(signature.shapes)
 
     def usual_host_ns(self, signature: OpSignature) -> int:
-        """Return the median host time of an op in the recording. If the op was not recorded, return the median host time of all
-        recorded ops."""
+        """Return the median recorded host time of an op, or of all ops if the op was not recorded."""
         return self.recording.host_ns.get(self.recording.keys[signature].named, self.recording.usual_host_ns)
 
     def _estimated(self, signature: OpSignature) -> tuple[int, Origin]:

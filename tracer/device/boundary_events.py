@@ -108,7 +108,6 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def _current(self) -> EventStream | None:
-        """Return the calling thread's current stream."""
         # see Note [Devices without a context]
         cuda = self.cuda
         device = cuda.current_device()

@@ -113,8 +113,7 @@ class DeviceAccess:
         return Untimed.DEVICE_LOST
 
     def attempt(self, call: Callable[..., T], *args: Any) -> T | None:
-        """Call a CUDA function and return its result, or None if the function fails. If `closed` is not None, the function is
-        not called."""
+        """Call a CUDA function, unless `closed` is set. Return the result, or None if the function fails."""
         if self.closed is not None:
             return None
         self.is_calling = True

@@ -168,7 +168,6 @@ def _dimensions(part: Any) -> int:
 
 
 def _distinct(op: str, op_of_slices: str, place: int, result: Any, source: Any, *args: Any, **kwargs: Any) -> Iterator[Found]:
-    """Return the result sizes of `unique`."""
     dim = args[place] if len(args) > place else kwargs.get("dim")
     yield Found(op if dim is None else op_of_slices, tuple(source.shape), _length(result, dim))
 

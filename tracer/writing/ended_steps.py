@@ -61,7 +61,6 @@ class RepeatedRun:
         self.asked_ns = NONE  # host time at which the last event of the first step was found unfinished
 
     def forget(self, count: int, end: BoundaryEvent | None) -> None:
-        """Remove the first `count` steps."""
         if count:
             self.start, self.start_ns = end, self.steps[count - 1].times_ns[-1]
             self.number += count

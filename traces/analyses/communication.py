@@ -30,8 +30,7 @@ def communication_kernels(trace: Trace) -> Column:
 
 
 def data_parallel_kernels(trace: Trace) -> dict[int, str]:
-    """Return "broadcast" or "reduce" for each NCCL kernel that nn.DataParallel launches. PyTorch records no collectives for
-    nn.DataParallel."""
+    """Return "broadcast" or "reduce" for each NCCL kernel of nn.DataParallel, for which PyTorch records no collectives."""
     if len(trace.collectives):
         return {}
     table = trace.device

@@ -72,8 +72,7 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return the launch time of each kernel and copy, or NONE if the launch was not recorded. The launch time is the end of the
-    launch call or the start of the kernel, whichever is earlier."""
+    """Return the launch time of each kernel and copy, or NONE: the end of the call, or the kernel's start if it is earlier."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]
     return np.asarray(np.where(launch != NONE, np.minimum(returned_ns, trace.device.start_ns[rows]), NONE))
@@ -89,7 +88,6 @@ def _returned_ns(trace: Trace) -> Column:
 
 
 def launch_delay_ns(trace: Trace, rows: Column) -> Column:
-    """Return the delay from launch to start."""
     host, launch = trace.host, trace.device.launch[rows]
     is_call = host.kind[launch] == HostKind.RUNTIME  # in a replay, the launch is an op and counts from its start
     called_ns = np.where(is_call, host.end_ns[launch], host.start_ns[launch])

@@ -88,7 +88,6 @@ class RankEvents:
         self._device_ends = nested_ends(self._tracks(), self._device_starts, device.end_ns, keep_later=True)
 
     def notes(self) -> str:
-        """Return the notes for the file's header."""
         trace = self.trace
         of_host = np.array([*map(self._host_category, trace.host.kind.tolist(), trace.host.name.tolist())], object)
         of_device = np.array([_DEVICE_CATEGORY[kind] for kind in trace.device.kind.tolist()], object)

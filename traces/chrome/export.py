@@ -30,8 +30,7 @@ _BATCH = 4096  # number of events converted to text at a time, to limit memory
 
 
 def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
-    """Write the trace to one file per rank, and return the paths of the files. Raises OSError. The files are compressed with
-    gzip if `path` ends in .gz."""
+    """Write one file per rank, compressed with gzip if `path` ends in .gz, and return the paths. Raises OSError."""
     path = Path(path)
     written = []
     for rank in trace.ranks:

@@ -298,8 +298,7 @@ class CleanPace:
 
 
 def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of a run with an estimate of the profiler's overhead. The estimate requires steps with the profiler and
-    steps without the profiler."""
+    """Return a copy of a run with an estimate of the profiler's overhead, from steps with and without the profiler."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)

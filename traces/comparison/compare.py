@@ -271,8 +271,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """If a replayed script failed, the rest of the script might need more memory, so change `fits=True` to None
-        (unknown)."""
+        """Change `fits=True` to None (unknown), because the rest of a failed script might need more memory."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 

@@ -26,7 +26,6 @@ class PhaseMedians:
 
 
 def phase_medians(trace: Trace, timed: Column, with_kernels: Column) -> dict[str, PhaseMedians]:
-    """Return the median times of each phase, by name."""
     busy_ns = phase_busy_ns(trace)
     return {
         name: PhaseMedians(

@@ -216,7 +216,6 @@ def _ms(time_ns: int | None) -> str:
 
 @result_cache()
 def summarize(trace: Trace, *, details: bool = True) -> Summary:
-    """Return the statistics of a trace."""
     start_ns, end_ns = window_ns(trace)
     times = step_times(trace)
     pace = pace_of(times, steady_steps(trace), profiled_steps(trace))

@@ -80,8 +80,7 @@ def claimed_rows(packed: Any) -> int:
 
 
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: bool = False) -> T:
-    """Decode a table that `pack_table` encoded. Raises Damaged. If `is_lazy` is true, each column is decoded when it is first
-    read."""
+    """Decode a table that `pack_table` encoded; if `is_lazy`, each column when it is first read. Raises Damaged."""
     rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)
     nested = packed.get("nested")

@@ -66,7 +66,6 @@ def decode_nesting(nest: HostNesting, name: Column, first_row: int = 0) -> dict[
 
 
 def _depths(parent: Ints) -> Ints:
-    """Count the ancestors of each op."""
     above, depth = parent.copy(), (parent >= 0).astype(np.int64)
     while len(rows := np.flatnonzero(above >= 0)):
         depth[rows] += depth[above[rows]]

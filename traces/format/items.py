@@ -121,7 +121,6 @@ class Assembly:
     """Builds a trace from the content of its file. All methods raise Damaged for invalid content."""
 
     def __init__(self, limit: UnpackLimit, *, is_lazy: bool = False) -> None:
-        """Create an empty trace."""
         self._limit = limit
         self._is_lazy = is_lazy
         self._unpacked_bytes = 0

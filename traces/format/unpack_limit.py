@@ -33,8 +33,7 @@ class UnpackLimit:
 
     @classmethod
     def of(cls, file_bytes: int) -> UnpackLimit:
-        """Return the memory limit for a file. Raises TooLarge for an invalid value of the environment variable
-        TRACE_UNPACK_LIMIT_MB."""
+        """Return the memory limit for a file. Raises TooLarge for an invalid value of TRACE_UNPACK_LIMIT_MB."""
         limit_mb = os.environ.get(VARIABLE)
         if limit_mb is None:
             return cls(file_bytes, _BASE_BYTES + _TIMES_THE_FILE * file_bytes)

@@ -69,7 +69,6 @@ def _trace(
 
 
 def add_steps(trace: Trace, steps: Sequence[Mapping[str, int]], origin: Origin, kind: StepKind = StepKind.STEADY) -> None:
-    """Fill a trace with consecutive steps."""
     durations_ns = np.array([ns for phases in steps for ns in phases.values()], np.int64)
     of_step = np.repeat(np.arange(len(steps)), [len(phases) for phases in steps])
     ends_ns = np.cumsum(durations_ns)

@@ -42,8 +42,7 @@ class MeasuredLimit:
         return False if self.full is not None and batch >= self.full else None
 
     def largest(self, estimated: int | None) -> int | None:
-        """Return the largest batch size that fits into the GPU's memory, or None if it is unknown. Estimates are clamped to the
-        measured limits."""
+        """Return the largest batch size that fits, or None if unknown. Estimates are clamped to the measured limits."""
         if self.is_exact:
             return self.fitted
         if estimated is None:

@@ -123,7 +123,6 @@ def from_kineto(properties: Mapping[str, object]) -> DeviceProperties:
 
 
 def to_kineto(properties: DeviceProperties) -> dict[str, Json]:
-    """Convert properties to Kineto's names."""
     return {_TO_KINETO.get(name, name): value for name, value in properties.known().items()}
 
 

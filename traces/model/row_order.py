@@ -80,7 +80,6 @@ def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    """Return the trace with updated references."""
     tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
     for where, target in REFERENCES.items():
         if target in places:

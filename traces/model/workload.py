@@ -121,8 +121,7 @@ class WorkloadMatch:
 
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
-    """Compare two workload signatures. The result is OTHER_BATCH_SIZE if the two workloads differ only in the first dimension
-    of the inputs."""
+    """Compare two workload signatures. OTHER_BATCH_SIZE means that only the first dimensions of the inputs differ."""
     recorded, other = _without_wrapper(recorded, other), _without_wrapper(other, recorded)
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:

@@ -327,7 +327,6 @@ def find_card(text: str) -> Card:
 
 
 def unknown_gpu(text: str) -> TraceError:
-    """Return an error that lists similar names."""
     known = {_squeezed(name): name for card in CARDS for name in card.names}
     prefix = "^(nvidia|amd|tesla|geforce|quadro|instinct)+"
     short = {re.sub(prefix, "", squeezed): name for squeezed, name in known.items()}

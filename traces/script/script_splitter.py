@@ -71,8 +71,7 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step contains more calls of the model than the current step so far. Return None if
-        unknown."""
+        """Return True if the recorded step has more calls of the model than the current step so far, None if unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):

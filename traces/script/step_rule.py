@@ -147,7 +147,6 @@ class StepSplitter:
         self._trains = self._steps_in_backward = True
 
     def optimizer_stepped(self, is_first: bool) -> StepEnd:
-        """Handle the return of an optimizer's `step`."""
         self._trains = True
         self._steps_outside |= is_first
         return self._end(StepEnd.TRAINING if is_first else StepEnd.NOTHING)

@@ -107,8 +107,7 @@ def _training_steps(trace: Trace) -> npt.NDArray[np.int64]:
 
 
 def training_pace(trace: Trace, step_samples: float, workers: int, prefetch: int = 2) -> Pace:
-    """Return the training speed. The first steps are skipped, because they use prefetched batches. Raises TraceError for too
-    few steps."""
+    """Return the training speed without the first steps, which use prefetched batches. Raises TraceError for few steps."""
     rows = _training_steps(trace)
     at_pace = rows[_first_at_pace(len(rows), workers, prefetch) :]
     waits = phase_times(trace).get("loader")

@@ -74,8 +74,7 @@ def diff_text(
     width: int = 80,
     colour: bool = False,
 ) -> str:
-    """Return the text of `trace diff`, wrapped to `width` columns. If `next_step` is a command, the last line suggests the
-    command."""
+    """Return the text of `trace diff`, wrapped to `width` columns. The last line suggests the command `next_step`."""
     page = _DiffPage(comparison, width, colour)
     lines = [*page.verdict(), "", *page.names(recorded, other), *page.limits(), *page.reasons(), ""]
     if not details:

@@ -32,8 +32,7 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first. With `everything`, warm-up steps and waits for data are included.
-    """
+    """Return up to TABLE_ROWS differences, largest first. `everything` includes warm-up steps and waits for data."""
     found = scene.counterparts
     if found is None:
         return ()

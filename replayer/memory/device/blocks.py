@@ -107,8 +107,7 @@ class Pool:
         self.expandable: ExpandablePool | None = None
 
     def best_fit(self, size_bytes: int) -> int:
-        """Return the index of the smallest block with at least `size_bytes` bytes. Return `len(blocks)` if all blocks are
-        smaller."""
+        """Return the index of the smallest block of at least `size_bytes`, or `len(blocks)` if all blocks are smaller."""
         return bisect_left(self.keys, size_bytes << _SIZE_SHIFT)
 
     def add(self, block: Block) -> None:

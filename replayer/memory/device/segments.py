@@ -163,7 +163,6 @@ class Segments:
         return block
 
     def give_back(self, block: Block) -> None:
-        """Return a free block to the device."""
         stats, end = block.pool.stats, block.address + block.size_bytes
         block.pool.remove(block)
         if block.next is None:

@@ -56,8 +56,7 @@ class HostMemory:
     # --- allocated memory
 
     def allocate(self, size_bytes: int) -> memoryview:
-        """Return writable pinned memory of exactly `size_bytes` bytes. Raises OSError if the operating system has too little
-        memory."""
+        """Return writable pinned memory of `size_bytes` bytes. Raises OSError if the system has too little memory."""
         rounded_bytes = 1 << (size_bytes - 1).bit_length()
         with self._lock:
             self._process_returned()

@@ -79,7 +79,6 @@ class DataParallelStages:
         self._rows, self._segment = [], None
 
     def begin(self, thread: HostThread, name: str, device: int) -> OpenStage:
-        """Begin a stage of nn.DataParallel on `device`."""
         key = (name, device)
         count = self._counts.get(key, 0)
         self._counts[key] = count + 1
@@ -102,7 +101,6 @@ class DataParallelStages:
         return stage
 
     def end(self, thread: HostThread, stage: OpenStage) -> None:
-        """End a stage of nn.DataParallel."""
         recorded = stage.recorded
         origin = Origin.EXACT
         if stage.segment is self._segment is not None:

@@ -173,8 +173,7 @@ class StepTracker:
         self._see_phase()
 
     def forward_begins(self, thread: HostThread) -> None:
-        """Begin another forward phase if the script records new autograd nodes after a backward pass with
-        `create_graph=True`."""
+        """Begin another forward phase for new autograd nodes after a backward pass with `create_graph=True`."""
         self.script.autograd_recorded(thread, True, self._scheduler.clock.now_ns())
         self._see_phase()
 

@@ -175,8 +175,7 @@ class TsUnit:
 
 
 def microseconds_as_ns(values: Column) -> Column:
-    """Convert microseconds to integer nanoseconds. Integer and fractional parts are converted separately to avoid rounding
-    errors."""
+    """Convert microseconds to integer nanoseconds. Fractions are converted separately, to avoid rounding errors."""
     if values.dtype.kind == "i":
         return np.asarray(values * 1000)
     whole = np.trunc(values)

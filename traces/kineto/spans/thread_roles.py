@@ -24,8 +24,7 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Sort the threads by role, such as "main" or "loader". Return each thread's index in the sorted list, and the sorted
-    list."""
+    """Sort the threads by role, such as "main" or "loader". Return each thread's new index, and the sorted list."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():

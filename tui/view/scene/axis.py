@@ -96,8 +96,7 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Convert a time in the trace to a position on the time axis. Return None for hidden times. `near_ns` chooses between
-        several positions."""
+        """Convert a time in the trace to the position on the axis nearest to `near_ns`, or None for a hidden time."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 
@@ -136,7 +135,6 @@ class Axis:
 
     @classmethod
     def of(cls, sides: Sequence[SlotTimes], *, flush_right: int = 0) -> Axis:
-        """Build a time axis."""
         widths = np.max([side.end_ns - side.start_ns for side in sides], axis=0)
         slots = np.cumsum(widths) - widths
         for side in sides:

@@ -107,8 +107,7 @@ class ShownRows:
 
     @property
     def pinned_lines(self) -> int:
-        """Return how many lines at the top of the screen do not scroll. If the user pins more than half of the screen, all
-        lines scroll, and the number is 0."""
+        """Return how many lines at the top do not scroll: 0 if they would fill more than half of the screen."""
         count = sum(self.scene.rows[line.row].key in self.pinned for line in self.lines)
         return count if count <= self.height // 2 else 0
 
@@ -145,9 +144,7 @@ class ShownRows:
         self.forget()
 
     def move(self, row: int, by: int) -> None:
-        """Exchange a row of the timeline with the row above (-1) or below (1). Rows that the user has pinned to the top are
-        only exchanged with each other.
-        """
+        """Exchange a row with the row above (-1) or below (1). Pinned rows are only exchanged with each other."""
         keys = [self.scene.rows[number].key for number in self.shown]
         at = self.shown.index(row)
         if not 0 <= at + by < len(keys) or (keys[at] in self.pinned) != (keys[at + by] in self.pinned):
