@@ -79,8 +79,7 @@ def gpu(name: str) -> Gpu:
 
 
 def models(gpu_name: str) -> list[str]:
-    name = gpu(gpu_name).name
-    return sorted({model for file in cell_files() if file.gpu.name == name for model in file.models})
+    return sorted({model for file in files_of(gpu_name) for model in file.models})
 
 
 def cell(gpu_name: str, model: str) -> LibraryCell:

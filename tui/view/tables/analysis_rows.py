@@ -70,10 +70,6 @@ def _overlap(of: Communication | None) -> dict[str, tuple[Value, ...]]:
     return {words: (ns, ns / whole_ns) for words, ns in parts.items()}
 
 
-def _number(value: Value) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
 def _idle(of: Analyses) -> dict[str, tuple[Value, ...]]:
     window_ns = sum(idle.window_ns / max(idle.steps, 1) for idle in of.idle.values()) / max(len(of.idle), 1)
     return {
@@ -122,7 +118,7 @@ def _memory(scene: Scene) -> TabTable:
             for one in peak.held if peak is not None else ():
                 label = trace.device_label(device) + (", freed by size" if peak is not None and peak.by_size else "")
                 rows.append(TableRow((one.op or "(no op)", one.phase, scene.words[side], one.bytes, one.count, label)))
-    rows.sort(key=lambda row: -_number(row.values[3]))
+    rows.sort(key=lambda row: -float(row.values[3] or 0))
     heads = [Head("held at the peak, by op"), Head("phase"), Head("trace")]
     heads += [Head("bytes", Unit.BYTES), Head("count", Unit.COUNT), Head("device")]
     return TabTable(heads, rows, "" if rows else "no memory events are recorded")
