@@ -113,6 +113,7 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
+    """Return the possible kinds of a recorded copy, each with the information whether the host memory is pinned."""
     direction = copy_direction(name)
     if not direction:
         return []

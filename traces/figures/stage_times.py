@@ -33,7 +33,7 @@ class StageError:
 
 def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, StageError]:
     a, b = _by_key(recorded, ours), _by_key(other, theirs)
-    keys = sorted(a | b, key=lambda key: min((list(of).index(key) if key in of else _ABSENT, key[1]) for of in (a, b)))
+    keys = sorted(a | b, key=lambda key: min(_order(of, key) for of in (a, b)))
     devices: dict[str, set[str]] = {}
     for name, device in keys:
         devices.setdefault(name, set()).add(device)
@@ -51,6 +51,10 @@ def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
         device = int(rows.device[0])
         found[trace.strings[rows.name[0]], trace.device_label(device) if device != NONE else ""] = rows
     return found
+
+
+def _order(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
+    return (list(parts).index(key) if key in parts else _ABSENT, key[1])
 
 
 def _error(ours: Parts | None, theirs: Parts | None) -> StageError:
