@@ -57,7 +57,7 @@ def sources(root: Path) -> dict[str, ast.Module]:
 
 @cache
 def _names(root: Path) -> dict[str, tuple[set[tuple[str | None, str]], set[tuple[str, str]]]]:
-    """Return the (module, name) pairs that each file imports, and the (variable, attribute) pairs that it reads."""
+    """For each file, return the pairs (module, name) of imports, and the pairs (variable, attribute) of attribute accesses."""
     found = {}
     for file, tree in sources(root).items():
         nodes = list(ast.walk(tree))

@@ -27,7 +27,7 @@ class Schedule:
 
     @property
     def profile(self) -> str:
-        """Return what torch.profiler does in the current step: "record", "prepare" (it starts) or "" (it is off)."""
+        """Return what torch.profiler does in the current step: "record", "prepare" (while starting) or "" (while off)."""
         if self._first_profiled <= self._count < self._end or self._evaluation == "record":
             return "record"
         return "prepare" if self._end and self._count == self._prepare else self._evaluation

@@ -466,7 +466,7 @@ def run(words: Sequence[str]) -> int:
         print(f"trace: {message}; see trace {command_name}--help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # Otherwise, the interpreter reports an error when it flushes stdout.
+        # Without this redirection, the interpreter would report an error when it flushes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

@@ -26,7 +26,7 @@ _WORD_OFFSETS_BYTES = range(8, 24, 4)  # where a C++ object keeps its reference 
 
 
 def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Swap the C++ objects of two tensors, even if C++ refers to them weakly. Raise NotEmulated if PyTorch refuses."""
+    """Swap the C++ objects of two tensors, even if C++ code holds weak references. Raise NotEmulated if PyTorch refuses."""
     try:
         _swap_in_cpp(tensor, other)
     except RuntimeError as error:

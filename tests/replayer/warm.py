@@ -37,7 +37,7 @@ def run(file: str, test: str, arguments: dict[str, object]) -> str:
 
 
 def in_fork(request: dict[str, object]) -> str:
-    """Run one test in a child of this process; what the child could not say itself is said for it."""
+    """Run one test in a child process, and return the result. If the child process dies, return an error."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:

@@ -72,7 +72,8 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return the launch time of each kernel and copy, or NONE: the end of the call, or the kernel's start if it is earlier."""
+    """Return the launch time of each kernel, or NONE. A launch ends with the call, or when the kernel starts if that is
+    earlier."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]
     return np.asarray(np.where(launch != NONE, np.minimum(returned_ns, trace.device.start_ns[rows]), NONE))

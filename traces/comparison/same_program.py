@@ -285,7 +285,7 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. If copies to the GPU have other sizes, other batch sizes are assumed."""
+    """Compare two traces without recorded shapes. Different sizes of copies to the GPU mean different shapes."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{_percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:

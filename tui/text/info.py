@@ -207,7 +207,7 @@ def estimate_line(run: Run, indent: str = "") -> list[str]:
 
 
 def provenance_facts(summary: Summary) -> list[tuple[str, str]]:
-    # without the facts that have their own sections
+    # Leave out the facts that have their own sections in the output.
     run = replace(summary.run, loaders=(), recorder=None, clean=None, host_scale={}, profiler_cost=None)
     facts = {"source": run.source, **to_json(replace(summary.machine, oom_text=None)), **to_json(run), **summary.provenance}
     return [(_label(key), _value_text(key, value)) for key, value in _flat(facts) if value not in ("", None) and key != "era"]

@@ -1,4 +1,4 @@
-"""`trace replay --clock recorded` in a fork of the warm interpreter: see tests/replayer/warm.py."""
+"""Runs scripts as `trace replay --clock recorded` does, in a fork of the warm interpreter (tests/replayer/warm.py)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tui.commands.replay_library import ReplaySource
 
 @contextmanager
 def replaying(source: ReplaySource) -> Iterator[Path]:
-    """Start the replay's virtual GPU. The block gets the folder of the timelines."""
+    """Start the replay's virtual GPU. The `with` block gets the folder for the recorded timelines."""
     with TemporaryDirectory() as name, warnings.catch_warnings():
-        warnings.simplefilter("default")  # torch's own, to scripts
+        warnings.simplefilter("default")  # do not turn PyTorch's warnings into errors
         out = Path(name)
         config = ReplayConfig(clock="recorded", loader="recorded")
         session = ReplaySession(source.file_in(out), out, os.getppid(), config=config, cells=source.choice)

@@ -34,9 +34,10 @@ def _facts(*command: str) -> dict[str, Any]:
 
 @pytest.mark.warm
 def test_compile_counts_of_two_functions_on_the_virtual_gpu_equal_those_on_the_cpu() -> None:
-    """GIVEN a function that reads a value, and one called with four sizes WHEN they compile for the CPU and for the virtual GPU
-    THEN all counts are the same: the read splits the function in two graphs, and a second size makes the graph dynamic."""
-    from tests.replayer.compiled import programs  # these import Dynamo and the replayer
+    """GIVEN a function that reads a value, and a function that is called with four sizes WHEN both functions are compiled for
+    the CPU and for the virtual GPU THEN all counts are the same: reading the value splits the first function into two graphs,
+    and the second size makes the graph of the other function dynamic."""
+    from tests.replayer.compiled import programs  # imports Dynamo and the replayer, so import late
     from tests.replayer.compiled.replaying import replaying
 
     with replaying(source_of("", "v100", estimate=True)):
