@@ -1,4 +1,9 @@
-"""Registers the virtual GPU with PyTorch. No GPU driver is needed."""
+"""Registers the virtual GPU with PyTorch. No GPU driver is needed.
+
+    backend.register()
+    state.start(virtual_gpu)
+    torch.zeros(3, device="cuda")
+"""
 
 from __future__ import annotations
 

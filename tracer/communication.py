@@ -1,4 +1,9 @@
-"""Records collectives that the script calls from Python, and collectives that PyTorch starts in C++."""
+"""Records collectives that the script calls from Python, and collectives that PyTorch starts in C++.
+
+    begin = communication.begin_call(stream)
+    ...                                             # the script's call
+    communication.communicated(call, begin, stream)
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Collects the software versions, devices and settings of a recording, but no names of people or machines.
 
     facts = ProcessFacts(torch, rank=0, config=RecordConfig("kernel"))
+    facts.device_row(0)     # row of cuda:0 in `facts.devices`; added on the first call
     facts.machine()         # Machine(torch="2.13.0+cu126", cuda="12.6", cudnn=91002, ...), for replays
     facts.run(...)          # Run(source="trace record", clock="unix", script=Script("train.py"), ...), for replays
     facts.provenance()      # {"date": "2026-11-23", "environment": {...}}, for people

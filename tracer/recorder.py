@@ -1,5 +1,8 @@
 """Defines the recorder, which the wrappers around PyTorch functions (tracer/surfaces) call.
 
+    recorder.enter_phase("backward"); ...; recorder.leave_phase("backward")
+    recorder.optimizer_stepped(is_first=True)      # a step has ended
+
 Note [Replays of a CUDA graph]
     Captured work runs on the GPU only when the CUDA graph is launched. The recorder therefore stores the calls that are
     reported during a capture, and reports the calls again at each launch. The first call is reported before the launch, and all

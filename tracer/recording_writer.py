@@ -1,4 +1,11 @@
-"""Writes steps and collectives after their CUDA events have completed, and writes the file's header."""
+"""Writes steps and collectives after their CUDA events have completed, and writes the file's header.
+
+    writer.add(step)            # the step has ended on the host
+    writer.write_done()         # write the steps that the GPU has finished, in order
+    writer.flush_if_due()       # append to the file, twice a second
+    writer.read_last_events()   # at the end of the script
+    writer.close(taken, reads, found)   # write the rest
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Divides the running script into steps and phases, and records a CUDA event at each boundary.
 
+    steps = StepRecorder(...)
+    steps.reports[ENTER]("backward")    # `ScriptSplitter` calls `steps` back at each boundary
+
 Note [Segments on several streams]
     A segment (a phase of a step) begins and ends with CUDA events on the same stream. Usually, one event ends a segment and
     begins the next segment. If the script changes the current stream between two segments, the second segment begins with a

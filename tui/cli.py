@@ -1,5 +1,8 @@
 """Defines the commands and options of the `trace` command line.
 
+    trace import worker0.pt.trace.json.gz -o v100.msgpack
+    trace replay train.py --trace v100.msgpack --epochs 1
+
 The module imports neither torch nor numpy, so `trace --help` is fast.
 """
 

@@ -1,5 +1,7 @@
 """Declares the arguments and options of commands in dataclasses, with one field for each option.
 
+    ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack", speed=2.0)
+
 The field `gpu_memory` becomes the option `--gpu-memory`.
 """
 

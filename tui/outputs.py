@@ -1,5 +1,8 @@
 """Writes the results of commands to stdout or to files.
 
+    require_writable(Path("out/report.json"))  # before the long work; raises OSError
+    write_json(Path("out/report.json"), facts)
+
 Files are written under a temporary name, so an interrupted command leaves no incomplete file.
 """
 

@@ -1,4 +1,8 @@
-"""Determines the width, colour and amount of output from the terminal and the options -q, -v and --color."""
+"""Determines the width, colour and amount of output from the terminal and the options -q, -v and --color.
+
+    print(info_text(summary, "v100", **terminal_style(sys.stdout)))
+    if not is_quiet(): print("trace: wrote v100.msgpack", file=sys.stderr)
+"""
 
 from __future__ import annotations
 

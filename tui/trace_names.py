@@ -1,5 +1,7 @@
 """Finds the trace file for a path or a library name on the command line.
 
+    load_trace("train.msgpack"), load_trace("p100-no-cudnn"), load_trace("worker0.pt.trace.json.gz")
+
 A recording of torch.profiler is imported first.
 """
 

@@ -1,5 +1,7 @@
 """Estimates which memory a compiled graph allocates and frees, for recordings without memory events.
 
+    requests = planned_requests(graph, ops=12)     # BlockRequests in order, or None if the graph has symbolic shapes
+
 Note [Blocks of a compiled graph]
     Inductor gives a block to each result of an external op, to its arguments, and to the results of the graph. The ops between
     two external ops become a few fused kernels, so values that only these ops use stay in registers. A fused kernel reuses a

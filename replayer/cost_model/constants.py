@@ -1,5 +1,8 @@
 """Defines all numeric constants of the estimates, each with a unit, a meaning and a source.
 
+    from replayer.cost_model.constants import CACHED_SHARE      # 0.5, a plain number
+    DECLARED["CACHED_SHARE"].origin                             # ConstantOrigin.CHOSEN
+
 The script `docs/constants_page.py` writes docs/constants.md from `DECLARED`.
 """
 

@@ -1,4 +1,9 @@
-"""Runs collectives, sends and receives of one process group."""
+"""Runs collectives, sends and receives of one process group.
+
+    operations = GroupOperations(store, rank=0, size=2, timeout_s=600, group_name="0", global_ranks=[0, 1])
+    work = operations.run(GroupCall("all_reduce", inputs, outputs, combine))
+    operations.finish()     # determines when all operations so far end on the device
+"""
 
 from __future__ import annotations
 

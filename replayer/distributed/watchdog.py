@@ -1,6 +1,9 @@
 # mypy: allow-untyped-calls
 """Ends the process if a collective takes too long, like NCCL's watchdog.
 
+    watchdog = Watchdog(rank=0, timeout_s=600)
+    watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time
+
 With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead.
 """
 

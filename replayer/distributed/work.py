@@ -1,5 +1,9 @@
 # mypy: allow-untyped-calls
-"""Represents collectives that are in progress, and the CUDA streams on which they run."""
+"""Represents collectives that are in progress, and the CUDA streams on which they run.
+
+    work = VirtualWork(play, watchdog, comm_stream, called, pending, call)
+    work.wait()         # later work on the current stream starts after the operation
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 """Launches the kernels, copies and CUDA graphs of a script.
 
+    launches.launch(signature, device=0)
     launches.copy(signature, "h2d", 4 << 20, device=0, blocking=True)
     with launches.looking as thread:      # everything launched so far has been played
         ...

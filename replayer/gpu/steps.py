@@ -1,5 +1,9 @@
 """Tracks the script's phases, module calls and steps.
 
+    steps.enter_phase("backward")
+    steps.leave_phase("backward")
+    steps.optimizer_stepped(True)       # a training step has ended
+
 Note [Numbered steps]
     Autograd's sequence numbers show which op of the backward pass belongs to which module. Reading the numbers takes 0.2 us per
     op, so the numbers are read in the first training steps only. Later steps with the same ops get a copy of these numbers

@@ -1,4 +1,9 @@
-"""Implements CUDA streams and events, and makes the host wait for them."""
+"""Implements CUDA streams and events, and makes the host wait for them.
+
+    side = streams.new(device=0)
+    streams.record_event(event, side)
+    streams.synchronize_event(event)        # returns when the event's virtual time has passed
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Emulates all GPUs of a process."""
+"""Emulates all GPUs of a process.
+
+    gpu = VirtualGpu(trace, rank=0, clock=clock, timeline=timeline)
+    gpu.launches.launch(signature, device=0)
+    gpu.streams.synchronize_device(0)       # returns when the device's recorded time has passed
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Defines handles for the device memory of tensors."""
+"""Defines handles for the device memory of tensors.
+
+    handle.address
+    handle.allocator.free(handle)
+"""
 
 from __future__ import annotations
 

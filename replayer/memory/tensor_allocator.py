@@ -1,5 +1,11 @@
 """Allocates GPU memory for tensors.
 
+    allocator = TensorAllocator(memory)
+    handle = allocator.malloc(4096, stream=0)
+    handle.address
+    allocator.free(handle)
+    allocator.flush().allocated_bytes     # the memory, with all frees executed
+
 Note [Frees from finalizers]
     Python may free a tensor at any time, for example in another thread or during `malloc`. The method `free` therefore takes no
     lock and only queues the handle. The next call of `malloc` or `flush` executes the queued frees.

@@ -1,4 +1,7 @@
-"""Allocates cuBLAS workspaces when a script computes matrix products (cublas_workspaces.py)."""
+"""Allocates cuBLAS workspaces when a script computes matrix products (cublas_workspaces.py).
+
+    plans.specials |= gemm.handlers(plans, run)     # each runs from its plan, then takes the workspace, as PyTorch does
+"""
 
 from __future__ import annotations
 

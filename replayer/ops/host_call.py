@@ -1,4 +1,9 @@
-"""Runs an op of the virtual GPU on the CPU."""
+"""Runs an op of the virtual GPU on the CPU.
+
+    call = HostCall(plans)
+    made = call.back(func(*[call.of(value) for value in args]), index)
+    gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches=True), index)
+"""
 
 from __future__ import annotations
 

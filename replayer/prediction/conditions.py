@@ -1,4 +1,7 @@
-"""Defines the conditions of a prediction, such as GPU, batch size and number of ranks."""
+"""Defines the conditions of a prediction, such as GPU, batch size and number of ranks.
+
+    Conditions(gpu="NVIDIA A100-SXM4-40GB", batch=64).check(trace)
+"""
 
 from __future__ import annotations
 

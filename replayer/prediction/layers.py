@@ -1,5 +1,8 @@
 """Finds the layers and the repeated blocks of a recorded network.
 
+    layers = layers_of(trace)               # of one step, in the order of their calls
+    layers[0].parameter_bytes, layers[0].block
+
 Note [Blocks]
     A block is a group of layers that the network repeats, such as a transformer layer or a ResNet bottleneck. Blocks are
     modules of the same class, or repeated sequences of layers with the same shapes. Without repetition, consecutive layers form

@@ -1,5 +1,7 @@
 """Recomputes all times of a recording for other kernel durations.
 
+    trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
+
 Events keep their recorded order (Note [Start times of kernels] in recording/indexer.py).
 """
 

@@ -1,5 +1,7 @@
 """Finds the step, phase and op of each recorded kernel, and what the kernel waited for.
 
+    steps = RecordingIndexer(trace, rank=0, keys=RecordedKeys(trace)).recorded_steps()
+
 Note [Active host time]
     Host times exclude the time in which the host waited for the GPU, because the replayed host waits for the virtual GPU at the
     same calls.

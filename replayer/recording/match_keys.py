@@ -1,4 +1,8 @@
-"""Makes the keys for finding an op's recorded calls."""
+"""Makes the keys for finding an op's recorded calls.
+
+    keys = RecordedKeys(trace)
+    keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda so that they report the recorded versions."""
+"""Patches torch.backends.cudnn, torch.backends.cuda and torch.version.cuda so that they report the recorded versions.
+
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = True
+"""
 
 from __future__ import annotations
 

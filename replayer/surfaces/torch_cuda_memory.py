@@ -1,4 +1,8 @@
-"""Patches torch.cuda.memory to report the memory of the virtual GPU (device/caching_allocator.py)."""
+"""Patches torch.cuda.memory to report the memory of the virtual GPU (device/caching_allocator.py).
+
+torch.cuda.max_memory_allocated()    # as on the recorded GPU, to the byte
+print(torch.cuda.memory_summary())
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Emulates the memory snapshots and the allocation history of torch.cuda.memory."""
+"""Emulates the memory snapshots and the allocation history of torch.cuda.memory.
+
+    torch.cuda.memory._record_memory_history()
+    train()
+    torch.cuda.memory._dump_snapshot("snapshot.pickle")    # for pytorch.org/memory_viz, or torch/cuda/_memory_viz.py
+"""
 
 from __future__ import annotations
 

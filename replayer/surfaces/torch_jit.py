@@ -1,5 +1,7 @@
 """Patches torch.jit so that scripts can trace, save, load and print modules with virtual tensors.
 
+    torch.jit.trace(model, torch.ones(1, 3, 32, 32, device="cuda"))
+
 Traced graphs contain `aten::_convolution`, as in PyTorch.
 """
 

@@ -1,4 +1,7 @@
-"""Patches torch.nn.SyncBatchNorm to assume that no rank has an empty batch."""
+"""Patches torch.nn.SyncBatchNorm to assume that no rank has an empty batch.
+
+    net = torch.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+"""
 
 from __future__ import annotations
 

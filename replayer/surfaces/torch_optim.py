@@ -1,4 +1,9 @@
-"""Patches torch.optim to detect calls of `step` and `zero_grad`."""
+"""Patches torch.optim to detect calls of `step` and `zero_grad`.
+
+    optimizer.zero_grad()       # phase "zero_grad"
+    loss.backward()
+    optimizer.step()            # phase "optimizer"; its return ends the training step
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Patches the methods of torch.Tensor that move a tensor to the GPU or return its type."""
+"""Patches the methods of torch.Tensor that move a tensor to the GPU or return its type.
+
+    torch.ones(3).to("cuda", non_blocking=True)
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Patches torch.utils.data to measure how long a script waits for batches.
 
+    for batch in DataLoader(dataset, num_workers=4, pin_memory=True):   # each `next` is timed
+        ...
+
 An evaluation step ends when the script asks for the next batch (traces/script/step_rule.py).
 """
 

@@ -1,5 +1,8 @@
 """Runs PyTorch ops on virtual tensors.
 
+    dispatch, run = dispatcher(plans)
+    VirtualTensor.__torch_dispatch__ = staticmethod(dispatch)
+
 `dispatch` is long, because function calls would slow down each op.
 """
 

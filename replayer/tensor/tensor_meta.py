@@ -3,6 +3,7 @@
     metas = TensorMetaTable(VirtualTensor)
     meta = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
     meta is metas.of((2, 3), (3, 1), 0, torch.float32, 0)  # True
+    meta.extent_bytes  # 24
 
 Equal metadata is stored once and compared by identity.
 """

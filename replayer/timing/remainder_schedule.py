@@ -1,4 +1,8 @@
-"""Simulates the recorded kernels of a phase that match no op of the script."""
+"""Simulates the recorded kernels of a phase that match no op of the script.
+
+    schedule = RemainderSchedule.of(step.columns, [4, 7, 8])    # None if a kernel waits for another stream
+    rows = schedule.play(stream, began_ns)
+"""
 
 from __future__ import annotations
 

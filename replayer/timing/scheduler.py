@@ -1,4 +1,9 @@
-"""Computes when kernels and copies run on CUDA streams."""
+"""Computes when kernels and copies run on CUDA streams.
+
+    scheduler = StreamScheduler(recording, clock, timeline, stats)
+    end_ns = scheduler.schedule(matches, instance.kernels, stream, began_ns, 1.0, row, Origin.EXACT)
+    scheduler.wait(end_ns)
+"""
 
 from __future__ import annotations
 

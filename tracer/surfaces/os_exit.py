@@ -1,4 +1,8 @@
-"""Wraps functions that end the script without `atexit`. The wrappers first write the recording."""
+"""Wraps functions that end the script without `atexit`. The wrappers first write the recording.
+
+    os._exit(0)
+    os.execv(sys.executable, [sys.executable, "other.py"])
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Contains classes for training steps that have ended but are not yet written to the file."""
+"""Contains classes for training steps that have ended but are not yet written to the file.
+
+    run = RepeatedRun(plan, stream, start, start_ns=0, number=16)
+    run.steps.append(RepeatedStep([5, 9], [event, event], [], []))
+    run.forget(1, end)      # the first step was written
+    run.unpack()            # the others, as instances of EndedStep
+"""
 
 from __future__ import annotations
 

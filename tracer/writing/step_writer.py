@@ -1,5 +1,9 @@
 """Writes each training step to the file after the step's CUDA events have completed.
 
+    writer = StepWriter(output, facts)
+    writer.write(step, rank=0)      # rows of steps, phases, stages, values and sizes
+    writer.add_rows(rank=0)         # before the output is written to the file
+
 Note [Steps with one plan]
     Consecutive steps with the same `StepPlan` and all events on one stream are collected until the file is written. Their rows
     are then computed together as columns, which takes a tenth of the time.

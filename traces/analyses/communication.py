@@ -3,6 +3,8 @@
     of = communication(trace)
     of.operations[0]    # Operation("all_reduce", phase="backward", count=40, bytes=187032, duration_ns=...)
     of.exposed_ns       # time in which the device only communicated (or waited for another rank to)
+    of.hidden_ns        # time in which it also computed
+    of.exposed_per_step_ns      # mean over the steps with kernels, of communication launched in these steps
 
 A communication kernel ends when the data of the slowest rank has arrived.
 """

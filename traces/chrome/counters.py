@@ -1,5 +1,7 @@
 """Creates counters for a Chrome trace: the allocated GPU memory and the number of queued kernel launches.
 
+    for counter in counters(trace): print(counter.name, counter.device, counter.time_ns, counter.value)
+
 Viewers draw counters as curves.
 """
 

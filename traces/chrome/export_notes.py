@@ -1,5 +1,8 @@
 """Adds data to the header of an exported Chrome trace, so that importing the file restores the original trace.
 
+    header["traceReplay"] = ExportNotes.of(part, whole, tracks, events).text()
+    notes = ExportNotes.parse(header["traceReplay"], strings)       # or ValueError
+
 Viewers ignore the key `traceReplay`. The value of `traceReplay` is a string, because many JSON readers round large integers.
 """
 

@@ -1,4 +1,8 @@
-"""Extracts a time range from a trace."""
+"""Extracts a time range from a trace.
+
+    excerpt = excerpt_between(trace, start_ns, end_ns)      # everything active in that time, as whole spans
+    export_chrome(excerpt, Path("range.json.gz"))
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Merges the recordings of several ranks into one trace, or adds a profile of some steps to a recording.
 
     trace = merge_ranks([load("run.rank0.part"), load("run.rank1.part")])
+    trace.run_of(1).loaders             # each rank's own
     trace.provenance["ranks"]           # {"0": {}, "1": {"argv": [...]}}: what differs from the first
 
     trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])

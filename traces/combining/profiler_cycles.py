@@ -1,5 +1,8 @@
 """Joins the files of several profiler cycles into one trace.
 
+    for places in cycles_of(traces, names):         # eight ranks of two cycles each: eight lists of two places
+        trace = joined_cycles([traces[place] for place in places])
+
 Two recordings belong to one process if their rank, main thread id and GPUs are equal.
 """
 

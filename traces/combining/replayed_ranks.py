@@ -2,6 +2,8 @@
 
     process_of_each_rank({4711: load(...), 4712: load(...)}, main=4700)     # {0: 4711, 1: 4712}
     trace, notes = one_replay(timelines_in(folder), main=4700)
+    trace.ranks     # [0, 1]
+    notes           # messages about processes that were left out
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Groups ops that do the same work under different names in different PyTorch releases.
 
+    calls_of(trace, op_of(trace))       # for each device span the outermost op of its call
+
 For example, `aten::cudnn_convolution_backward` in PyTorch 1.9 does the work of `aten::convolution_backward`.
 """
 

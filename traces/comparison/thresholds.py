@@ -1,5 +1,8 @@
 """Declares all thresholds in traces/ and tui/. Each threshold has a unit, a meaning and a source.
 
+    from traces.comparison.thresholds import DEFAULT_TOLERANCE      # 0.05, a plain number
+    THRESHOLDS["DEFAULT_TOLERANCE"].origin                          # ConstantOrigin.CHOSEN
+
 `benchmarks/sensitivity.py` changes each threshold by 20 % and reports which results change.
 """
 

@@ -1,4 +1,7 @@
-"""Builds one trace from the profiler files of one or more ranks."""
+"""Builds one trace from the profiler files of one or more ranks.
+
+    trace = assemble([Source("rank0.json", "rank0.json", text0), Source("rank1.json", "rank1.json", text1)], problems)
+"""
 
 from __future__ import annotations
 

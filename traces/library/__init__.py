@@ -1,6 +1,8 @@
 """Finds recordings and published step times by name.
 
+    load("p100-no-cudnn")
     find("p100-no-cudnn")   # .../traces/library/p100-no-cudnn.msgpack
+    find("runs/mine.msgpack")
     load("v100/resnet50@32")    # a cell at one batch size, as a trace: see catalogue.py
     [entry.name for entry in entries()]
 

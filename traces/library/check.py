@@ -1,5 +1,7 @@
 """Checks a recording or a file of step times before it is added to the library.
 
+    for finding in check(Path("v100.cells")): print(finding.level, finding.text)
+
 The check finds missing data, impossible values, personal data and duplicate names.
 
 Note [What is personal]

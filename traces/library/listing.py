@@ -1,4 +1,7 @@
-"""Lists the recordings and published step times in the library."""
+"""Lists the recordings and published step times in the library.
+
+    [entry.name for entry in all_entries()]     # ["p100-no-cudnn", ..., "v100/resnet50", ...]
+"""
 
 from __future__ import annotations
 

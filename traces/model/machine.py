@@ -1,7 +1,9 @@
 """Describes the machine and the software versions of a recording. Unknown fields are None.
 
     trace.machine_of(0).cuda                                    # "12.6"
+    trace.devices[0].properties.multi_processor_count           # 84
     from_kineto({"computeMajor": 8, "numSms": 84}).major        # 8
+    to_kineto(DeviceProperties(major=8))                        # {"computeMajor": 8}
 """
 
 from __future__ import annotations

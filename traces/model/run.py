@@ -1,6 +1,7 @@
 """Describes how one rank was recorded, imported or replayed. The header of a trace contains one `Run` per rank.
 
     trace.run_of(0).loaders[0].batch_size       # 32
+    trace.run_of(0).profiler_cost.op_ns         # 480: host time that torch.profiler takes per op with shapes
     trace.run_of(0).replay.config.speed         # 2.0; `replay` is None for a recording
 """
 

@@ -1,4 +1,7 @@
-"""Defines the type of JSON objects that torch.profiler writes."""
+"""Defines the type of JSON objects that torch.profiler writes.
+
+    def rank_of(header: ProfilerJson) -> int: ...
+"""
 
 from __future__ import annotations
 

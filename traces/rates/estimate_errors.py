@@ -2,6 +2,7 @@
 
     of = expected_error(trace)      # None if the trace has no estimated times
     of.error, of.bias               # 0.31, -0.28: half of the estimates are off by more than 31 %; measured steps are shorter
+    of.sentence()
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Hides our wrappers of PyTorch functions from Dynamo, the tracer of torch.compile.
 
+    see_through_wrappers()      # compiled code has the same graphs as without the recorder or the replayer
+
 This module prevents a graph break at our wrapper of `Module.__call__`.
 """
 

@@ -1,4 +1,8 @@
-"""Wraps the functions of nn.DataParallel, so that the times of its stages can be recorded."""
+"""Wraps the functions of nn.DataParallel, so that the times of its stages can be recorded.
+
+    hooks = DataParallelHooks(torch, part)      # part("scatter", 0): a context for a part on cuda:0, or None
+    hooks.install()     # scatter, replicate and gather; gather_backward and broadcast_backward
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Writes traces in Chrome's trace format."""
+"""Writes traces in Chrome's trace format.
+
+    $ trace export v100.msgpack -o v100.json.gz
+    trace: wrote v100.json.gz; open it in ui.perfetto.dev or chrome://tracing
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Converts a JSON file of torch.profiler into a trace file."""
+"""Converts a JSON file of torch.profiler into a trace file.
+
+    $ trace import worker0.pt.trace.json.gz -o v100.msgpack
+    trace: 8772 kernels, 324 copies, 32124 host ops, 12838 memory events, 6 steps on Tesla V100-DGXS-32GB
+    trace: wrote v100.msgpack; next: trace info v100.msgpack, or trace replay SCRIPT --trace v100.msgpack
+"""
 
 from __future__ import annotations
 

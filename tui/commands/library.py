@@ -1,4 +1,11 @@
-"""Runs the commands `trace library list`, `show`, `add`, `check` and `remove`."""
+"""Runs the commands `trace library list`, `show`, `add`, `check` and `remove`.
+
+    list_(Filters(gpu="v100"), json=False)
+    show("v100/resnet50", json=False)
+    add(Path("train.cells"), name="", json=False)
+    check([Path("train.cells")], json=False)    # 0: accepted, 1: rejected, 2: cannot be read
+    remove("v100/train", json=False)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Draws one figure about one or two traces."""
+"""Draws one figure about one or two traces.
+
+    $ trace plot v100.msgpack replay.msgpack --what memory -o memory.pdf
+    trace: wrote memory.pdf
+"""
 
 from __future__ import annotations
 

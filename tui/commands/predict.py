@@ -1,4 +1,7 @@
-"""Estimates a program's step time for another GPU, batch size or number of GPUs."""
+"""Estimates a program's step time for another GPU, batch size or number of GPUs.
+
+    run(PredictOptions("v100.msgpack", on_gpu="T4"))
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,11 @@
 """Records a training script in a child process.
 
+    $ trace record train.py --epochs 1
+    trace: wrote train.msgpack (212.4 KiB): 40 steps (3 warm-up, 32 clean, 5 profiled) of train.py
+    trace: a clean step takes 135.2 ms, a profiled one 139.8 ms
+    trace: recording overhead: 0.03 % of step time
+    trace: next: trace info train.msgpack, or trace replay train.py --trace train.msgpack
+
 Each process writes a file, and `trace record` merges the files at the end. If `trace record` is killed, partial files such as
 train.msgpack.<pid>.part remain readable.
 """

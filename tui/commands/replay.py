@@ -1,4 +1,7 @@
-"""Runs a script on a virtual GPU, and compares the times with the recording."""
+"""Runs a script on a virtual GPU, and compares the times with the recording.
+
+    run(ReplayOptions(["train.py", "--lr", "0.1"], trace="v100.msgpack"))  # the script's exit code
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Writes an HTML page about one or two traces."""
+"""Writes an HTML page about one or two traces.
+
+    $ trace report v100.msgpack replay.msgpack -o report.html
+    trace: wrote report.html (84.1 KiB)
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 """Measures how long a script waits for data, and suggests a fix.
 
+    run(StallsOptions(script=["train.py"], gpu="v100", disk="ssd", cached="35%"))
+
 The script runs two or three times: with one batch in memory, with cached files, and with files on a disk (`--disk`).
 """
 

@@ -1,4 +1,7 @@
-"""Formats a comparison of two traces for CI, as Markdown and as JUnit XML."""
+"""Formats a comparison of two traces for CI, as Markdown and as JUnit XML.
+
+    print(comparison_markdown(comparison, "v100.msgpack", "replay.msgpack", gate=None))
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Builds the HTML page of `trace report`, which shows one trace or compares two traces.
 
+    page = report_html([NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)])
+    Path("report.html").write_text(page)
+
 The page is a single file without scripts.
 """
 

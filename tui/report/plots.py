@@ -1,4 +1,7 @@
-"""Draws the figures of `trace plot` with matplotlib, as SVG, PNG or PDF files."""
+"""Draws the figures of `trace plot` with matplotlib, as SVG, PNG or PDF files.
+
+    draw("memory", [NamedTrace("v100.msgpack", recorded), NamedTrace("replay.msgpack", replayed)], Path("memory.pdf"))
+"""
 
 from __future__ import annotations
 

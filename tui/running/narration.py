@@ -1,4 +1,8 @@
-"""Prints how a script ended, or why there is nothing to save."""
+"""Prints how a script ended, or why there is nothing to save.
+
+    say("3 processes used the GPU")                                     # trace: 3 processes used the GPU
+    hint_misplaced_option(["train.py", "--strict"], refused=True)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Shows the elapsed seconds of a long task on stderr, if stderr is a terminal."""
+"""Shows the elapsed seconds of a long task on stderr, if stderr is a terminal.
+
+    with working("reading worker0.pt.trace.json.gz"):
+        trace = read_kineto(path)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Formats the results of analyses as tables, such as GPU idle time, kernel launches and communication."""
+"""Formats the results of analyses as tables, such as GPU idle time, kernel launches and communication.
+
+    for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
+    for head, rows in both_sections(comparison.analyses): ...                   # of two
+"""
 
 from __future__ import annotations
 

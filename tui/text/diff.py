@@ -1,5 +1,8 @@
 """Formats the comparison of two traces, which `trace diff` and `trace replay` print.
 
+    comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
+    print(diff_text(comparison, "v100.msgpack", "replay.msgpack"))
+
 Red marks longer times in the second trace, and blue marks shorter times.
 """
 

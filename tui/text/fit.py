@@ -1,4 +1,7 @@
-"""Formats the result of `trace fit`: the memory that a script needs, and a table of GPUs."""
+"""Formats the result of `trace fit`: the memory that a script needs, and a table of GPUs.
+
+    for line in fit_lines(need, found, width=100, colour=False): print(line)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Formats the result of `trace info`: main figures, notes and next steps."""
+"""Formats the result of `trace info`: main figures, notes and next steps.
+
+    print(info_text(summarize(load("v100.msgpack")), "v100.msgpack"))
+"""
 
 from __future__ import annotations
 

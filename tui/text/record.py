@@ -1,4 +1,7 @@
-"""Formats the messages that `trace record` prints when the script has ended."""
+"""Formats the messages that `trace record` prints when the script has ended.
+
+    for line in record_lines(trace, Path("train.msgpack"), ["train.py"]): print(line)
+"""
 
 from __future__ import annotations
 

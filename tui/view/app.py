@@ -1,4 +1,7 @@
-"""Defines the timeline app with its widgets. A background thread loads the traces."""
+"""Defines the timeline app with its widgets. A background thread loads the traces.
+
+    ViewApp(stages(["v100.msgpack", "replay.msgpack"])).run()
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Makes a picture of the timeline app without a terminal, for `trace view --screenshot` and the README."""
+"""Makes a picture of the timeline app without a terminal, for `trace view --screenshot` and the README.
+
+    picture(["v100.msgpack", "replay.msgpack"], 130, 40)                    # SVG text
+    picture(["v100.msgpack", "replay.msgpack"], 130, 40, press=["n", "t"])  # after these keys
+"""
 
 from __future__ import annotations
 

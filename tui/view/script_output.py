@@ -3,6 +3,7 @@
     with ScriptOutput.of_terminal() as output:
         Popen([...], stdout=output.stdout, stderr=output.stderr)    # a descriptor, or None: inherited
         app.run()                                                   # shows output.tail(20)
+        output.release()                                            # prints everything kept, and new output at once
 
 The pseudo-terminal lets the script print colours and progress bars.
 """

@@ -1,6 +1,7 @@
 """Records the allocator's actions for scripts that call `torch.cuda.memory._record_memory_history`.
 
     memory.history = history = History("all")
+    memory.malloc(3 << 20, stream=0)
     list(history.entries)   # [{"action": "segment_alloc", ...}, {"action": "alloc", "size": 3145728, "frames": [...], ...}]
 """
 

@@ -1,4 +1,10 @@
-"""Logs a script's memory requests, to find out whether the script fits on another GPU."""
+"""Logs a script's memory requests, to find out whether the script fits on another GPU.
+
+    memory.requests = log = RequestLog()    # DeviceMemory logs each executed request
+    ...
+    log.add_event(RequestKind.STEP)
+    RequestLog.from_json(log.to_json())
+"""
 
 from __future__ import annotations
 

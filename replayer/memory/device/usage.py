@@ -1,4 +1,8 @@
-"""Reports the memory usage of a GPU."""
+"""Reports the memory usage of a GPU.
+
+    memory.usage.allocated_bytes
+    memory.usage.stats()["allocated_bytes"]["all"]["peak"]
+"""
 
 from __future__ import annotations
 

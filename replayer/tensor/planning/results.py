@@ -1,4 +1,8 @@
-"""Creates the results of complex op calls, such as calls with several results."""
+"""Creates the results of complex op calls, such as calls with several results.
+
+    plan_results(plan, func, workspaces)
+    plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Finds the script's current training step and phase, and the matching recorded step.
 
+    tracker.enter(thread, "backward")
+    tracker.leave(thread, "backward")
+    tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
+
 Note [Times of evaluation steps]
     Evaluation steps take the times of recorded evaluation steps. A step that loads or copies a batch with gradients disabled is
     assumed to be an evaluation step. If the assumption is wrong, later ops take the times of a training step.

@@ -1,4 +1,10 @@
-"""Writes the trace of a replay in a separate thread while the script runs."""
+"""Writes the trace of a replay in a separate thread while the script runs.
+
+    timeline = TimelineWriter(TraceStream(path), recorded)
+    row = timeline.op(thread, timeline.strings_of[signature], start_ns, end_ns)
+    timeline.work(device, stream, kind, name, start_ns, duration_ns, row, size_bytes, origin)
+    timeline.close(header)
+"""
 
 from __future__ import annotations
 

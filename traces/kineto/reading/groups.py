@@ -1,4 +1,9 @@
-"""Groups the events of a Kineto file by phase ("ph") and category ("cat")."""
+"""Groups the events of a Kineto file by phase ("ph") and category ("cat").
+
+    pieces = Piece.of(events)  # as they are parsed
+    groups = Groups.of(pieces, problems)
+    groups.complete["cpu_op"]  # the complete ("ph": "X") events of a category
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """Finds the op that made a CUDA runtime call, using the `External id` in Kineto's events.
 
+    made_by = CallOwners.of(spans, ids, named)
+    made_by.op            # per host span: the index of the op that made the call, or NONE
+
 Note [Threads that reuse ids]
     CUPTI identifies the caller of a runtime call by the lower 32 bits of its pthread id. Short-lived threads, such as the
     replicas of nn.DataParallel, reuse the ids of earlier threads, so Kineto assigns their calls to a wrong thread. The External

@@ -1,4 +1,7 @@
-"""Removes events that occur twice in a file, for example after overlapping recordings were joined."""
+"""Removes events that occur twice in a file, for example after overlapping recordings were joined.
+
+    host, device, comms = each_event_once(host, device, comms, problems)
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Builds the tables of CPU events, GPU events and memory events of one rank."""
+"""Builds the tables of CPU events, GPU events and memory events of one rank.
+
+    tables = read_tables(groups, clock, strings, problems)
+    tables.device.launch  # indices of tables.host
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Finds the role of each CPU thread, such as training loop, autograd engine or data loader."""
+"""Finds the role of each CPU thread, such as training loop, autograd engine or data loader.
+
+    renumber, threads = roles_of(threads, names, spans, strings)
+    threads[0].role  # "main"
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
     phase_of_annotation("## wait_for_batch ##")                                         # "loader": TorchRec and others
     phase_of_annotation("[pl][profile][Strategy]SingleDeviceStrategy.batch_to_device")  # "h2d": Lightning
     phase_of_annotation("forward")                                                      # "forward": record_function, nvtx
+    phase_of_annotation("## metrics:publish ##")                                        # ""
     is_iteration("execute_context_1(888)_generation_4(4)")                              # True: vLLM
 """
 

@@ -1,4 +1,9 @@
-"""Compares the kernel times of two traces in each screen column."""
+"""Compares the kernel times of two traces in each screen column.
+
+    sides = kernel_differences(recorded, replayed, found)    # by row of the two device tables
+    lane_sums = Sums(lane, sides[1])
+    changed_ns, other_ns = lane_sums.columns(side, edges_ns) # the extra duration, and the time with another kernel
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Computes statistics of kernels and ops, such as call counts and mean times."""
+"""Computes statistics of kernels and ops, such as call counts and mean times.
+
+    totals = kernel_totals(trace, weights)["volta_sgemm_128x64_nn"]
+    totals.calls, totals.total_ns, totals.mean_ns, totals.least_ns, totals.most_ns
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
     tracks = gpu_tracks(trace)
     tracks[TrackKey(TrackKind.GPU, 0, 0, 7)].label   # "cuda:0 stream 7"
+    {**tracks, **host_tracks(trace)}            # most spans of a trace are host spans, so they are loaded last
 """
 
 from __future__ import annotations

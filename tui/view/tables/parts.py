@@ -1,4 +1,7 @@
-"""Defines the tables of the timeline app."""
+"""Defines the tables of the timeline app.
+
+    csv_text(table)                            # values in the units given in the headings, and full names
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Draws the visible lines of the timeline. Unchanged lines come from a cache."""
+"""Draws the visible lines of the timeline. Unchanged lines come from a cache.
+
+    for line, cells in Drawing().frame(window): ...
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Finds events that are related to an event, such as the op that launched a kernel."""
+"""Finds events that are related to an event, such as the op that launched a kernel.
+
+    launcher(scene, kernel)              # the op that launched it
+    launched(scene, op)                  # the first kernel that it launched
+    backward(scene, kernel)              # the first kernel of the backward pass of its op, or of the forward one's
+    position_among(window, span, 1)         # (the next of its name, where that is on the axis, 5, 96): the 5th of 96
+"""
 
 from __future__ import annotations
 
