@@ -61,6 +61,9 @@ def pin_memory(self: TorchAny, device: TorchAny = None) -> torch.Tensor:
     if device is not None:
         _warn_of_device("pin_memory")
         _warn_of_device("is_pinned")  # PyTorch calls is_pinned with the same argument.
+        kind = torch.device(device).type
+        if kind != "cuda":
+            raise RuntimeError(f"{kind.upper()} device type not an accelerator.")
     if self.device.type != "cpu":
         raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
     return self if is_pinned(self) else pinned_copy(self.detach())

@@ -18,6 +18,7 @@ from replayer.surfaces.torch_pin_memory import with_pin_memory
 from replayer.tensor.allocation import make_view
 from replayer.tensor.device_args import backend_arguments, backend_device, device_of_cuda
 from replayer.tensor.planning.shape_inference import layout_error
+from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
 from replayer.tensor.tensor_meta import BACKEND, is_virtual
@@ -189,9 +190,21 @@ def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]
                 return handle_torch_function(with_backend_device, (), *args, **given)
         if device is not None:
             kwargs["device"] = backend_device(device)
+        if args and isinstance(args[0], (VirtualStorage, torch.storage.TypedStorage)):
+            args = (_on_host(args[0]), *args[1:])
         return make(*args, **kwargs)
 
     return with_backend_device
+
+
+def _on_host(storage: TorchAny) -> TorchAny:
+    """Copy a virtual storage to the host. Return other storages unchanged."""
+    if isinstance(storage, VirtualStorage):
+        return storage.cpu()
+    if not isinstance(storage._untyped_storage, VirtualStorage):
+        return storage
+    typed: TorchAny = torch.storage.TypedStorage
+    return typed(wrap_storage=storage._untyped_storage.cpu(), dtype=storage.dtype, _internal=True)
 
 
 def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny, **options: TorchAny) -> None:

@@ -122,6 +122,13 @@ def _replace_attributes(tensor: VirtualTensor, given: Mapping[str, TorchAny]) ->
     set_attributes(tensor, given)
 
 
+def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
+    if isinstance(other, VirtualTensor):
+        assign_data(tensor, other)
+    else:
+        move_to(tensor, other)
+
+
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
     """Represents a tensor on the virtual GPU."""
 
@@ -131,6 +138,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
     tensor_meta: TensorMeta
     allocation: Allocation
     __dict__ = property(_attributes, _replace_attributes)
+    data: TorchAny = property(_data.__get__, _set_data, _data.__delete__)
     plan_cache: ClassVar[PlanCache]
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -147,18 +155,6 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
 
     def get_device(self) -> int:
         return self.tensor_meta.index
-
-    @property
-    def data(self) -> Self:
-        viewed: Self = _data.__get__(self)
-        return viewed
-
-    @data.setter
-    def data(self, other: torch.Tensor) -> None:
-        if isinstance(other, VirtualTensor):
-            assign_data(self, other)
-        else:
-            move_to(self, other)
 
     def on_same_memory(self) -> VirtualTensor:
         made: VirtualTensor = make_view(self.tensor_meta, self)

@@ -54,6 +54,8 @@ def test_the_argument_device_is_deprecated() -> None:
     assert [str(warning.message) for warning in seen] == [deprecated.format(name) for name in ("pin_memory", "is_pinned")]
     with pytest.warns(DeprecationWarning, match=r"Tensor.is_pinned\(\) is deprecated"):
         assert not host.is_pinned("cuda")
+    with pytest.warns(DeprecationWarning), pytest.raises(RuntimeError, match="CPU device type not an accelerator"):
+        host.pin_memory("cpu")
 
 
 def test_the_pages_of_pinned_memory_are_locked_by_the_system() -> None:

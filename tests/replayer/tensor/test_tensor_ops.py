@@ -487,6 +487,20 @@ def test_a_gradient_can_be_deleted() -> None:
         weight.sum().backward()
         del weight.grad
         assert weight.grad is None
+        with pytest.raises(RuntimeError, match="Deleting tensor data is not allowed"):
+            del weight.data
+
+
+def test_a_tensor_made_from_a_storage_has_its_elements_on_the_cpu() -> None:
+    use()
+    x = torch.tensor([1.5, 2.5, 3.5, 4.5], device="cuda")
+    memory = x.untyped_storage()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # typed storages are deprecated
+        found = [torch.tensor(x.storage()), torch.as_tensor(memory, dtype=torch.float32)]
+    assert all(made.is_cpu and made.tolist() == [1.5, 2.5, 3.5, 4.5] for made in found)
+    assert torch.tensor(memory, device="cuda").is_cuda
+    assert torch.tensor(memory).shape == (2,)  # without a dtype, PyTorch reads int64
 
 
 @pytest.mark.parametrize(("name", "number"), [("float32", "nan"), ("int8", "127"), ("bool", "True")])

@@ -196,8 +196,12 @@ def complex_numbers(device: str) -> Any:
         z.conj().resolve_conj(),
     ]
     pairs = torch.view_as_complex(torch.ones(4, 2).to(device))
+    written = z.clone()
+    written.conj()[1:].mul_(1 + 2j)
+    written.conj().imag[0] = 7.0
     return [
         *found,
+        written,
         pairs + z,
         torch.polar(z.abs(), z.angle()),
         z @ z.conj(),
