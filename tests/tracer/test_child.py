@@ -1,4 +1,7 @@
-"""The recorder in a process of its own, on this machine's CPU: one recording by phases, one by kernels."""
+"""The recorder in a process of its own, on this machine's CPU: one recording by phases, one by kernels.
+
+One process imports torch, and each recording is made in a fork of it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,21 @@ from tracer import child
 from traces.format.trace_file import load
 from traces.model.trace import NONE, BatchKind, Ending, StepKind, Trace
 
+FORKS = """
+import json, os, signal, sys
+import torch._dynamo  # the first step of an optimizer imports it
+import tracer.child
+
+for line in sys.stdin:
+    script, *words = json.loads(line)
+    process = os.fork()
+    if not process:
+        signal.alarm(100)
+        sys.argv[1:] = words
+        exec(script, {"__name__": "__main__"})
+        sys.exit()
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+"""
 TRAIN = """
 import json, sys
 from pathlib import Path
@@ -39,24 +58,39 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=4):
 """
 
 
-def recorded(folder: Path, *words: str, **config: Any) -> tuple[Trace, list[Path]]:
+Run = Callable[..., int]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs a script with arguments in a fork, and returns its exit code."""
+    with subprocess.Popen([sys.executable, "-c", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        requests, codes = process.stdin, process.stdout
+        assert requests is not None and codes is not None
+
+        def run(*script: str) -> int:
+            print(json.dumps(script), file=requests, flush=True)
+            return int(codes.readline())
+
+        yield run
+        requests.close()
+
+
+def recorded(run: Run, folder: Path, *words: str, **config: Any) -> tuple[Trace, list[Path]]:
     session = {"out": str(folder / "run.msgpack"), "config": {"warmup": 1, "clean": 2, "profiled": 2, **config}}
-    done = subprocess.run(
-        [sys.executable, "-c", TRAIN, json.dumps(session), *words], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 0, done.stderr
+    assert run(TRAIN, json.dumps(session), *words) == 0
     (part,) = folder.glob("run.msgpack.*.part")
     return load(part), list(folder.glob("run.msgpack.*.profile.json"))
 
 
 @pytest.fixture(scope="module")
-def by_phase(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, list[Path]]:
-    return recorded(tmp_path_factory.mktemp("phase"), "ranks", grain="phase")
+def by_phase(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, list[Path]]:
+    return recorded(run, tmp_path_factory.mktemp("phase"), "ranks", grain="phase")
 
 
 @pytest.fixture(scope="module")
-def by_kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, list[Path]]:
-    return recorded(tmp_path_factory.mktemp("kernel"), grain="kernel")
+def by_kernel(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, list[Path]]:
+    return recorded(run, tmp_path_factory.mktemp("kernel"), grain="kernel")
 
 
 def test_every_step_has_its_batch_its_loss_and_its_phases(by_phase: tuple[Trace, list[Path]]) -> None:
@@ -97,12 +131,9 @@ def test_a_recording_by_kernels_profiles_the_steps_after_the_clean_ones(by_kerne
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.execl('/bin/sh', 'sh', '-c', 'exit 3')"])
-def test_a_script_that_ends_without_atexit_is_recorded_whole(tmp_path: Path, end: str) -> None:
+def test_a_script_that_ends_without_atexit_is_recorded_whole(run: Run, tmp_path: Path, end: str) -> None:
     session = json.dumps({"out": str(tmp_path / "run.msgpack"), "config": {"grain": "phase"}})
-    done = subprocess.run(
-        [sys.executable, "-c", f"{TRAIN}\nimport os; {end}", session], capture_output=True, text=True, timeout=100
-    )
-    assert done.returncode == 3, done.stderr
+    assert run(f"{TRAIN}\nimport os; {end}", session) == 3
     (part,) = tmp_path.glob("run.msgpack.*.part")
     assert len(load(part).steps) == 6
 
