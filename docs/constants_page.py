@@ -49,21 +49,14 @@ def value_text(value: object) -> str:
 
 
 @cache
-def sources(root: Path) -> dict[str, ast.Module]:
-    """Return the parsed files of all packages, by their paths below a folder."""
-    files = sorted(path for room in ROOMS for path in (root / room).rglob("*.py"))
-    return {path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
-
-
-@cache
 def _names(root: Path) -> dict[str, tuple[set[tuple[str | None, str]], set[tuple[str, str]]]]:
     """For each file, return the pairs (module, name) of imports, and the pairs (variable, attribute) of attribute accesses."""
     found = {}
-    for file, tree in sources(root).items():
-        nodes = list(ast.walk(tree))
+    for path in sorted(path for room in ROOMS for path in (root / room).rglob("*.py")):
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
         imports = {(of.module, name.name) for of in nodes if isinstance(of, ast.ImportFrom) for name in of.names}
         read = {(of.value.id, of.attr) for of in nodes if isinstance(of, ast.Attribute) and isinstance(of.value, ast.Name)}
-        found[file] = imports, read
+        found[path.relative_to(root).as_posix()] = imports, read
     return found
 
 
