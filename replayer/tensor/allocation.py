@@ -42,8 +42,6 @@ attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]
 
-_CONJ, _NEG = torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative
-
 KNOWN_LIMIT = 16_384  # elements of a tensor whose values the host keeps
 _KNOWN_BYTES_LIMIT = 1 << 28  # size of one-dimensional byte tensors that the host keeps
 
@@ -155,8 +153,9 @@ def new_tensor(meta: TensorMeta, size_bytes: int, allocator: TensorAllocator, st
 
 
 def assign_data(tensor: TorchAny, other: TorchAny) -> None:
-    meta, keys = other.tensor_meta, torch._C._dispatch_keys(tensor)
-    if (meta.is_conj, meta.is_neg) != (keys.has(_CONJ), keys.has(_NEG)):
+    meta = other.tensor_meta
+    before = attributes_of(tensor).get("tensor_meta", meta)
+    if before.is_conj is not meta.is_conj or before.is_neg is not meta.is_neg:
         # `_set_data` rejects lazy tensors with different dispatch keys.
         _set_bits(tensor, False, False)
         _set_data(tensor, wrapper(*meta.wrapping[:WITHOUT_BITS]))
