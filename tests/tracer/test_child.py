@@ -1,6 +1,6 @@
 """The recorder in a process of its own, on this machine's CPU: one recording by phases, one by kernels.
 
-One process imports torch, and each recording is made in a fork of it.
+One process imports torch, and each recording is made in a fork of this process.
 """
 
 from __future__ import annotations
