@@ -164,8 +164,7 @@ def table(rows: Sequence[Row]) -> str:
         f"For {same} of {len(rows)} programs, `trace diff` reports that the replay is the same program as the recording. For",
         f"{equal} of {len(rows)} programs, Dynamo's counters are the same in the recording and in the replay.",
         "",
-        f"In this run, the step times of {within} of {len(rows)} replays differ from the recorded ones by at most 2 %, or by",
-        "at most the noise of the recording if the noise is larger.",
+        f"In this run, {within} of {len(rows)} replays have the recorded step time, within 2 % or the noise of the recording.",
     ])  # fmt: skip
 
 

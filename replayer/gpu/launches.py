@@ -221,8 +221,8 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends. After the block, simulate the first launch of each thread, then
-        the second launch of each thread, and so on. See Note [Replicas take turns] in surfaces/torch_nn_parallel.py."""
+        """Delay all GPU launches until the `with` block ends. The threads' launches are then simulated in turns. See Note
+        [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize
         self._in_turns = threads

@@ -142,7 +142,7 @@ class RecordingIndexer:
         # If a synchronizing call did not wait for the GPU, its whole duration is CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # A replayed GPU copy starts with the recorded delay after its launch call.
+        # The delay between the launch of a copy and its start is replayed as recorded.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         place_of = np.full(len(trace.device), NONE)
         place_of[self.work] = np.arange(len(self.work))

@@ -128,7 +128,7 @@ class TensorMeta:
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
         """Return a view of `values` that is conjugated and negated like this tensor.
 
-        Under `__torch_dispatch__`, only views, copies and matrix products resolve the bits. Other ops need a clone.
+        Inside `__torch_dispatch__`, most ops ignore the conjugate and negative bits, so clone the view first.
         """
         if self.is_conj:
             values = values.conj()

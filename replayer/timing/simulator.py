@@ -170,8 +170,7 @@ class Simulator:
 
         for branch in graph.others:
             branch.wait(stream.ready_ns)
-        # If the script launches the CUDA graph in a phase, such as the backward pass, ignore the phases captured in the CUDA
-        # graph.
+        # If the launch belongs to a phase, such as the backward pass, the phases captured in the CUDA graph are ignored.
         is_within_phase = bool(self.tracker.script.entered)
         for call, args in graph.calls:
             if call != self.play_node:

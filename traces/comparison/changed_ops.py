@@ -192,7 +192,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Ignore ops that the replay calls only outside the compared steps."""
+    """Select the missing ops that belong to the compared steps."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):

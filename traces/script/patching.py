@@ -27,7 +27,7 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 _MISSING = object()
-# OUR_MODULES lists the names of this tool's packages in a script's `sys.modules`. Note [Private module names] in
+# In the script's process, the packages of this tool have these module names. Note [Private module names] in
 # traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 

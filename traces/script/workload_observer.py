@@ -99,7 +99,7 @@ class WorkloadObserver:
 
 
 def with_modules(signature: WorkloadSignature, outermost: Iterable[Any]) -> WorkloadSignature:
-    """Return the workload signature with the modules `outermost` added. Shared modules and parameters are counted once."""
+    """Add modules to a workload signature. Shared modules and parameters are counted once."""
     outermost = list(outermost)
     modules = {id(part): part for module in outermost for part in parts_of(module)}
     if not modules:
