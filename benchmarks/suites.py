@@ -321,7 +321,7 @@ CAUSES = (
         "the test is for older releases of PyTorch, numpy and scipy",
     ),
     Cause("pytorch_tensors", r"test_lazy_clone", Kind.LIMIT, "`torch._lazy_clone` copies at once"),
-    Cause("pytorch_tensors", r"test_copy_math_view", Kind.LIMIT, "conjugate and negative views were copies (mended after this run)"),
+    Cause("pytorch_tensors", r"test_copy_math_view", Kind.LIMIT, "conjugate and negative views were copies (mended since)"),
     Cause(
         "pytorch",
         r"test_graph_three_successive|test_graph_concurrent_replay",
