@@ -104,7 +104,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(stalls_command, "saved_in", full)
+    monkeypatch.setattr(stalls_command, "file_in_folder", full)
     monkeypatch.setattr(stalls_command, "card_of", lambda choice: (None, Trace()))
     monkeypatch.setattr(stalls_command, "save", full)
     with pytest.raises(TraceError, match="is full, and the runs are stored there; set TMPDIR to another folder"):
