@@ -46,7 +46,7 @@ def test_a_sticky_error(device: Path, tmp_path: Path, grain: str) -> None:
     assert 20 <= done < 40
     steps = recorded.trace.steps
     assert done - 2 <= len(steps) <= done + 1
-    assert (steps.untimed == Untimed.NO).sum() > len(steps) // 3  # the recorder also writes during the first half second
+    assert (steps.untimed == Untimed.NO).sum() > len(steps) // 10  # written in the first half second; on a busy machine, later
     assert extra_s < EXTRA_S
 
 
