@@ -70,10 +70,8 @@ def attention_kernel(
     if (
         capability[0] in _CUDNN_FIRST_ON
         and cudnn > _CUDNN_FIRST_AFTER
-        and torch.backends.cuda.cudnn_sdp_enabled()
-        and _heads_fit(query, key, value, grouped)
         and (rounds_dropout or (dropout * _CUDNN_DROPOUT_STEPS).is_integer())
-        and _suits_cudnn(query, key, value, mask, bool(dropout))
+        and _suits_cudnn(query, key, value, mask, bool(dropout), grouped)
     ):
         return CUDNN
     if _suits_flash(query, key, value, mask, capability, grouped):
@@ -94,12 +92,8 @@ def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> boo
     if kernel == EFFICIENT:
         grouped = params.enable_gqa and not machine.is_before(2, 14)
         return _suits_efficient(query, key, value, params.attn_mask, capability, grouped)
-    return (
-        capability >= (8, 0)
-        and torch.backends.cuda.cudnn_sdp_enabled()
-        and _heads_fit(query, key, value, params.enable_gqa)
-        and _suits_cudnn(query, key, value, params.attn_mask, bool(params.dropout))
-    )
+    suits = _suits_cudnn(query, key, value, params.attn_mask, bool(params.dropout), params.enable_gqa)
+    return capability >= (8, 0) and suits
 
 
 def _heads_fit(query: torch.Tensor, key: TorchAny, value: TorchAny, grouped: bool) -> bool:
@@ -143,11 +137,15 @@ def _suits_efficient(
     )
 
 
-def _suits_cudnn(query: torch.Tensor, key: TorchAny, value: TorchAny, mask: torch.Tensor | None, drops: bool) -> bool:
+def _suits_cudnn(
+    query: torch.Tensor, key: TorchAny, value: TorchAny, mask: torch.Tensor | None, drops: bool, grouped: bool
+) -> bool:
     """See can_use_cudnn_attention in sdp_utils.cpp."""
     sizes = query.size(-1), value.size(-1)
     return (
-        query.dtype in _HALVES
+        torch.backends.cuda.cudnn_sdp_enabled()
+        and query.dtype in _HALVES
+        and _heads_fit(query, key, value, grouped)
         and _is_packed(query, key, value)
         and all(size <= _CUDNN_HEAD_SIZE and size % 8 == 0 for size in sizes)
         and key.size(-1) == query.size(-1)

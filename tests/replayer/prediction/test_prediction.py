@@ -316,13 +316,13 @@ def test_a_predicted_launch_that_blocks_counts_as_a_wait() -> None:
     assert after == pytest.approx(before, rel=0.05)
 
 
+def event(cat: str, name: str, ts: int, dur: int, tid: int, **args: int) -> dict[str, object]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
+
+
 def test_a_copy_of_pageable_memory_waits_for_shorter_kernels() -> None:
     """GIVEN a kernel of 100 us and a copy of 50 us whose call returns 10 us before the copy ends WHEN the kernel takes 10 us
     THEN the copy starts its launch latency after its call, and the call returns 10 us before the copy ends."""
-
-    def event(cat: str, name: str, ts: int, dur: int, tid: int, **args: int) -> dict[str, object]:
-        return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
-
     events = [
         event("user_annotation", "ProfilerStep#1", 1_000, 200, 1),
         event("cuda_runtime", "cudaLaunchKernel", 1_005, 2, 1, correlation=1),
@@ -562,10 +562,6 @@ def test_the_launch_after_a_full_queue_waits_for_the_first_kernel(more: int, wai
 def test_the_delay_from_the_last_kernel_to_the_end_of_a_synchronization_is_as_recorded() -> None:
     """GIVEN a kernel from 10 to 110 us and a wait that ends at 112 us WHEN the kernel takes 30 us THEN the kernel ends 70 us
     earlier, and so do the wait and the step."""
-
-    def event(cat: str, name: str, ts: int, dur: int, tid: int, **args: int) -> dict[str, object]:
-        return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
-
     events = [
         event("user_annotation", "ProfilerStep#1", 1_000, 200, 1),
         event("cuda_runtime", "cudaLaunchKernel", 1_005, 2, 1, correlation=1),
