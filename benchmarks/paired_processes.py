@@ -29,7 +29,7 @@ from traces.script.patching import OUR_MODULES
 SETTLING, SETTLING_S = 128, 1.0  # steps before the first turn; fewer if they take longer than this
 IN_TURN, IN_TURN_US, LEAST_IN_TURN = 128, 5e5, 6  # steps, and how long a turn should at least last
 LEAST_TURNS = 6
-COUNTED = 5  # steps whose calls are counted; the smallest count is used, because it includes no reads of CUDA events
+COUNTED = 5  # steps whose calls are counted; the smallest count is used, because some steps also read CUDA events
 LIMIT_S = 300.0  # for the start of a process, and for a turn
 
 Step = Callable[[], tuple[int, int]]  # a training step; returns the time of other work, and its processor time, in ns

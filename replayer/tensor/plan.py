@@ -137,7 +137,7 @@ def unpacked(data: bytes, metas: TensorMetaTable, device: int) -> Plan:
 def _meta_to_tuple(meta: TensorMeta, device: int) -> TorchAny:
     if meta.index != device:
         raise _NotPortable
-    return meta.shape, meta.stride, meta.offset, meta.dtype_name, meta.is_conj, meta.is_neg
+    return meta.in_all_ranks
 
 
 def _meta_of_tuple(fields: TorchAny, metas: TensorMetaTable, device: int) -> TensorMeta:

@@ -125,6 +125,11 @@ class TensorMeta:
         bits = ", conj" * self.is_conj + ", neg" * self.is_neg
         return f"TensorMeta({self.shape}, {self.stride}, {self.offset}, {self.dtype_name}, cuda:{self.index}{bits})"
 
+    @property
+    def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
+        """Return all fields that are equal in all ranks, so without the device."""
+        return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
+
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
         """Return a view of `values` that is conjugated and negated like this tensor.
 

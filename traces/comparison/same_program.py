@@ -71,6 +71,8 @@ _BETWEEN_LAYERS = frozenset(
 # In eager and compiled code, these ops call libraries such as cuBLAS. Compiled code may add the bias in a separate kernel.
 _PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
 
+_Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype of each product
+
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
 # Inductor's kernel names contain the names of these layers. Compilation does not add layers to a program.
@@ -239,14 +241,7 @@ def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) ->
     if not any(in_graphs) and not any(name.startswith(_TEMPLATE) for name in [*kernels[0], *kernels[1]]):
         products = _products(a, a_steps, b), _products(b, b_steps, a)
         if any(products):
-            alike = _similarity(*products, steps)
-            here, there = (len(of) / count for of, count in zip(products, steps, strict=True))
-            differs = match is None and abs(here - there) > SAME_NUMBERS * max(here, there)
-            reason = f"{_percent(alike)} of the matrix products, convolutions and attention ops have the same shapes"
-            if differs:
-                reason += f"; a step has {here:.4g} of these ops in the first trace and {there:.4g} in the second"
-            sameness = Sameness.OTHER_PROGRAM if differs or alike < SAME_SHAPES else Sameness.OTHER_COMPILATION
-            return Verdict(sameness, Evidence.OPS_AND_SHAPES, reason)
+            return _verdict_of_products(*products, steps, is_counted=match is None)
     if named is not None:
         return named
     if match is None or match.sameness is not Sameness.SAME_PROGRAM:
@@ -254,7 +249,18 @@ def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) ->
     return Verdict(Sameness.OTHER_COMPILATION, Evidence.WORKLOAD_SIGNATURE, "; ".join(match.reasons), match.not_compared)
 
 
-def _products(trace: Trace, steps: Column, other: Trace) -> list[tuple[tuple[Shape, ...], str | None]]:
+def _verdict_of_products(ours: _Products, theirs: _Products, steps: tuple[int, int], *, is_counted: bool) -> Verdict:
+    alike = _similarity(ours, theirs, steps)
+    here, there = len(ours) / steps[0], len(theirs) / steps[1]
+    differs = is_counted and abs(here - there) > SAME_NUMBERS * max(here, there)
+    reason = f"{_percent(alike)} of the matrix products, convolutions and attention ops have the same shapes"
+    if differs:
+        reason += f"; a step has {here:.4g} of these ops in the first trace and {there:.4g} in the second"
+    sameness = Sameness.OTHER_PROGRAM if differs or alike < SAME_SHAPES else Sameness.OTHER_COMPILATION
+    return Verdict(sameness, Evidence.OPS_AND_SHAPES, reason)
+
+
+def _products(trace: Trace, steps: Column, other: Trace) -> _Products:
     op, step = _launching(trace, steps, other)
     return [(call.shapes, call.dtype) for call in _calls(trace, op, step) if call.canonical in _PRODUCTS]
 

@@ -83,7 +83,7 @@ class CompiledFigures:
 
 def runs_compiled_code(trace: Trace) -> bool:
     """Return True if the trace contains compiled regions or Inductor kernels."""
-    return bool(is_region_range(trace).any() or any(_is_fused(trace.strings[name]) for name in set(trace.device.name.tolist())))
+    return bool(is_region_range(trace).any() or trace.strings.matching(trace.device.name, _is_fused).any())
 
 
 def compiled_figures(trace: Trace, rank: int = 0, steps: Column | None = None) -> CompiledFigures:

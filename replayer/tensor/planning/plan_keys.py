@@ -145,7 +145,7 @@ def _portable(part: TorchAny, devices: set[int]) -> TorchAny:
     kind = type(part)
     if kind is TensorMeta:
         devices.add(part.index)
-        return part.shape, part.stride, part.offset, part.dtype_name, part.is_conj, part.is_neg
+        return part.in_all_ranks
     if kind is tuple:
         return tuple([_portable(each, devices) for each in part])
     if kind is torch.device and part.type in OURS and part.index is not None:
