@@ -167,8 +167,8 @@ class ScriptHooks:
         Args:
             step: wraps `step` inside PyTorch's own wrapper of `step`
             zero: wraps `zero_grad`
-            whole_step: returns a context manager around `step` and PyTorch's own wrapper of `step`, or None closure: wraps the
-            function that the script passes to `step`
+            whole_step: returns a context manager around `step` and PyTorch's own wrapper of `step`, or None
+            closure: wraps the function that the script passes to `step`
         """
         # see Note [Wrapping an optimizer's step]
         cls = self._torch.optim.Optimizer
