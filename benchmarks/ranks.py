@@ -49,7 +49,7 @@ _PAGE = f"""\
 <!-- written by benchmarks/ranks.py --write -->
 
 `trace replay --nproc N --clock virtual` ran 20 steps of ResNet-18 under DDP on N virtual P100s. The machine has
-{os.cpu_count()} processors, which other programs used too. *Reports* is the number of ranks in the replay's timeline.
+{os.cpu_count()} processors. *Reports* is the number of ranks in the replay's timeline.
 *PSS* is the memory of all processes, counting each shared page once. *RSS* is the memory of all processes, counting a shared
 page once per process. *Most of one rank* is the largest amount of memory that a single rank does not share with other
 ranks. The entry "-" means that the ranks ended before their memory was sampled.
