@@ -1,20 +1,20 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# They need python3 (3.11 or later, with venv) and a network to install from; what they install stays in .venv/.
+# They need python3 (3.11 or later, with venv) and network access. All packages are installed into .venv/.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The CUDA build of torch has an environment of its own; it runs on the simulated device of tests/cuda.
+# The CUDA build of torch has a separate environment. It runs on the simulated device of tests/cuda.
 CUDA_VENV := .venv-cuda
 CUDA_BIN := $(CUDA_VENV)/bin
 DEVICE := build/simulated_device
-# `make test-torch` installs this PyTorch release, for example 2.11.0, into an environment of its own.
+# `make test-torch` installs this PyTorch release, for example 2.11.0, into a separate environment.
 TORCH ?= 2.11.0
 TORCH_VENV := .venv-torch-$(TORCH)
-# In continuous integration a test may not skip because the real recordings are not beside the checkout.
+# In continuous integration, tests fail if the folder with real recordings is missing. Elsewhere, they are skipped.
 REQUIRE_SHARED := $(if $(CI),TRACE_REQUIRE_SHARED=1)
 
-# What Python compiles is kept, so that the programs that tests start need not compile all packages again.
+# Python keeps its compiled files, so the programs that tests start do not compile all packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test test-all test-cuda test-torch test-slow lint types clean
@@ -23,10 +23,10 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo    train ResNet-18 at the pace of a Tesla P100, on this machine, without a GPU"
 	@echo "make test    lint, types and the fast tests: about five minutes on two cores"
-	@echo "make test-all    what make test leaves out: whole programs, and tests that measure time"
+	@echo "make test-all    the other tests: whole programs, and tests that measure time"
 	@echo "make test-cuda   the recorder below torch's CUDA build, on a simulated device (tests/cuda); needs a C compiler"
 	@echo "make test-torch TORCH=2.11.0   the recorder and the replayer with that PyTorch release"
-	@echo "make test-slow   whole programs, every stage of benchmarks/on_gpu.sh and the report in a browser: for a night"
+	@echo "make test-slow   whole programs, all stages of benchmarks/on_gpu.sh, and the report in a browser; takes hours"
 	@echo "make clean   remove .venv and everything else that can be made again"
 
 demo: $(VENV)/.installed
@@ -54,7 +54,7 @@ test-cuda: $(DEVICE)/with_device
 	@echo "--- tests of the recorder on the simulated CUDA device"
 	REQUIRE_SIMULATED_DEVICE=1 SIMULATED_DEVICE=$(abspath $<) $(CUDA_BIN)/python -m pytest -n 2 --dist loadgroup tests/cuda
 
-# Warnings of packages are left alone: this run asks what PyTorch's release changes, and installs the newest of all other packages.
+# Warnings are no errors here, because this run installs the newest releases of all other packages.
 test-torch: $(TORCH_VENV)/.installed
 	@echo "--- tests that PyTorch's internals decide, with PyTorch $(TORCH)"
 	$(TORCH_VENV)/bin/python -m pytest -n 2 --dist loadfile -W default -m "not real_time and not slow" tests/tracer tests/replayer/surfaces \
@@ -78,7 +78,7 @@ types: $(VENV)/.installed-test
 	@echo "--- types"
 	$(BIN)/mypy
 
-# A stamp is newer than what it was installed from; a change of either file installs again.
+# The file .installed is a time stamp: if pyproject.toml or the constraints change, `make` installs the packages again.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "--- installing trace-replay into $(VENV)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
