@@ -37,6 +37,10 @@ class _Moving(threading.local):
     within = False  # this thread is inside Tensor.to, Tensor.cuda or Tensor.copy_
 
 
+class _Reading(threading.local):
+    within = False  # this thread is inside a method of torch.Tensor such as `item`
+
+
 class ReplayerState:
     def __init__(self) -> None:
         self.make: Callable[[], VirtualGpu] | None = None
@@ -53,6 +57,7 @@ class ReplayerState:
         self.rank: Rank | None = None  # set only if it differs from the environment variables
         self.view = _AskedClass()
         self.moving = _Moving()
+        self.reading = _Reading()
         self.inference_mode_used = False  # see Note [Views in inference mode] in tensor/allocation.py
         # for the life of the process; a freed torch.library.Library drops its kernels
         self.kept: list[Library] = []

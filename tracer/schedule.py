@@ -2,16 +2,49 @@
 
     schedule = Schedule(warmup=3, clean=10, profiled=5)
     schedule.kind(False)        # StepKind.WARMUP: kind of the current step
-    schedule.end_step(False)    # the next step begins
+    schedule.end_step(False, ("forward", "loss", "backward", "optimizer"))    # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
 The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Before the first training step, evaluation steps
 are counted too, because some scripts never train.
+
+Note [Windows for later kinds of steps]
+    Steps are of one kind if they have the same sequence of phases. The first window may miss a kind, for example validation,
+    training after a search for the learning rate, or a gradient penalty in every 16th step. A kind that was not profiled gets
+    another window around its next step, which is expected after the smallest distance between two of its steps. Evaluation
+    usually has several batches, so another batch is expected after the first one. The number of windows is limited.
+
+    A profile slows all later steps, so these windows wait for the first window. Only a run of evaluation steps may be profiled
+    before it, after enough clean training steps.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import StepKind
+
+_MOST_WINDOWS = 6  # after the first
+_MOST_KINDS = 64
+_EARLY = 1  # a window around a single step begins one step before it is expected, and ends one step after it at the latest
+
+Phases = tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _KindOfStep:
+    last: int  # number of its last step
+    distance: int = 0  # the smallest distance between two steps, 0 if unknown
+    is_profiled: bool = False
+
+
+class _ProfilerWindow(NamedTuple):
+    of: _KindOfStep
+    prepare: int  # number of the step in which the profiler attaches
+    last: int  # number of the last step to profile
+    is_run: bool  # of consecutive steps
 
 
 class Schedule:
@@ -19,18 +52,26 @@ class Schedule:
         self._first_clean = warmup
         self._prepare = warmup + clean
         self._first_profiled = self._prepare + 1
+        self._profiled = profiled
         self._end = self._first_profiled + profiled if profiled else 0
         self._count = 0
         self._has_trained = False
-        self._evaluation = ""  # what the profiler does because of evaluation
-        self._evaluations_left = profiled  # evaluated batches that are still to be profiled
+        # see Note [Windows for later kinds of steps]
+        self._number = 0  # of the current step
+        self._kinds: dict[tuple[bool, Phases], _KindOfStep] = {}
+        self._window: _ProfilerWindow | None = None
+        self._windows_left = _MOST_WINDOWS if profiled else 0
 
     @property
     def profile(self) -> str:
         """Return what torch.profiler does in the current step: "record", "prepare" (while starting) or "" (while off)."""
-        if self._first_profiled <= self._count < self._end or self._evaluation == "record":
+        if self._first_profiled <= self._count < self._end:
             return "record"
-        return "prepare" if self._end and self._count == self._prepare else self._evaluation
+        if self._end and self._count == self._prepare:
+            return "prepare"
+        if self._window is None or self._number < self._window.prepare:
+            return ""
+        return "record" if self._number > self._window.prepare else "prepare"
 
     @property
     def is_settled(self) -> bool:
@@ -52,27 +93,58 @@ class Schedule:
     def postpone(self) -> None:
         if self._end and self._count == self._prepare:
             self._count -= 1
-        self._evaluation = ""
+        self._window = None
 
     def lose_window(self) -> None:
         if self._first_profiled <= self._count < self._end:
             self._end = self._first_profiled + self._end - self._count
             self._count = self._prepare
-        elif self._evaluation:
-            self._evaluation = "prepare"
+        elif self._window is not None:
+            self._window = self._window._replace(prepare=self._number)
 
     def give_up(self) -> None:
-        self._end = self._evaluations_left = 0
-        self._evaluation = ""
+        self._end = self._windows_left = 0
+        self._window = None
 
-    def end_step(self, evaluation: bool) -> None:
-        if evaluation and self._has_trained and self._evaluations_left:
-            self._evaluations_left -= self.profile == "record"
-            self._evaluation = "record" if self.profile else "prepare"
-        if self._evaluation and (not evaluation or not self._evaluations_left):
-            self._evaluation, self._evaluations_left = "", 0
-        elif not evaluation and self._is_first_training:
+    def end_step(self, evaluation: bool, phases: Phases = ()) -> None:
+        is_extra = self._window is not None and self._number >= self._window.prepare
+        if self._windows_left or is_extra:
+            self._note_kind(evaluation, phases)
+        counts = not self._has_trained if evaluation else not is_extra or self._count >= self._end
+        if not evaluation and self._is_first_training:
             self._count = min(1, self._prepare)
-        elif not evaluation or not self._has_trained:
+        elif counts:
             self._count += 1
         self._has_trained = self._has_trained or not evaluation
+        self._number += 1
+        if self._prepare <= self._count < self._end:
+            self._window = None
+
+    def _note_kind(self, evaluation: bool, phases: Phases) -> None:
+        # see Note [Windows for later kinds of steps]
+        number, window, key = self._number, self._window, (evaluation, phases)
+        known = self._kinds.get(key)
+        if known is not None:
+            known.distance = min(known.distance or number - known.last, number - known.last)
+            known.last = number
+        elif len(self._kinds) < _MOST_KINDS:
+            known = self._kinds[key] = _KindOfStep(number)
+        else:
+            known = _KindOfStep(number, is_profiled=True)
+        is_recorded = self.profile == "record"
+        known.is_profiled |= is_recorded
+        if window is not None:
+            is_over = window.of is not known if window.is_run else window.of is known and is_recorded
+            if number >= window.last or (is_over and number >= window.prepare):
+                self._window = None
+        elif not known.is_profiled and self._windows_left and self._may_open(evaluation, known.distance):
+            expected = number + (known.distance or 1)
+            prepare = max(number + 1, expected - 1 - _EARLY)
+            is_run = expected == number + 1
+            self._window = _ProfilerWindow(known, prepare, prepare + self._profiled if is_run else expected + _EARLY, is_run)
+            self._windows_left -= 1
+
+    def _may_open(self, evaluation: bool, distance: int) -> bool:
+        if self._count >= self._end:
+            return evaluation or distance > 0
+        return self._has_trained and evaluation and distance == 1 and self._count >= self._first_clean + FEWEST_CLEAN_STEPS

@@ -539,7 +539,7 @@ class StepRecorder:
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:
-            self._schedule.end_step(is_evaluation)
+            self._schedule.end_step(is_evaluation, tuple(segment.name for segment in segments) if plan is None else plan.names)
         self.is_unlike_others = False
         if self.profiler.wanted or self.profiler.paused:
             self._turn_profiler()

@@ -61,9 +61,9 @@ class ReadValues:
         self.assumed = AssumedValues(lambda: self._simulator.tracker.trained, improving=improving)
         self.assumes_sizes = improving and not strict
 
-    def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
+    def read(self, signature: OpSignature, device: int, count: int, is_recorded: bool = True) -> list[float] | None:
         """Return the next `count` recorded values of a tensor, or None if no values were recorded. The host waits for the
-        stream."""
+        stream. The recorder does not record some reads (`is_recorded` in ops/host_reads.py)."""
         launches, simulator = self._launches, self._simulator
         with launches.looking as thread:
             stream = launches.current.caller_of(thread, device).stream
@@ -72,6 +72,8 @@ class ReadValues:
             tracker = simulator.tracker
             tracker.add_gpu_work_so_far(thread)
             simulator.scheduler.script_waits(thread, stream.ready_ns, thread.after_wait_ns)
+            if not is_recorded:
+                return None
             values = self._values.next(count, tracker.number, tracker.row_of_values)
             if values is None:
                 simulator.stats.reads_unrecorded += 1

@@ -9,6 +9,10 @@ Note [Where values come from]
     returns the value that the host knows for this memory (`Allocation.known`). The host knows the values after `zeros`, `fill_`
     or a small copy to the device, and the results computed from known values. If the host does not know the value either, the
     read returns an assumed value (`AssumedValues`).
+
+Note [Reads in C++]
+    PyTorch's C++ code may read a value, for example if a script passes a GPU tensor as `alpha` of `add_`. The recorder only
+    sees reads by Python methods (`SCALAR_READS`), so a read in C++ takes no recorded value.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from functools import partial
 import torch
 
 from replayer.op_signature import OpSignature
-from replayer.state import before_sync, gpu
+from replayer.state import STATE, before_sync, gpu
 from replayer.tensor.allocation import Uniform
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_virtual
@@ -62,7 +66,7 @@ class HostReads:
 
     def values_of(self, source: TorchAny, signature: OpSignature) -> torch.Tensor | float | int | bool:
         meta: TensorMeta = source.tensor_meta
-        recorded = gpu().values.read(signature, meta.index, meta.numel)
+        recorded = gpu().values.read(signature, meta.index, meta.numel, is_recorded(signature))
         # For tensors with an integer dtype, ignore recorded values with a fractional part.
         if recorded is not None and (meta.dtype.is_floating_point or all(value.is_integer() for value in recorded)):
             return torch.tensor(recorded, dtype=meta.dtype).reshape(meta.shape)
@@ -109,6 +113,11 @@ class HostReads:
 
     def _read_signature(self, op: str, meta: TensorMeta) -> OpSignature:
         return self._plans.signature_of((op, meta), lambda: OpSignature(op, (meta.shape,), (meta.dtype_name,)))
+
+
+def is_recorded(signature: OpSignature) -> bool:
+    # see Note [Reads in C++]
+    return STATE.reading.within or signature.op != "aten::_local_scalar_dense"
 
 
 # Ops for which the host reads a fill value from the GPU, with the position of the value among the arguments

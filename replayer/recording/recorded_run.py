@@ -6,8 +6,9 @@
     segment.exact[recording.keys[signature].exact]       # [Instance(start_ns, end_ns, kernels), ...]
 
 Note [Training steps of several kinds]
-    Training steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step
-    takes its times from a recorded step with the same numbers of backward passes and optimizer steps.
+    Steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step takes its
+    times from a recorded step with the same numbers of backward passes and optimizer steps. If several steps have these
+    numbers, the times come from those whose phases differ least from the phases of the recorded step with the same number.
 
 Note [Training steps of several shapes]
     The shapes of a step are not known before the step calls its first op. If the chosen recorded step lacks an op that the
@@ -53,6 +54,7 @@ class RecordedRun:
         self._evaluated: list[int] = []
         self._trained: list[int] = []
         self._turns: list[int] = []
+        self._alike: dict[tuple[object, ...], list[int]] = {}
         self._period = 0  # in training steps, or 0; see Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.copy_method = copy_method_of(trace)
@@ -102,7 +104,7 @@ class RecordedRun:
             steady = profiled
             for i in warmup:
                 if not self.steps[i].has_kernels:
-                    alike = [k for k in profiled if self.steps[k].passes == self.steps[i].passes] or profiled
+                    alike = self._steps_like(self.steps[i], profiled) or profiled
                     turn = _in_turn(alike, self._trained, self._trained.index(i))
                     self.steps[i] = self.steps[turn].as_slow_as(self.steps[i])
         else:
@@ -120,15 +122,18 @@ class RecordedRun:
 
     def step(self, number: int) -> RecordedStep:
         # see Note [Training steps of several kinds]
-        chosen, last = self.steps[self._at(self.first[: -len(self.cycle)], number)], len(self._trained)
+        first, last = self.first[: -len(self.cycle)], len(self._trained)
+        chosen = self.steps[self._at(first, number)]
         if number >= last and not self._period:
             return chosen
         place = number if number < last else last - self._period + (number - last) % self._period
-        passes = self.steps[self._trained[place]].passes
-        alike = [i for i in self.cycle if self.steps[i].passes == passes]
-        if not alike or len(alike) == len(self.cycle) or (number < len(self.first) and chosen.passes == passes):
+        recorded = self.steps[self._trained[place]]
+        passes, alike = recorded.passes, self._steps_like(recorded, self.cycle)
+        if not alike or len(alike) == len(self.cycle) or (number < len(first) and chosen.passes == passes):
             return chosen
-        turn = self._turns[place]
+        if number < last and self._trained[number] in alike:
+            return recorded
+        turn = self._turns[place] - self._turns[self._trained.index(alike[0])]
         if number >= last:
             in_a_period = sum(self.steps[i].passes == passes for i in self._trained[-self._period :])
             turn += ((number - last) // self._period + 1) * in_a_period
@@ -138,7 +143,18 @@ class RecordedRun:
         """Return a recorded evaluation step, or a recorded training step if no evaluation step was recorded."""
         if not self.evaluations:
             return self.steps[self.cycle[number % len(self.cycle)]]
-        return self.steps[_in_turn(self.evaluations, self._evaluated, number)]
+        recorded = self.steps[self._evaluated[number % len(self._evaluated)]]
+        alike = self._steps_like(recorded, self.evaluations) or self.evaluations
+        return self.steps[_in_turn(alike, self._evaluated, number)]
+
+    def _steps_like(self, step: RecordedStep, among: list[int]) -> list[int]:
+        # see Note [Training steps of several kinds]
+        key = id(among), step.passes, frozenset(step.segments)
+        if key not in self._alike:
+            of_passes = [i for i in among if self.steps[i].passes == step.passes]
+            differ = [len(step.segments.keys() ^ self.steps[i].segments.keys()) for i in of_passes]
+            self._alike[key] = [i for i, count in zip(of_passes, differ, strict=True) if count == min(differ)]
+        return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
         if self._steps_by_call is None:

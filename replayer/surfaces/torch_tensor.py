@@ -24,6 +24,7 @@ from replayer.tensor.tensor import VirtualTensor, move_to
 from replayer.tensor.tensor_meta import BACKEND, is_virtual
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
+from traces.script.script_hooks import SCALAR_READS
 
 
 def install(torch_module: ModuleType) -> None:
@@ -96,6 +97,20 @@ def _install_moves(tensor_class: TorchAny) -> None:
         return new_tensor(self, *args, **kwargs)
 
     patch(tensor_class, to=to_device, cuda=cuda, copy_=copy_into, new_tensor=new_tensor_placed)
+    patch(tensor_class, **{name: _reading(getattr(tensor_class, name)) for name in SCALAR_READS})
+
+
+def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+    @stands_for(read)
+    def read_in_python(*args: TorchAny) -> TorchAny:
+        reading = STATE.reading
+        before, reading.within = reading.within, True
+        try:
+            return read(*args)
+        finally:
+            reading.within = before
+
+    return read_in_python
 
 
 def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:

@@ -103,9 +103,9 @@ class FakeGpu:
     def workspaces_of(self, signature: OpSignature) -> WorkspaceSequence:
         return ()
 
-    def read(self, signature: OpSignature, device: int, count: int) -> list[float] | None:
+    def read(self, signature: OpSignature, device: int, count: int, is_recorded: bool = True) -> list[float] | None:
         self.reads.append((signature, device, count))
-        return self.answers.get(signature.op)
+        return self.answers.get(signature.op) if is_recorded else None
 
     def loss_called(self) -> None:
         pass

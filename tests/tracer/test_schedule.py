@@ -37,23 +37,59 @@ def test_validation_does_not_count_as_scheduled_training_steps(evaluations: list
     assert all(kind is StepKind.EVALUATION for kind, evaluation in zip(told, evaluations, strict=True) if evaluation)
 
 
-def test_evaluation_between_training_steps_is_profiled_once() -> None:
-    """The profiler attaches after the first evaluated batch, and ends with the next training step."""
-    schedule = Schedule(warmup=0, clean=20, profiled=2)
-    actions, kinds_of_training = [], []
-    for evaluation in [False, False, True, True, True, False, False, True, True, True]:
-        actions.append(schedule.profile)
-        kinds_of_training += [] if evaluation else [schedule.kind(False)]
-        schedule.end_step(evaluation)
-    assert actions == ["", "", "", "prepare", "record", "record", "", "", "", ""]
-    assert kinds_of_training == [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY]
+def actions_of(schedule: Schedule, steps: str) -> str:
+    """What the profiler does in each step: "." nothing, "p" prepare, "r" record. Each letter of `steps` is a kind of step, in
+    lower case for evaluation."""
+    actions = ""
+    for letter in steps:
+        actions += schedule.profile[:1] or "."
+        schedule.end_step(letter.islower(), ("forward", letter))
+    return actions
+
+
+def test_a_run_of_evaluation_steps_before_the_first_window_is_profiled_once() -> None:
+    """The profiler attaches after two evaluated batches, and ends with the next training step, which does not count."""
+    schedule = Schedule(warmup=0, clean=8, profiled=2)
+    assert actions_of(schedule, "TTTTTvvvv") == ".......pr"
+    assert schedule.kind(False) is StepKind.PROFILED
+    assert actions_of(schedule, "TTvvvv") == "r....."
+    assert schedule.kind(False) is StepKind.STEADY
+    assert actions_of(schedule, "TTTTT") == "..prr"
     # GIVEN more evaluated batches than are to be profiled THEN the window ends before the next training step
-    schedule = Schedule(warmup=0, clean=20, profiled=2)
-    actions = []
-    for evaluation in [False, True, True, True, True, True, False]:
-        actions.append(schedule.profile)
-        schedule.end_step(evaluation)
-    assert actions == ["", "", "prepare", "record", "record", "", ""]
+    assert actions_of(Schedule(warmup=0, clean=20, profiled=2), "TTTTTvvvvvvT") == ".......prr.."
+
+
+def test_evaluation_that_could_disturb_the_clean_steps_is_not_profiled_before_the_first_window() -> None:
+    """Single evaluated batches are profiled in the first window. A run after too few clean steps waits."""
+    assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TvTvTvTvTvTvTvTvTvTv") == "...........pprrrr..."
+    assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TTTTvvvvTTTTTTvvvv") == "..........prr..prr"
+
+
+@pytest.mark.parametrize(
+    ("steps", "actions"),
+    [
+        # training after a search for the learning rate
+        ("LLLLLLLTTTTTTTTTT", "..prr....prr....."),
+        # a gradient penalty in every sixth step, which occurs for the first time after the first window
+        ("TTTTTTGTTTTTGTTTTTGTTTTTG", "..prr...........prr......"),
+        # the expected step comes one step late
+        ("TTTTTTGTTTTTGTTTTTTGTTTTTG", "..prr...........prrr......"),
+        # the expected step does not come, so the window is repeated
+        ("TTTTTTGTTTTTGTTTTTTTTGTTTTTGT", "..prr...........prrr.....prr."),
+        # one evaluated batch after every sixth training step; after the first one, another batch is expected
+        ("TTTTTTvTTTTTTvTTTTTTvTTTTTTv", "..prr..p..........prr......."),
+        # inference of two kinds
+        ("aaaaaabbbbbb", "..prr..prr.."),
+    ],
+)
+def test_a_later_kind_of_step_gets_another_window(steps: str, actions: str) -> None:
+    assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps) == actions
+
+
+def test_the_number_of_windows_is_limited() -> None:
+    """GIVEN 30 kinds of steps, one after the other THEN seven of them are profiled."""
+    steps = "".join(letter * 6 for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps).count("p") == 7
 
 
 def test_inference_steps_are_profiled() -> None:

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from tracer.state import recorder, started
 from traces.model.trace import READ_LIMIT
 from traces.script.patching import Keywords, PhaseScope, Positional, around, patch, patch_around, stands_for
+from traces.script.script_hooks import SCALAR_READS
 
 Call = Callable[..., Any]
 
@@ -73,7 +74,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
 def install(torch: ModuleType) -> None:
     calls = _ReadsAndMoves(counting(torch))
     wrappers: dict[str, Callable[[Call], Call]] = {
-        **dict.fromkeys("item __bool__ __float__ __int__ __index__ __complex__ is_nonzero".split(), calls.scalar_read),
+        **dict.fromkeys(SCALAR_READS, calls.scalar_read),
         **dict.fromkeys(("tolist", "cpu"), lambda call: around(call, calls.copy_read)),
         "to": calls.move,
         "cuda": calls.upload,

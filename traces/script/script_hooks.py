@@ -53,6 +53,8 @@ Call = Callable[..., Any]
 # 4. a function that assigns a number to a new module
 ModuleMarks = tuple[Callable[[int], None], Sized, Callable[[int], int | None], Callable[[object], int]]
 Wrapper = Callable[[Call], Call]
+# the methods of torch.Tensor with which Python code reads a value
+SCALAR_READS = ("item", "__bool__", "__float__", "__int__", "__index__", "__complex__", "is_nonzero")
 
 
 class _SinceBackward(threading.local):

@@ -12,6 +12,7 @@ import torch
 from replayer import state
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.values.known_values import known_values
 from tests.replayer.fake_gpu import SurfaceGpu, use
 from tests.replayer.recordings import FakeClock, Log, Op, make_recording
 
@@ -112,6 +113,18 @@ def test_reads_prefer_recorded_values() -> None:
         ("aten::_local_scalar_dense", 1),
         ("aten::copy_", 3),
     ]
+
+
+def test_only_reads_by_python_methods_take_recorded_values() -> None:
+    """GIVEN 2.5 as the next recorded value WHEN torch's C++ code reads 1 as the factor of an addition THEN it takes no recorded
+    value, although the host waits."""
+    gpu = use()
+    gpu.answers = {"aten::_local_scalar_dense": [2.5]}
+    x, one = torch.zeros((), device="cuda"), torch.ones((), device="cuda")
+    x.add_(3.0, alpha=one)
+    assert len(gpu.reads) == 1 and known_values(x) == 3.0
+    assert one.item() == float(one) == 2.5 and bool(one) and int(torch.ones((), dtype=torch.int32, device="cuda")) == 1
+    assert len(gpu.reads) == 5
 
 
 def test_a_clone_equals_its_source_until_either_is_written() -> None:

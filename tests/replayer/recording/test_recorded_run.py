@@ -66,6 +66,22 @@ def test_a_recording_of_phases_replays_the_steps_before_the_scripts_profile() ->
     assert {recording.step(number).row for number in range(5, 30)} == {2, 3}
 
 
+def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
+    """GIVEN a search for the learning rate without a loader, training with one, and a window of the profiler in each."""
+    kernel, loaded, evaluated = [Op("aten::mm", 2, 5, (10, 5))], [("loader", 0, 2), *ONE], [("forward", 0, 9)]
+    kinds, after, steady = [StepKind.PROFILED] * 2, StepKind.AFTER_PROFILE, StepKind.STEADY
+    steps = [(kind, ONE, kernel if kind == StepKind.PROFILED else []) for kind in (steady, steady, *kinds, after)]
+    prepare = (StepKind.WARMUP, loaded, [])
+    steps += [(after, loaded, []), prepare, *[(kind, loaded, kernel) for kind in kinds]]
+    steps.append((after, [*loaded, ("other", 50, 60)], []))
+    recording = RecordedRun.of(recording_of(steps))
+    assert [recording.step(number).row for number in range(14)] == [2, 3, 2, 3, 2, 7, 8, 7, 8, 7, 8, 7, 8, 7]
+    # AND the same applies to evaluation
+    steps = [(StepKind.EVALUATION, of, kernel) for of in (evaluated, [*ONE[:1], ("other", 20, 30)]) for _ in range(2)]
+    recording = RecordedRun.of(recording_of([*[(StepKind.PROFILED, ONE, kernel)] * 2, *steps]))
+    assert [recording.evaluation(number).row for number in range(4)] == [2, 3, 4, 5]
+
+
 def test_after_the_recording_the_steps_of_each_kind_continue_in_rotation() -> None:
     """GIVEN eight profiled steps with one and two passes in turn WHEN a replay is longer THEN it starts again at each end."""
     recording = RecordedRun.of(_recorded("12121212", "P" * 8))
