@@ -5,8 +5,10 @@
     tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
 
 Note [Times of evaluation steps]
-    Evaluation steps take the times of recorded evaluation steps. A step that loads or copies a batch with gradients disabled is
-    assumed to be an evaluation step. If the assumption is wrong, later ops take the times of a training step.
+    Evaluation steps take the times of recorded evaluation steps. Before a step calls a module, it is assumed to be of the same
+    kind as the recorded step with the same number, if all earlier steps were, and otherwise as the previous step. A step that
+    loads or copies a batch with gradients disabled is assumed to be an evaluation step. If the assumption is wrong, later ops
+    take the times of the other kind of step.
 
 Note [Several model calls in one step]
     One recorded inference step may contain many calls of the model, such as all tokens of a generated text. The script's step
@@ -320,12 +322,13 @@ class StepTracker:
         self._count(keep=self.number > 0 and not (evaluation and self.trained))
         recorded = self.recording.steps[self.number :][:1]
         self._follows &= bool(recorded) and (recorded[0].kind == StepKind.EVALUATION) is evaluation
-        if evaluation:
-            self._evaluated += 1
-            self.step = self._matcher(self.recording.evaluation(self._evaluated))
-        else:
-            self.trained += 1
-            self.step = self._matcher(self.recording.step(self.trained))
+        self._evaluated += evaluation
+        self.trained += not evaluation
+        # see Note [Times of evaluation steps]
+        following = self.recording.steps[self.number :][:1] if self._follows else []
+        self._evaluates = following[0].kind == StepKind.EVALUATION if following else evaluation
+        chosen = self.recording.evaluation(self._evaluated) if self._evaluates else self.recording.step(self.trained)
+        self.step = self._matcher(chosen)
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         segment = self.segment
