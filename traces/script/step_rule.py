@@ -13,6 +13,10 @@ A training step ends when the method `step` of the script's first optimizer retu
 one batch without computing gradients. An evaluation step ends when the script requests the next batch from the DataLoader.
 Without a DataLoader, an evaluation step ends when the script calls the step's first module again.
 
+Note [The first optimizer]
+    A script may train several networks one after the other, each with its own optimizer. If another optimizer has made eight
+    steps since the first optimizer's last step, and twice as many as ever before, it becomes the first optimizer.
+
 Note [Called twice without gradient]
     A training step may start without gradients, for example with a teacher model that processes the batch twice. After the
     script has trained, a repeated module call therefore does not end a step while a batch from a DataLoader is in use. Before
@@ -49,6 +53,7 @@ from typing import Any
 
 # ends the names of the recorder's step ranges in a profile, because a profiler of the script adds step ranges too
 RECORDERS_MARK = " (trace record)"
+_STOPPED = 8  # see Note [The first optimizer]
 
 
 class StepEnd(IntEnum):
@@ -63,6 +68,9 @@ class Optimizers:
     def __init__(self) -> None:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
+        # see Note [The first optimizer]
+        self._steps_since: dict[int, int] = {}  # steps of each other optimizer since the first one's last step
+        self._most_between = 0  # the most steps of another optimizer between two steps of the first one
         self.made = 0  # all optimizers so far, including deleted ones
 
     def add(self, optimizer: object) -> None:
@@ -79,11 +87,21 @@ class Optimizers:
         return None if chosen is None else type(chosen).__name__
 
     def is_first(self, optimizer: object) -> bool:
-        first = self._first() if self._first is not None else None
-        if first is None:
+        # see Note [The first optimizer]
+        first, steps = self._first() if self._first is not None else None, self._steps_since
+        of_this = steps.get(id(optimizer), 0)
+        if first is None or of_this >= max(_STOPPED, 2 * self._most_between):
             self.add(optimizer)
             self._first, first = weakref.ref(optimizer), optimizer
-        return first is optimizer
+            self._most_between = 0
+            steps.clear()
+        if first is not optimizer:
+            steps[id(optimizer)] = of_this + 1
+            return False
+        if steps:
+            self._most_between = max(self._most_between, *steps.values())
+            steps.clear()
+        return True
 
 
 class StepSplitter:

@@ -5,10 +5,11 @@
     tracker.optimizer_stepped(thread, is_first=True)    # a training step has ended
 
 Note [Times of evaluation steps]
-    Evaluation steps take the times of recorded evaluation steps. Before a step calls a module, it is assumed to be of the same
-    kind as the recorded step with the same number, if all earlier steps were, and otherwise as the previous step. A step that
-    loads or copies a batch with gradients disabled is assumed to be an evaluation step. If the assumption is wrong, later ops
-    take the times of the other kind of step.
+    Evaluation steps take the times of recorded evaluation steps. If all earlier steps were of the recorded kinds, a step is
+    assumed to be of its recorded kind. A recorded training step may call a module without gradients first, for example a
+    teacher. In other scripts, a step is assumed to be of the same kind as the previous step. A step that loads or copies a
+    batch with gradients disabled is assumed to be an evaluation step. If the assumption is wrong, later ops take the times of
+    the other kind of step.
 
 Note [Several model calls in one step]
     One recorded inference step may contain many calls of the model, such as all tokens of a generated text. The script's step
@@ -137,6 +138,7 @@ class StepTracker:
         self.begins_segment = (True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
         self._compiled = len(COMPILATIONS)  # before the current step
+        self._is_recorded = False  # all steps before the current one have followed the recorded order, and another one follows
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
         self._uses_gpu = False
@@ -262,9 +264,9 @@ class StepTracker:
         self._done.clear()
         self.stages.clear()
 
-    def step_evaluates(self, is_evaluation: bool) -> None:
+    def step_evaluates(self, is_evaluation: bool, is_certain: bool = False) -> None:
         # see Note [Times of evaluation steps]
-        if is_evaluation == self._evaluates:
+        if is_evaluation == self._evaluates or (is_evaluation and self._is_recorded and not is_certain):
             return
         # A training step may launch a CUDA graph that was captured without gradients. A step that launches a CUDA graph while
         # gradients are enabled is therefore not an evaluation step.
@@ -291,7 +293,7 @@ class StepTracker:
 
     def step_ends(self, thread: HostThread, step: CutStep) -> None:
         scheduler, evaluation = self._scheduler, step.is_evaluation
-        self.step_evaluates(evaluation)
+        self.step_evaluates(evaluation, is_certain=True)
         self._finish(thread, step.end_ns)
         self._charge_unvisited(thread)
         row = self.step.step.row
@@ -326,6 +328,7 @@ class StepTracker:
         self.trained += not evaluation
         # see Note [Times of evaluation steps]
         following = self.recording.steps[self.number :][:1] if self._follows else []
+        self._is_recorded = bool(following)
         self._evaluates = following[0].kind == StepKind.EVALUATION if following else evaluation
         chosen = self.recording.evaluation(self._evaluated) if self._evaluates else self.recording.step(self.trained)
         self.step = self._matcher(chosen)

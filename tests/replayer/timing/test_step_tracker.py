@@ -244,13 +244,30 @@ def test_ops_before_the_first_module_take_the_times_of_the_recorded_kind_of_step
     assert [row["duration_ns"] // US for row in stage.log.device] == [7, 9, 5, 8] * 3
 
 
+def test_a_module_called_without_gradients_in_a_training_step_takes_the_times_of_training() -> None:
+    """GIVEN a recording with evaluation, and training that calls a teacher without gradients before its model."""
+    passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
+    trained = [Op("aten::mm", 2, 4, kernel=(6, 7)), Op("aten::addmm", 20, 5, kernel=(25, 9))]
+    evaluated = (StepKind.EVALUATION, passes[:1], [Op("aten::addmm", 2, 4, kernel=(6, 5))])
+    stage = Stage(recording_of([*[(StepKind.STEADY, passes, trained)] * 3, evaluated]))
+    for _ in range(3):
+        stage.module(grad=False)
+        stage.op("aten::mm")
+        stage.module()
+        stage.op("aten::addmm")
+        for phase in ("backward", "optimizer"):
+            stage.within(phase)
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert [row["duration_ns"] // US for row in stage.log.device[-4:]] == [7, 9] * 2  # the first step may be evaluation
+
+
 def test_ops_before_a_step_is_known_to_be_evaluation_are_charged_once() -> None:
     # GIVEN a script that normalises a batch before it calls the model; the same op stands in both kinds of recorded step; and
-    # the script validates earlier than it did when it was recorded
+    # the script does not begin with validation as it did when it was recorded
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
     trained = [*TRAIN_OPS[:1], Op("aten::sub", 121, 4, kernel=(126, 6)), *TRAIN_OPS[1:]]
     evaluated = [*EVALUATION_OPS[:1], normalise, *EVALUATION_OPS[1:]]
-    recorded = [(StepKind.STEADY, TRAIN_PHASES, trained)] * 2 + [(StepKind.EVALUATION, EVALUATION_PHASES, evaluated)]
+    recorded = [(StepKind.EVALUATION, EVALUATION_PHASES, evaluated), (StepKind.STEADY, TRAIN_PHASES, trained)]
     stage = Stage(recording_of(recorded))
     train(stage)
     exhaust(stage)
@@ -265,7 +282,7 @@ def test_ops_before_a_step_is_known_to_be_evaluation_are_charged_once() -> None:
     exhaust(stage)
     # THEN what was played stays, the rest is validation's, and each op is charged once
     assert [row["duration_ns"] // US for row in stage.log.device[before:]] == [8, 6, 20, 9]
-    assert stage.log.steps[1][2] == 2
+    assert stage.log.steps[1][2] == 0
     assert stage.simulator.stats.missing == {}
 
 
@@ -343,7 +360,7 @@ def test_a_module_called_within_a_backward_pass_or_a_loader_ends_no_step() -> No
 def test_a_graph_captured_without_gradients_may_be_launched_by_a_training_step(of_graph: bool, took_us: int) -> None:
     """GIVEN recorded training and evaluation WHEN a module is called without gradients THEN its ops take the times of
     evaluation, unless the launch of a CUDA graph repeats the call while gradients are enabled."""
-    stage = Stage(recording_of([TRAIN, TRAIN, EVALUATION]))
+    stage = Stage(recording_of([EVALUATION, TRAIN, TRAIN]))
     tracker = stage.simulator.tracker
     tracker.grads_enabled = lambda: True
     train(stage)
@@ -551,17 +568,16 @@ def test_a_phase_grained_replay_uses_the_clean_steps() -> None:
 
 
 def test_evaluation_without_profile_is_replayed_from_its_phase_times() -> None:
-    trace = with_marks(recording_of([CLEAN, (StepKind.EVALUATION, EVALUATION_PHASES, []), PROFILED]))
+    trace = with_marks(recording_of([CLEAN, *[(StepKind.EVALUATION, EVALUATION_PHASES, [])] * 3, PROFILED]))
     stage = Stage(trace)
     train(stage)
     exhaust(stage)
     for _ in range(3):
         evaluate(stage)
     exhaust(stage)
-    assert [row for _, _, row in stage.log.steps] == [2, 1, 1, 1]
-    # the first batch is assumed to be evaluation and the second one training, as in the recording
-    assert durations_us(stage)[1:] == [110, 112, 110]
-    assert stage.simulator.stats.charged_ns[Origin.PHASE] == (50 * 3 + 10 * 2) * US  # the first copy was taken for training's
+    assert [row for _, _, row in stage.log.steps] == [4, 1, 2, 3]
+    assert durations_us(stage)[1:] == [110, 110, 110]
+    assert stage.simulator.stats.charged_ns[Origin.PHASE] == (50 * 3 + 10 * 3) * US
 
 
 # --- values

@@ -380,3 +380,19 @@ def test_a_first_backward_pass_without_an_optimizer_is_no_complete_step_at_the_e
     assert script.splitter.at_stop == StepEnd.NOTHING
     script.train(MODEL)
     assert (script.ended, script.splitter.at_stop) == ("T", StepEnd.TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "first"),
+    [
+        ("aaaa" + "b" * 12 + "c" * 12, "1111" + "00000000" + "1111" + "00000000" + "1111"),  # layers, one after the other
+        ("abbbbb" * 4, "100000" * 4),  # a critic makes five steps for each step of the generator
+        ("abbbbb" + "b" * 6 + "abbbbb", "100000" + "000111" + "011111"),
+        ("abbbbb" * 2 + "b" * 4 + "ab", "100000" * 2 + "0000" + "10"),
+        ("abcdefghijklmnop" * 3, "1000000000000000" * 3),  # one for each layer
+    ],
+)
+def test_an_optimizer_that_makes_all_steps_becomes_the_first(optimizers: str, first: str) -> None:
+    """Each letter is the call of an optimizer's `step`."""
+    known, made = Optimizers(), {letter: _Optimizer() for letter in optimizers}
+    assert "".join(str(int(known.is_first(made[letter]))) for letter in optimizers) == first
