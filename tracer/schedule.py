@@ -2,15 +2,15 @@
 
     schedule = Schedule(warmup=3, clean=10, profiled=5)
     schedule.kind(False)        # StepKind.WARMUP: kind of the current step
-    schedule.end_step(False, ("forward", "loss", "backward", "optimizer"))    # the next step begins
+    schedule.end_step(False, ("forward", "loss", "backward", "optimizer"), 1)     # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
 The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Before the first training step, evaluation steps
 are counted too, because some scripts never train.
 
 Note [Windows for later kinds of steps]
-    Steps are of one kind if they have the same sequence of phases. The first window may miss a kind, for example validation,
-    training after a search for the learning rate, or a gradient penalty in every 16th step. A kind that was not profiled gets
+    Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first window may miss a
+    kind, for example validation, another network, or a gradient penalty in every 16th step. A kind that was not profiled gets
     another window around its next step, which is expected after the smallest distance between two of its steps. Evaluation
     usually has several batches, so another batch is expected after the first one. The number of windows is limited.
 
@@ -58,7 +58,7 @@ class Schedule:
         self._has_trained = False
         # see Note [Windows for later kinds of steps]
         self._number = 0  # of the current step
-        self._kinds: dict[tuple[bool, Phases], _KindOfStep] = {}
+        self._kinds: dict[tuple[bool, Phases, int], _KindOfStep] = {}
         self._window: _ProfilerWindow | None = None
         self._windows_left = _MOST_WINDOWS if profiled else 0
 
@@ -106,10 +106,10 @@ class Schedule:
         self._end = self._windows_left = 0
         self._window = None
 
-    def end_step(self, evaluation: bool, phases: Phases = ()) -> None:
+    def end_step(self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0) -> None:
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or is_extra:
-            self._note_kind(evaluation, phases)
+            self._note_kind((evaluation, phases, first_optimizer))
         counts = not self._has_trained if evaluation else not is_extra or self._count >= self._end
         if not evaluation and self._is_first_training:
             self._count = min(1, self._prepare)
@@ -120,9 +120,9 @@ class Schedule:
         if self._prepare <= self._count < self._end:
             self._window = None
 
-    def _note_kind(self, evaluation: bool, phases: Phases) -> None:
+    def _note_kind(self, key: tuple[bool, Phases, int]) -> None:
         # see Note [Windows for later kinds of steps]
-        number, window, key = self._number, self._window, (evaluation, phases)
+        number, window, evaluation = self._number, self._window, key[0]
         known = self._kinds.get(key)
         if known is not None:
             known.distance = min(known.distance or number - known.last, number - known.last)

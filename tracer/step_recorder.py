@@ -105,6 +105,7 @@ class StepRecorder:
         cost: OwnCost,
         failed: Callable[[BaseException], None],
     ) -> None:
+        self._optimizers = optimizers
         self.script = ScriptSplitter[int](self, optimizers)  # threads are identified by `threading.get_ident()`
         self.cost = cost
         self.has_returned = False  # True if a module has returned that `script` takes for running
@@ -539,7 +540,8 @@ class StepRecorder:
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:
-            self._schedule.end_step(is_evaluation, tuple(segment.name for segment in segments) if plan is None else plan.names)
+            names = tuple(segment.name for segment in segments) if plan is None else plan.names
+            self._schedule.end_step(is_evaluation, names, self._optimizers.firsts)
         self.is_unlike_others = False
         if self.profiler.wanted or self.profiler.paused:
             self._turn_profiler()

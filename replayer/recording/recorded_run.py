@@ -10,6 +10,11 @@ Note [Training steps of several kinds]
     times from a recorded step with the same numbers of backward passes and optimizer steps. If several steps have these
     numbers, the times come from those whose phases differ least from the phases of the recorded step with the same number.
 
+Note [Windows of the profiler]
+    The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to
+    train another network (tracer/schedule.py). A replayed step therefore takes its times from the last window that began at
+    most `_BEFORE_WINDOW` steps after it.
+
 Note [Training steps of several shapes]
     The shapes of a step are not known before the step calls its first op. If the chosen recorded step lacks an op that the
     script calls, and another recorded step has the op with the same shapes and dtypes, the other step provides the times.
@@ -39,6 +44,8 @@ from traces.model.trace import NONE, DeviceKind, StepKind, Trace
 from traces.names.cards import card_of
 from traces.rates.op_cost import flops, size_bytes
 
+_BEFORE_WINDOW = 3  # steps of a new kind before its window: two that show the kind, and one in which the profiler attaches
+
 
 class RecordedRun:
     """Stores the recorded steps of one rank."""
@@ -55,6 +62,7 @@ class RecordedRun:
         self._trained: list[int] = []
         self._turns: list[int] = []
         self._alike: dict[tuple[object, ...], list[int]] = {}
+        self._windows: list[tuple[int, set[int]]] = []  # index in `_trained` of the first step, and all steps of `cycle`
         self._period = 0  # in training steps, or 0; see Note [Training steps of several kinds]
         self.latency_ns = TYPICAL_LATENCY_NS
         self.copy_method = copy_method_of(trace)
@@ -128,7 +136,7 @@ class RecordedRun:
             return chosen
         place = number if number < last else last - self._period + (number - last) % self._period
         recorded = self.steps[self._trained[place]]
-        passes, alike = recorded.passes, self._steps_like(recorded, self.cycle)
+        passes, alike = recorded.passes, self._in_window(self._steps_like(recorded, self.cycle), place)
         if not alike or len(alike) == len(self.cycle) or (number < len(first) and chosen.passes == passes):
             return chosen
         if number < last and self._trained[number] in alike:
@@ -146,6 +154,21 @@ class RecordedRun:
         recorded = self.steps[self._evaluated[number % len(self._evaluated)]]
         alike = self._steps_like(recorded, self.evaluations) or self.evaluations
         return self.steps[_in_turn(alike, self._evaluated, number)]
+
+    def _in_window(self, alike: list[int], place: int) -> list[int]:
+        # see Note [Windows of the profiler]
+        if self.steps[self.cycle[0]].kind != StepKind.PROFILED:
+            return alike
+        if not self._windows:
+            profiled = set(self.cycle)
+            for i, row in enumerate(self._trained):
+                if row in profiled and not (i and self._trained[i - 1] in profiled):
+                    self._windows.append((i, set()))
+                if row in profiled:
+                    self._windows[-1][1].add(row)
+        in_windows = [(begins, own) for begins, rows in self._windows if (own := [i for i in alike if i in rows])]
+        begun = [own for begins, own in in_windows if begins <= place + _BEFORE_WINDOW]
+        return begun[-1] if begun else in_windows[0][1] if in_windows else alike
 
     def _steps_like(self, step: RecordedStep, among: list[int]) -> list[int]:
         # see Note [Training steps of several kinds]

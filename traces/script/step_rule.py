@@ -72,6 +72,7 @@ class Optimizers:
         self._steps_since: dict[int, int] = {}  # steps of each other optimizer since the first one's last step
         self._most_between = 0  # the most steps of another optimizer between two steps of the first one
         self.made = 0  # all optimizers so far, including deleted ones
+        self.firsts = 0  # optimizers that were the first one so far
 
     def add(self, optimizer: object) -> None:
         self.made += id(optimizer) not in self._alive
@@ -94,6 +95,7 @@ class Optimizers:
             self.add(optimizer)
             self._first, first = weakref.ref(optimizer), optimizer
             self._most_between = 0
+            self.firsts += 1
             steps.clear()
         if first is not optimizer:
             steps[id(optimizer)] = of_this + 1

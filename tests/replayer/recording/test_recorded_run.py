@@ -82,6 +82,14 @@ def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
     assert [recording.evaluation(number).row for number in range(4)] == [2, 3, 4, 5]
 
 
+def test_a_step_replays_the_latest_window_of_the_profiler() -> None:
+    """GIVEN two networks that are trained one after the other, with a window for each THEN the second network takes the times
+    of the second window from the start, which is three steps earlier."""
+    recording = RecordedRun.of(_recorded("1" * 12, "SSPPAAAAWPPA"))
+    rows = [recording.step(number).row for number in range(16)]
+    assert rows[:6] == [2, 3, 2, 3, 2, 3] and set(rows[6:]) == {9, 10} and rows[9:11] == [9, 10]
+
+
 def test_after_the_recording_the_steps_of_each_kind_continue_in_rotation() -> None:
     """GIVEN eight profiled steps with one and two passes in turn WHEN a replay is longer THEN it starts again at each end."""
     recording = RecordedRun.of(_recorded("12121212", "P" * 8))
