@@ -350,6 +350,25 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
 
 
 @dataclass(frozen=True, slots=True)
+class HostOpSum:
+    """Counts the ops that have the same name, and adds up their times on the host without the ops that they call."""
+
+    name: str
+    count: int
+    self_ns: int
+
+
+def host_op_table(trace: Trace) -> list[HostOpSum]:
+    """Return the ops with the most time on the host, the longest first."""
+    host = trace.host
+    is_op = host.kind == HostKind.OP
+    inner = np.flatnonzero(is_op & (host.earlier_parent != NONE))
+    own_ns = host.duration_ns - _sum_by(host.parent[inner], host.duration_ns[inner], len(host))
+    rows = _table(trace, host.name[is_op], np.maximum(own_ns[is_op], 0), np.ones(int(is_op.sum())))
+    return [HostOpSum(row.name, row.count, row.device_ns) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryPeak:
     """Stores the peak memory of one device."""
 

@@ -38,8 +38,10 @@ Note [Steps of several kinds]
 
 Note [What limits the pace]
     If a host waits for the device in each step, host and device have the same interval. The host runs ahead if the device's
-    pace exceeds the host's pace by more than 2 %, and if work is queued or running for at least 90 % of the steps. The limit is
-    "device" if the host runs ahead, or if GPU time fills at least 90 % of the pace. Otherwise the limit is "host".
+    pace exceeds the host's pace by more than 2 %, and by more than the mean time per step in which no work is queued or running,
+    which may be at most 10 % of the pace. Otherwise, the device would lose more time by waiting for launches than it lags
+    behind. The limit is "device" if the host runs ahead, or if GPU time fills at least 90 % of the pace. Otherwise the limit is
+    "host".
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
     limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, the limit is
@@ -301,8 +303,10 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
             mean_busy.append(float(busy_ns.sum() / np.where(measured, lasted_ns, mean_ns).sum()))
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
-    has_queue = slowest is not None and _always_queued(times, slowest.device, with_kernels)
-    runs_ahead = device_ns is not None and device_ns > (1 + RUNS_AHEAD) * host_ns and has_queue
+    waits_ns = None if slowest is None else _without_queue_ns(times, slowest.device, with_kernels)
+    has_queue = waits_ns is not None and waits_ns <= (1 - ALWAYS_BUSY) * (device_ns or 0)
+    runs_ahead = has_queue and (device_ns or 0) - host_ns > max(RUNS_AHEAD * host_ns, waits_ns or 0)
+    falls_behind_ns = _falls_behind(times, slowest, pace_ns) if has_queue else 0
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean_step = None
     few_vary = noise is None and abs(mean_ns - pace_ns) > DEFAULT_TOLERANCE * pace_ns
@@ -323,16 +327,17 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         without_data_ns=median_per_step(chosen.without_data_ns[chosen.rows]) or 0,
         period=period_of(chosen.interval_ns[chosen.rows]),
         noise=noise,
-        falls_behind_ns=_falls_behind(times, slowest, pace_ns) if has_queue else 0,
+        falls_behind_ns=falls_behind_ns if falls_behind_ns > (waits_ns or 0) else 0,
         mean=mean_step,
     )
 
 
-def _always_queued(times: StepTimes, device: int, rows: Column) -> bool:
-    if device not in times.queued_ns:  # without kernels, the queue is unknown
-        return True
+def _without_queue_ns(times: StepTimes, device: int, rows: Column) -> int:
+    """Return the mean time per step in which the device has no work, neither running nor queued."""
     mine = rows[times.launches[device][rows]]
-    return bool(times.queued_ns[device][mine].sum() >= ALWAYS_BUSY * times.device_interval_ns[device][mine].sum())
+    if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
+        return 0
+    return mean(times.device_interval_ns[device][mine] - times.queued_ns[device][mine])
 
 
 def _limit(runs_ahead: bool, busy_share: float | None) -> str:

@@ -16,11 +16,13 @@ from traces.analyses.communication import Communication, communicates, communica
 from traces.analyses.idle import busy_times
 from traces.figures.bottleneck import PaceLimit, bottleneck_of
 from traces.figures.measure import (
+    HostOpSum,
     MemoryPeak,
     WorkSum,
     busy_by_device,
     busy_by_stream,
     busy_ns,
+    host_op_table,
     kernel_table,
     memory_peaks,
     op_of,
@@ -129,6 +131,8 @@ class Summary:
     kernels: list[WorkSum]
     ops: list[WorkSum]  # innermost ops around kernel launches, at most TOP
     calls: list[WorkSum]  # outermost ops around kernel launches, at most TOP
+    host_ops: list[HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
+    host_ops_ns: int  # time of all these ops
     memory: dict[str, MemoryPeak]
     lacks: list[str]
     problems: dict[str, int]
@@ -224,6 +228,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
     run = trace.run_of(trace.ranks[0])
     work = work_rows(trace)
     durations_ns = trace.device.duration_ns[work]
+    host_ops = [] if len(work) else host_op_table(trace)
     return Summary(
         version=VERSION,
         grain=trace.grain,
@@ -253,6 +258,8 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         kernels=kernel_table(trace)[:TOP],
         ops=op_table(trace)[:TOP] if details else [],
         calls=op_table(trace, outermost=True)[:TOP] if details else [],
+        host_ops=host_ops[:TOP],
+        host_ops_ns=sum(row.self_ns for row in host_ops),
         memory={trace.device_label(row): peak for row, peak in memory_peaks(trace).items()},
         lacks=list(trace.lacks),
         problems=dict(trace.problems),

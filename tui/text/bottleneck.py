@@ -49,6 +49,8 @@ def bottleneck_text(summary: Summary) -> str:
     shorter = f"{time_text(of.gain_ns)} shorter ({share_text(of.share)})" if known else ""
     if of.limit == "device":
         why = f"the host needs {time_text(mean.host_ns)} of {of_step} and runs ahead"
+        if pace.steps == 1 and not pace.mean and pace.host_runs_ahead:
+            why = f"the host ends {of_step} {time_text(mean.pace_ns - mean.host_ns)} before the GPU"
         if not pace.host_runs_ahead:
             why = f"the GPU is busy {share_text(max(summary.busy_shares.values(), default=0.0))} of {of_step}"
         without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"
@@ -64,11 +66,12 @@ def bottleneck_text(summary: Summary) -> str:
         behind = time_text(of.behind_ns)
         gained = f" {takes}, and the GPU finishes the {of.caught_up_in} pass {behind} after the host has launched it."
     call = next(iter(summary.analyses.idle_calls), None)
-    if of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
-        gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."
     loaded_ns = sum(calls.host_ns for calls in summary.analyses.long_launches if calls.reason == LOADED)
-    if of.limit == "host" and (pace.steps == 1 or pace.mean) and of.gain_ns and loaded_ns >= pace.steps * of.gain_ns / 2:
+    loads = (pace.steps == 1 or pace.mean) and of.gain_ns and loaded_ns >= pace.steps * MUCH_IN_ONE_CALL * of.gain_ns
+    if of.limit == "host" and loads:
         gained += f" Launch calls load kernels at first use for {time_text(loaded_ns)}, which a later step does not need."
+    elif of.limit == "host" and call is not None and call.share >= MUCH_IN_ONE_CALL:
+        gained += f" The host is in {call.call} for {share_text(call.share)} of that time ({counted(call.count, 'call')})."
     compiled = summary.analyses.compiled
     if of.limit == "host" and of.gain_ns and compiled is not None and compiled.compiling_ns >= of.gain_ns / 2:
         took = time_text(compiled.compiling_ns)

@@ -47,6 +47,7 @@ _REPLAYS = {
     "phase": "a replay of phase times, with estimates of the ops that have no recorded time",
 }
 _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
+_WITHOUT_KERNELS = "a recording of the host and of GPU memory: kernels were not recorded"
 _WITHOUT_OPS = "a recording of every kernel, without ops"
 # Displayed names of kinds of steps that differ from the stored names
 _KINDS = {"warmup": "warm-up", "steady": "clean", "after_profile": "after a profile"}
@@ -64,7 +65,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     grains = _GRAINS if summary.run.replay is None else _REPLAYS
     what = grains.get(summary.grain, summary.grain)
     if summary.grain == "kernel" and not summary.gpus:
-        what = _HOST_ONLY
+        what = _WITHOUT_KERNELS if summary.memory else _HOST_ONLY
     elif summary.grain == "kernel" and not summary.counts.host_ops:
         what = _WITHOUT_OPS
     what = f"a prediction from {what}" if summary.run.predicted else what
@@ -96,6 +97,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
         ),
         *analysis_sections(summary.analyses, width),
         *((of.title, table([head.name for head in of.heads], of.cells(), width=width, indent=2)) for of in compiled),
+        ("Ops with the most time on the host (without the ops that they call)", _host_ops(summary, width)),
         ("Memory peak", _memory(summary, width)),
         ("Recording overhead", _recorder(summary, width)),
         ("Missing data", [f"  {fit(text, width - 2)}" for text in summary.lacks]),
@@ -111,10 +113,12 @@ def _figures(summary: Summary, width: int) -> list[str]:
     idle = summary.analyses.idle
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
     most = max(sizes, key=lambda device: sizes[device], default=None)
-    most_used = summary.kernels[:3] if summary.work_ns else []
-    shares = [share_text(row.device_ns / summary.work_ns) for row in most_used]
-    names = kernel_texts([row.name for row in most_used])
-    work = "GPU work" if summary.grain == "phase" else "kernels"
+    times_ns = {row.name: row.device_ns for row in summary.kernels[:3]} if summary.work_ns else {}
+    work, all_ns = "GPU work" if summary.grain == "phase" else "kernels", summary.work_ns
+    if not summary.work_ns and summary.host_ops_ns:
+        times_ns, work, all_ns = {row.name: row.self_ns for row in summary.host_ops[:3]}, "host ops", summary.host_ops_ns
+    shares = [share_text(time_ns / all_ns) for time_ns in times_ns.values()]
+    names = kernel_texts(list(times_ns))
     rows = [
         ("GPU", summary.gpu_names if summary.devices else "none"),
         ("torch", summary.machine.torch or ""),
@@ -402,6 +406,14 @@ def work_cells(summary: Summary, work: list[WorkSum], head: str) -> tuple[list[s
     return [head, "count", "time", "of work"], rows
 
 
+def _host_ops(summary: Summary, width: int) -> list[str]:
+    rows = [
+        [row.name, count_text(row.count), time_text(row.self_ns), share_text(row.self_ns / max(summary.host_ops_ns, 1))]
+        for row in summary.host_ops
+    ]
+    return table(["op", "count", "time", "of all ops"], rows, width=width, indent=2)
+
+
 def _memory(summary: Summary, width: int) -> list[str]:
     rows = [
         [device, size_text(peak.peak_allocated_bytes), size_text(peak.peak_reserved_bytes), peak.source]
@@ -424,5 +436,6 @@ def _next(summary: Summary, name: str) -> list[str]:
     if not summary.gpu_busy_ns and summary.grain == "kernel":
         if "lost-kernel" in summary.problems:
             return ["Next: nothing to replay, because the recording has none of the launched kernels. Record again."]
-        return ["Next: nothing to replay, because no GPU work was recorded. Record on a machine with a GPU."]
+        how = "with ProfilerActivity.CUDA" if summary.memory else "on a machine with a GPU"
+        return [f"Next: nothing to replay, because no GPU work was recorded. Record {how}."]
     return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]

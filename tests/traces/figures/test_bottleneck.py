@@ -211,3 +211,10 @@ def test_waits_in_the_forward_pass_hide_whether_the_gpu_keeps_up() -> None:
     assert caught_up(trace) is None
     trace.values = Values.of(read=range(3))
     assert caught_up(trace) == CaughtUp("forward", 19_000)
+
+
+def test_one_step_shows_how_long_before_the_gpu_the_host_ends() -> None:
+    """GIVEN a single step of 10 ms on the host, whose kernel ends at 40 ms WHEN it is described THEN nothing "runs ahead": the
+    recording does not show whether the host would have waited in the next step."""
+    said = bottleneck_text(summarize(a_trace([(0, 10)], [Work(0.1, 0.2, 40)]), details=False))
+    assert said.startswith("The GPU limits the pace: the host ends a 40.0 ms step 30.0 ms before the GPU.")

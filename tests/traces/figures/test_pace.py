@@ -116,6 +116,19 @@ def ms(values: np.ndarray) -> list[float]:
     return [value / MS for value in values.tolist()]
 
 
+def test_a_device_that_waits_longer_than_it_lags_does_not_set_the_pace() -> None:
+    """GIVEN steps of 100 ms on the host and 103 ms on the device, which waits 8 ms for each launch and 5 ms until the start
+    WHEN the pace is computed THEN the host does not run ahead: a faster device gains 3 ms per step, a faster host 8."""
+    ends = [98 + 103 * step for step in range(6)]
+    trace = a_trace(
+        [(100 * step, 100 * step + 99.9) for step in range(6)],
+        [Work(end - 95, end - 90, end) for end in ends],
+    )
+    of = pace(trace)
+    assert of is not None and (of.host_ns, of.device_ns) == (100 * MS, 103 * MS)
+    assert (of.host_runs_ahead, of.limit, of.falls_behind_ns) == (False, "host", 0)
+
+
 @pytest.mark.parametrize(("kernel_ms", "expected_ms"), [(5, 20), (50, 200)])
 def test_the_device_sets_the_pace_if_the_host_runs_ahead(kernel_ms: float, expected_ms: float) -> None:
     of = pace(running_ahead(kernel_ms))

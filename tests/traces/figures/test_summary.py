@@ -151,3 +151,33 @@ def test_gpus_without_a_name() -> None:
     named, unnamed = Device(0, 0, "Tesla T4"), Device(0, 1, "")
     assert summarize(Trace(devices=[named, unnamed])).gpu_names == "Tesla T4, an unnamed GPU"
     assert summarize(Trace(devices=[named, named])).gpu_names == "Tesla T4" and summarize(Trace()).gpu_names == "no GPU"
+
+
+def test_a_recording_of_the_host_lists_the_ops_with_the_most_time_of_their_own(tmp_path: Path) -> None:
+    """GIVEN a CPU profile with an op of 100 us that calls one of 70 us WHEN it is summarized THEN the inner op comes first"""
+    of_cpu = [("aten::conv2d", 0, 100), ("aten::mkldnn_convolution", 20, 70), ("aten::relu", 110, 20)]
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "ts": start, "dur": lasts, "pid": 1, "tid": 1, "args": {}}
+        for name, start, lasts in of_cpu
+    ]
+    file = tmp_path / "cpu.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    summary = summarize(read_kineto(file))
+    found = [(row.name, row.self_ns) for row in summary.host_ops]
+    assert found == [("aten::mkldnn_convolution", 70 * US), ("aten::conv2d", 30 * US), ("aten::relu", 20 * US)]
+    said = " ".join(info_text(summary, "cpu.msgpack", details=False).split())
+    assert "host ops 58.3 % aten::mkldnn_convolution 25.0 % aten::conv2d 16.7 % aten::relu" in said
+
+
+def test_gpu_memory_without_kernels_is_not_a_recording_of_the_host_only(tmp_path: Path) -> None:
+    """GIVEN memory events of cuda:0 and no kernels WHEN summarized THEN the advice is to record kernels"""
+    place = {"pid": 1, "tid": 1}
+    args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Addr": 4096, "Total Allocated": 512, "Total Reserved": 1024}
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::empty", "ts": 1, "dur": 9, "args": {}, **place},
+        {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "ts": 2, "args": args, **place},
+    ]
+    file = tmp_path / "memory.json"
+    file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    said = info_text(summarize(read_kineto(file)), "memory.msgpack", details=False)
+    assert "kernels were not recorded" in said and "Record with ProfilerActivity.CUDA." in said

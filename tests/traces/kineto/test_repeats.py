@@ -28,11 +28,13 @@ class Profile:
         self.done_us = 1_100
         self._correlation = 0
 
-    def launch(self, op: str, kernels: list[str], lasts_us: int = 100, call: str = "cudaLaunchKernel") -> None:
+    def launch(self, op: str, kernels: list[str], lasts_us: int = 100, call: str = "cudaLaunchKernel",
+               reads: list[int] | None = None) -> None:  # fmt: skip
         self._correlation += 1
-        self._event("cpu_op", op, self.now_us, 10)
+        self._event("cpu_op", op, self.now_us, 10, {"Input Dims": [reads]} if reads else None)
         args = {"correlation": self._correlation}
-        self._event("cuda_runtime", call, self.now_us + 2, 5, args)
+        if kernels:
+            self._event("cuda_runtime", call, self.now_us + 2, 5, args)
         for kernel in kernels:
             category = "gpu_memcpy" if kernel.startswith("Memcpy") else "kernel"
             self.done_us = max(self.done_us, self.now_us + 10)
@@ -44,7 +46,8 @@ class Profile:
         self.now_us += lasts_us
 
     def mark(self, category: str, name: str, start_us: int, end_us: int) -> None:
-        self._event(category, name, start_us, end_us - start_us, on_gpu=category.startswith("gpu"))
+        on_gpu = category == "kernel" or category.startswith("gpu")
+        self._event(category, name, start_us, end_us - start_us, {"device": 0, "stream": 7} if on_gpu else None, on_gpu=on_gpu)
 
     def _event(self, category: str, name: str, start_us: int, lasts_us: int, args: dict[str, Any] | None = None, *,
                on_gpu: bool = False) -> None:  # fmt: skip
@@ -99,6 +102,36 @@ def test_a_repeated_sequence_that_is_not_an_iteration_is_one_step(ops: list[tupl
     assert trace.provenance["steps_from"] in ("whole", "inference") and len(trace.steps) == 1
     of = pace(trace)
     assert of is not None and of.pace_ns == (profile.done_us - 1_000) * US  # from the first op to the last kernel's end
+
+
+@pytest.mark.parametrize("kernels", [["gemm"], []], ids=["GPU", "CPU"])
+@pytest.mark.parametrize(
+    ("first", "then", "count"),
+    [
+        pytest.param([8, 784], [8, 10], 5, id="each iteration reads a new batch"),
+        pytest.param([8, 784], [8, 784], 1, id="a layer reads what the layer before it has written"),
+    ],
+)
+def test_a_repeated_sequence_that_begins_with_new_data_is_a_step(
+    kernels: list[str], first: list[int], then: list[int], count: int
+) -> None:
+    """GIVEN an inference loop without marks and copies WHEN it is imported THEN each iteration is a step of 24 us"""
+    profile = Profile()
+    for _ in range(5):
+        profile.launch("aten::linear", kernels, 10, reads=first)
+        profile.launch("aten::relu", kernels, 10, reads=then)
+    trace = profile.read()
+    assert len(trace.steps) == count
+    assert set(np.diff(trace.steps.start_ns).tolist()) <= {24 * US}
+
+
+def test_the_whole_recording_includes_gpu_work_if_no_launch_is_known() -> None:
+    """GIVEN an op at 1000..1010 us and a kernel without launch at 5000..5300 WHEN imported THEN one step of 4300 us owns it"""
+    profile = Profile()
+    profile.launch("aten::mm", [])
+    profile.mark("kernel", "gemm", 5_000, 5_300)
+    of = pace(profile.read())
+    assert of is not None and (of.pace_ns, of.gpu_time_ns) == (4_300 * US, 300 * US)
 
 
 def test_launches_that_do_not_repeat_are_one_step() -> None:

@@ -7,7 +7,9 @@
 Note [Repeated ops]
     If the whole recording repeats one sequence of outermost ops at least twice, each repetition is a training step. The layers
     of a network repeat too. A training step must therefore contain something that a loop does once per iteration, such as a
-    copy between host and device. If only launches of CUDA graphs repeat, training steps are found from these launches.
+    copy between host and device. It may also begin with new data: its first op reads a shape that no other of its ops reads,
+    but a layer reads what the layer before it has written. If only launches of CUDA graphs repeat, training steps are found
+    from these launches.
 
 Note [Marked iterations]
     Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If the main thread has at least two
@@ -96,7 +98,8 @@ def repeated_steps(host: HostSpans, device: DeviceSpans, strings: Strings) -> Re
     # see Note [Repeated ops]
     calls = _calls(host, device, strings)
     unit = _unit([call.symbol for call in calls])
-    if unit and any(call.is_once for call in calls[:unit]) and any(call.computes for call in calls[:unit]):
+    computes = any(call.computes for call in calls[:unit]) or not device.is_work.any()
+    if unit and computes and (any(call.is_once for call in calls[:unit]) or _reads_new_data(calls[:unit])):
         return Repeats([call.start_ns for call in calls[::unit]], len(calls) % unit > 0)
     graphs = [call for call in calls if call.is_graph]
     unit = _unit([call.symbol for call in graphs])
@@ -109,6 +112,13 @@ class _Call(NamedTuple):
     is_graph: bool
     is_once: bool
     computes: bool
+    reads: str  # the shape of the first argument, or ""
+
+
+def _reads_new_data(calls: Sequence[_Call]) -> bool:
+    # see Note [Repeated ops]
+    others = {call.reads for call in calls[1:]} - {""}
+    return bool(calls[0].reads and others) and calls[0].reads not in others
 
 
 def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call]:
@@ -136,6 +146,7 @@ def _calls(host: HostSpans, device: DeviceSpans, strings: Strings) -> list[_Call
                 is_graph,
                 is_graph or not once.isdisjoint(device.name[own].tolist()),
                 bool((device.kind[own] == DeviceKind.KERNEL).any()),
+                strings[shape].partition(";")[0] if (shape := int(host.shapes[row])) != NONE else "",
             )
         )
     return found

@@ -157,9 +157,10 @@ def _find_steps(tables: RankTables, events: list[_StepEvent], strings: Strings, 
         steps = _steps(list(range(len(starts))), starts, [*starts[1:], max(last, starts[-1])])
         steps.kind[-1] = StepKind.INCOMPLETE if repeats.has_rest else StepKind.STEADY
         return steps, "repeats"
-    if source == "whole":  # include the launches of all threads
+    if source == "whole":  # include the launches of all threads, or all GPU work if no launch is known
         calls = tables.device.launch[tables.device.launch != NONE]
-        return _steps([0], [int(host.start_ns[calls].min(initial=first))], [int(host.end_ns[calls].max(initial=last))]), "whole"
+        spans = host.take(calls) if len(calls) else tables.device.take(tables.device.is_work)
+        return _steps([0], [int(spans.start_ns.min(initial=first))], [int(spans.end_ns.max(initial=last))]), "whole"
     return _steps(list(range(len(ends))), [first, *ends[:-1]], ends), source
 
 
