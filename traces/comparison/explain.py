@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from traces.analyses.analyse import Analyses
 from traces.analyses.idle import IdleTime
+from traces.analyses.stragglers import late_ranks
 from traces.comparison.changed_ops import KERNEL_KINDS, ChangeLists, NameChange, Replacement, op_key
 from traces.comparison.compare import Both, Comparison
 from traces.comparison.fused_ops import FusedOps
@@ -80,7 +82,8 @@ def explain(comparison: Comparison) -> Explanation:
     parts = sorted(_parts(comparison), key=lambda reason: -abs(reason.delta_ns))
     parts = [part for part in parts if abs(part.delta_ns) >= least_ns]
     work = [reason for reason in _work(comparison) if abs(reason.delta_ns) >= least_ns]
-    others = [*_idle(comparison), *_communication(comparison), *_compiled(comparison), *(one for one in work if not one.phase)]
+    others = [*_uneven_gpus(comparison), *_late_ranks(comparison), *_idle(comparison), *_communication(comparison)]
+    others += [*_compiled(comparison), *(one for one in work if not one.phase)]
     others = sorted((one for one in others if abs(one.delta_ns) >= least_ns), key=lambda reason: -abs(reason.delta_ns))
     names = {phase.what for phase in phases}
     phases += [replace(part, phase="") for part in parts if part.phase not in names]
@@ -207,6 +210,35 @@ def _paired(
 def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
     known = [of.by_reason.get(reason, 0) // of.steps for of in idle if of.steps]
     return sum(known) // len(known) if known else None
+
+
+def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
+    """Yield the GPUs whose work changes at least twice as much as the work of the GPU with the smallest change."""
+    before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
+    if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
+        return
+    busy_ns = {
+        device: [of.busy_ns // max(of.steps, 1) for of in (*ours, *theirs)]
+        for device, ours, theirs in _paired(before, after, comparison.ranks)
+    }
+    grown_ns = {device: abs(after_ns - before_ns) for device, (before_ns, after_ns) in busy_ns.items()}
+    steadiest = min(grown_ns, key=lambda device: grown_ns[device], default="")
+    for device, (before_ns, after_ns) in busy_ns.items():
+        if device != steadiest and grown_ns[device] >= 2 * grown_ns[steadiest]:
+            where = f"on {steadiest}, the difference is {_ms(grown_ns[steadiest])}"
+            yield _reason(f"GPU work ({device})", before_ns, after_ns, "", f"GPU work of {device}", where)
+
+
+def _late_ranks(comparison: Comparison) -> Iterator[Reason]:
+    late = [_lateness(of) for of in comparison.analyses]
+    for rank in sorted(late[0].keys() | late[1].keys()):
+        before_ns, after_ns = late[0].get(rank), late[1].get(rank)
+        yield _reason(f"late rank {rank}", before_ns, after_ns, "", f"waiting for rank {rank} at collectives", "")
+
+
+def _lateness(of: Analyses) -> dict[int, int]:
+    steps = max((idle.steps for idle in of.idle.values()), default=0)
+    return {late.rank: late.late_ns // steps for late in late_ranks(of.stragglers)} if steps else {}
 
 
 def _communication(comparison: Comparison) -> Iterator[Reason]:

@@ -38,15 +38,15 @@ Note [Steps of several kinds]
 
 Note [What limits the pace]
     If a host waits for the device in each step, host and device have the same interval. The host runs ahead if the device's
-    pace exceeds the host's pace by more than 2 %, and by more than the mean time per step in which no work is queued or running,
-    which may be at most 10 % of the pace. Otherwise, the device would lose more time by waiting for launches than it lags
-    behind. The limit is "device" if the host runs ahead, or if GPU time fills at least 90 % of the pace. Otherwise the limit is
-    "host".
+    pace exceeds the host's pace by more than 2 %, and by more than the mean time per step without running or queued work, which
+    may be at most 10 % of the pace. Otherwise, the device loses more time by waiting for launches than it lags behind. The
+    limit is "device" if the host runs ahead, or if GPU time fills at least 90 % of the pace. Otherwise the limit is "host".
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
-    limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, the limit is
-    therefore found from the mean step (`StepPace.mean`). Two or three steps vary much if their mean differs from their median
-    by more than DEFAULT_TOLERANCE.
+    limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, or if their
+    mean differs from their median by more than MUCH_SPREAD, for example because one step in ten waits long for data, the limit
+    is therefore found from the mean step (`StepPace.mean`). Two or three steps vary much if their mean differs from their
+    median by more than DEFAULT_TOLERANCE.
 
 Note [Waits for data]
     "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. A wait is free
@@ -64,6 +64,7 @@ from traces.comparison.thresholds import (
     ALWAYS_BUSY,
     DEFAULT_TOLERANCE,
     FALLS_BEHIND_SHARE,
+    MUCH_SPREAD,
     RUNS_AHEAD,
     STEPS_FALLING_BEHIND,
 )
@@ -309,8 +310,8 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
     falls_behind_ns = _falls_behind(times, slowest, pace_ns) if has_queue else 0
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean_step = None
-    few_vary = noise is None and abs(mean_ns - pace_ns) > DEFAULT_TOLERANCE * pace_ns
-    if few_vary or varies_much(chosen.interval_ns[chosen.rows]):
+    differs = abs(mean_ns - pace_ns) > (DEFAULT_TOLERANCE if noise is None else MUCH_SPREAD) * pace_ns
+    if differs or varies_much(chosen.interval_ns[chosen.rows]):
         share = max(mean_busy, default=None)
         limit, mean_host_ns = _limit(runs_ahead, share), mean(host.interval_ns[host.rows])
         mean_step = MeanStep(mean_ns, limit, mean_host_ns, share, mean(chosen.without_data_ns[chosen.rows]))

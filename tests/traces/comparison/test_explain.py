@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.traces.figures.test_pace import a_trace
+from tests.traces.figures.test_pace import Work, a_trace
 from tests.traces.handmade import data_parallel, phase_grained, training
 from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.analyses.idle import IdleTime
+from traces.analyses.stragglers import RankLateness
 from traces.combining.merge import merge_ranks
 from traces.comparison.compare import Both, compare
 from traces.comparison.explain import Explanation, explain
@@ -284,3 +285,34 @@ def test_reasons_on_the_gpu_are_sorted_by_size() -> None:
     assert sizes == sorted(sizes, reverse=True) and len(sizes) > 2
     first = explain(replace(found, paces=paces)).reasons[0]
     assert first.text.startswith("idle time of cuda:0 while the host waited for data") and first.delta_ns == 199_250
+
+
+def test_a_gpu_that_alone_becomes_slower_is_the_first_reason() -> None:
+    """GIVEN two GPUs that work 4 of 10 ms WHEN the kernels of the second take 8 ms in B THEN this is the first reason, before
+    the idle time of the first GPU, which waits for the second"""
+    both = [
+        a_trace(
+            [(long * step, long * step + long - 0.1) for step in range(4)],
+            [Work(long * step + 0.1, long * step + 0.2, long * step + 0.2 + lasts, device=device)
+             for step in range(4) for device, lasts in enumerate(of_devices)],
+            devices=(0, 0),
+        )
+        for long, of_devices in ((10, (4, 4)), (14, (4, 8)))
+    ]  # fmt: skip
+    reason = explained(*both).reasons[0]
+    assert reason.text == "GPU work of cuda:1 takes 4.0 ms more: 4.0 ms -> 8.0 ms; on cuda:0, the difference is 0"
+    # WHEN both GPUs become slower THEN neither is named
+    alike = [reason.what for reason in explained(both[0], both[0]).reasons]
+    assert not any(what.startswith("GPU work (") for what in alike)
+
+
+def test_a_rank_that_others_wait_for_is_a_reason() -> None:
+    """GIVEN that rank 1 is late by 6 ms in three steps WHEN B is explained THEN 2 ms of a step are waits for rank 1"""
+    trace = a_trace([(10 * step, 10 * step + 9.9) for step in range(3)], [Work(0.1, 0.2, 4)], devices=(0,))
+    comparison = compare(trace, trace)
+    after = comparison.analyses.replayed
+    late = [RankLateness(1, 3, 3, 0, 6_000_000), RankLateness(0, 3, 0, 6_000_000, 0)]
+    idle = {name: replace(of, steps=3) for name, of in after.idle.items()}
+    changed = replace(comparison, analyses=Both(replace(after, idle=idle), replace(after, stragglers=late, idle=idle)))
+    (reason,) = explain(changed).reasons
+    assert reason.text == "waiting for rank 1 at collectives is new: 2.0 ms of a step"

@@ -116,6 +116,18 @@ def ms(values: np.ndarray) -> list[float]:
     return [value / MS for value in values.tolist()]
 
 
+def test_one_long_wait_for_data_in_ten_steps_limits_the_mean_step() -> None:
+    """GIVEN ten steps of 10 ms on a busy GPU WHEN one of them waits 80 ms for data THEN the mean step of 18 ms shows the limit.
+    The median step takes 10 ms, of which the GPU is busy 9.5."""
+    starts = [10 * step + (80 if step > 5 else 0) for step in range(11)]
+    steps = [(start, end - 0.01) for start, end in pairwise(starts)]
+    work = [Work(end - 9.7, end - 9.6, end - 0.1) for _, end in steps]
+    of = pace(a_trace(steps, work, loader=[(5, starts[5], starts[6] - 10)]))
+    assert of is not None and of.mean is not None
+    assert (round(of.pace_ns / MS), round(of.mean.pace_ns / MS), of.limit, of.mean.limit) == (10, 18, "device", "host")
+    assert round((of.mean.pace_ns - of.mean.without_data_ns) / MS) == 8
+
+
 def test_a_device_that_waits_longer_than_it_lags_does_not_set_the_pace() -> None:
     """GIVEN steps of 100 ms on the host and 103 ms on the device, which waits 8 ms for each launch and 5 ms until the start
     WHEN the pace is computed THEN the host does not run ahead: a faster device gains 3 ms per step, a faster host 8."""
