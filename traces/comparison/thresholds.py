@@ -20,7 +20,7 @@ PUBLISHED, MEASURED, CHOSEN, FITTED = ConstantOrigin
 # --- pace and what limits the pace
 
 RUNS_AHEAD = _declare("RUNS_AHEAD", 0.02, "share of the host pace", CHOSEN,
-    "the host runs ahead of the GPU if the device pace is longer by more than this share",
+    "the host runs ahead of the GPU if the device pace is longer by more than this share, and by more than the GPU waits",
     "steps of one program vary by about 1 %")
 CAUGHT_UP_NS = _declare("CAUGHT_UP_NS", 50_000, "ns", CHOSEN,
     "a GPU that finishes a phase at most this long after the host has launched it does not limit the phase",
@@ -59,7 +59,8 @@ MUCH_IN_ONE_CALL = _declare("MUCH_IN_ONE_CALL", 0.25, "share of idle time", CHOS
     "a runtime function of the host is named as a cause of idle time if its calls cover at least this share",
     "rule of thumb")
 MUCH_SPREAD = _declare("MUCH_SPREAD", 0.15, "share of the pace", CHOSEN,
-    "`trace info` warns if steps vary by at least this share (half the interquartile range), and `trace diff` compares means",
+    "from this share on, `trace info` warns that steps vary (half the interquartile range) or describes their mean instead of"
+    " the median, and `trace diff` compares means",
     "steps of one program usually vary by about 1 %")
 REPEATS_WITHIN = _declare("REPEATS_WITHIN", 0.05, "share of the mean", CHOSEN,
     "steps that follow each other in turn differ by at most this from the step one period before",
