@@ -14,7 +14,8 @@ from functools import partial
 
 import torch
 
-from replayer.tensor.planning.shape_rules import CUDNN, require_training, svd
+from replayer.tensor.planning.shape_rules import require_training, svd
+from replayer.tensor.values.cuda_only_ops import CUDA_ONLY
 from replayer.torch_types import TorchAny
 
 aten = torch.ops.aten
@@ -192,127 +193,6 @@ def _flatten(weights: TorchAny, *_rnn: TorchAny) -> TorchAny:
     return flat
 
 
-def _gates(of_input: torch.Tensor, of_hidden: torch.Tensor | int, biases: TorchAny) -> TorchAny:
-    for bias in biases:
-        of_input = of_input if bias is None else of_input + bias
-    return of_input + of_hidden
-
-
-def _lstm_cell(of_input: torch.Tensor, of_hidden: torch.Tensor, cx: torch.Tensor, *biases: TorchAny) -> TorchAny:
-    i, f, g, o = _gates(of_input, of_hidden, biases).chunk(4, 1)
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
-    cy = f * cx + i * g
-    return o * cy.tanh(), cy, torch.cat([i, f, g, o], 1)
-
-
-def _lstm_cell_backward(
-    grad_hy: TorchAny, grad_cy: TorchAny, cx: torch.Tensor, cy: torch.Tensor, gates: torch.Tensor, has_bias: bool
-) -> TorchAny:
-    i, f, g, o = gates.chunk(4, 1)
-    known = cy.tanh()
-    of_cell = torch.zeros_like(cy) if grad_cy is None else grad_cy
-    of_o = torch.zeros_like(cy)
-    if grad_hy is not None:
-        of_cell = of_cell + grad_hy * o * (1 - known**2)
-        of_o = grad_hy * known * o * (1 - o)
-    of_gates = torch.cat([of_cell * g * i * (1 - i), of_cell * cx * f * (1 - f), of_cell * i * (1 - g**2), of_o], 1)
-    return of_gates, of_cell * f, of_gates.sum(0) if has_bias else None
-
-
-def _gru_cell(
-    of_input: torch.Tensor, of_hidden: torch.Tensor, hx: torch.Tensor, of_ih: TorchAny = None, of_hh: TorchAny = None
-) -> TorchAny:
-    of_input, of_hidden = _gates(of_input, 0, (of_ih,)), _gates(of_hidden, 0, (of_hh,))
-    (ir, iz, candidate), (hr, hz, hidden) = of_input.chunk(3, 1), of_hidden.chunk(3, 1)
-    r, z = (ir + hr).sigmoid(), (iz + hz).sigmoid()
-    n = (candidate + r * hidden).tanh()
-    return n + z * (hx - n), torch.cat([r, z, n, hx, hidden], 1)
-
-
-def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bool) -> TorchAny:
-    r, z, n, hx, hidden = workspace.chunk(5, 1)
-    of_n = grad * (1 - z) * (1 - n**2)
-    of_r, of_z = of_n * hidden * r * (1 - r), grad * (hx - n) * z * (1 - z)
-    of_input, of_hidden = torch.cat([of_r, of_z, of_n], 1), torch.cat([of_r, of_z, of_n * r], 1)
-    biases = (of_input.sum(0), of_hidden.sum(0)) if has_bias else (None, None)
-    return of_input, of_hidden, grad * z, *biases
-
-
-def _per_channel(values: TorchAny, data: torch.Tensor) -> TorchAny:
-    return values.view(1, -1, *[1] * (data.dim() - 2))
-
-
-def _but_channels(data: torch.Tensor) -> list[int]:
-    return [dim for dim in range(data.dim()) if dim != 1]
-
-
-def _widened(data: torch.Tensor) -> TorchAny:
-    return data if data.dtype is torch.float64 else data.float()
-
-
-def _batch_norm_stats(data: torch.Tensor, eps: float) -> TorchAny:
-    variance, mean = torch.var_mean(_widened(data), _but_channels(data), correction=0)
-    return mean, (variance + eps).rsqrt()
-
-
-def _batch_norm_gather_stats(
-    data: torch.Tensor,
-    means: torch.Tensor,
-    invstds: torch.Tensor,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    momentum: float,
-    eps: float,
-    counts: torch.Tensor | float,
-) -> TorchAny:
-    counts = torch.as_tensor(counts, dtype=means.dtype, device="cpu").reshape(-1).expand(means.size(0))
-    share = (counts / counts.sum()).view(-1, 1)
-    mean = (means * share).sum(0)
-    variance = ((invstds.pow(-2) - eps + (means - mean) ** 2) * share).sum(0)
-    if running_mean is not None and running_var is not None:
-        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
-        unbiased = variance * counts.sum() / (counts.sum() - 1)
-        running_var.lerp_(unbiased.to(running_var.dtype), momentum)
-    return mean, (variance + eps).rsqrt()
-
-
-def _batch_norm_elemt(
-    data: TorchAny, weight: torch.Tensor | None, bias: torch.Tensor | None, mean: torch.Tensor, invstd: TorchAny, eps: float
-) -> torch.Tensor:
-    result = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd, data)
-    if weight is not None:
-        result = result * _per_channel(weight, data) + _per_channel(bias, data)
-    return torch.empty_like(data).copy_(result)
-
-
-def _batch_norm_backward_reduce(
-    grad: torch.Tensor, data: torch.Tensor, mean: torch.Tensor, invstd: torch.Tensor, weight: torch.Tensor | None, *wanted: bool
-) -> TorchAny:
-    over, wide = _but_channels(data), _widened(grad)
-    of_sum = wide.sum(over)
-    of_product = (wide * (_widened(data) - _per_channel(mean, data))).sum(over)
-    dtype = mean.dtype if weight is None else weight.dtype
-    found = (of_sum, of_product, (of_product * invstd).to(dtype), of_sum.to(dtype))
-    return tuple(x if want else None for x, want in zip(found, (wanted[0], *wanted), strict=True))
-
-
-def _batch_norm_backward_elemt(
-    grad: torch.Tensor,
-    data: torch.Tensor,
-    mean: torch.Tensor,
-    invstd: torch.Tensor,
-    weight: torch.Tensor | None,
-    of_sum: torch.Tensor,
-    of_product: torch.Tensor,
-    counts: torch.Tensor,
-) -> torch.Tensor:
-    total = counts.sum()
-    centred = (_widened(data) - _per_channel(mean, data)) * _per_channel(invstd**2 * of_product / total, data)
-    scale = invstd if weight is None else invstd * weight
-    result = (_widened(grad) - _per_channel(of_sum / total, data) - centred) * _per_channel(scale, data)
-    return torch.empty_like(data).copy_(result)
-
-
 def _rms_norm_backward(
     grad: torch.Tensor, source: torch.Tensor, shape: TorchAny, rstd: torch.Tensor, weight: torch.Tensor | None, mask: TorchAny
 ) -> tuple[TorchAny, TorchAny]:
@@ -380,7 +260,7 @@ def _product(op: TorchAny) -> Callable[..., TorchAny]:
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
 FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
-    **CUDNN,
+    **CUDA_ONLY,
     aten.histc.default: _histc,
     aten._linalg_svd.default: svd,
     aten.nansum.default: _nansum,
@@ -394,16 +274,6 @@ FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     aten._cudnn_rnn_flatten_weight.default: _flatten,
-    aten._thnn_fused_lstm_cell.default: _lstm_cell,
-    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
-    aten._thnn_fused_gru_cell.default: _gru_cell,
-    aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
-    aten.batch_norm_stats.default: _batch_norm_stats,
-    aten.batch_norm_gather_stats.default: _batch_norm_gather_stats,
-    aten.batch_norm_gather_stats_with_counts.default: _batch_norm_gather_stats,
-    aten.batch_norm_elemt.default: _batch_norm_elemt,
-    aten.batch_norm_backward_reduce.default: _batch_norm_backward_reduce,
-    aten.batch_norm_backward_elemt.default: _batch_norm_backward_elemt,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
     aten._softmax.default: partial(_softmax_of, torch.softmax),
     aten._log_softmax.default: partial(_softmax_of, torch.log_softmax),

@@ -211,6 +211,7 @@ _INTERNAL = ("INTERNAL ASSERT", "meta tensor", "Lazy", "lazy")
 
 
 _TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
+_SMALL_SIZE = 8
 
 
 def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
@@ -228,27 +229,17 @@ def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwar
     return tree_map_only(torch.Tensor, on_meta, func(*_ones_on_host(args), **_ones_on_host(kwargs)))
 
 
-def _ones_on_host(arguments: TorchAny) -> TorchAny:
+def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> TorchAny:
+    """Replace tensors by ones in host memory. Reduce each size above `largest_size` to it, so that equal sizes stay equal.
+    Without `largest_size`, raise OverflowError for tensors of many elements."""
+
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return torch.device("cpu") if isinstance(value, torch.device) else value
-        if value.numel() > _TRIED_ELEMENTS:
+        if largest_size is None and value.numel() > _TRIED_ELEMENTS:
             raise OverflowError
-        return torch.ones(value.shape, dtype=value.dtype, device="cpu")
-
-    return tree_map(on_host, arguments)
-
-
-_SMALL_SIZE = 8
-
-
-def _few_ones_on_host(arguments: TorchAny) -> TorchAny:
-    """Reduce each size above 8 to 8. Equal sizes stay equal."""
-
-    def on_host(value: TorchAny) -> TorchAny:
-        if not isinstance(value, torch.Tensor):
-            return torch.device("cpu") if isinstance(value, torch.device) else value
-        return torch.ones([min(size, _SMALL_SIZE) for size in value.shape], dtype=value.dtype, device="cpu")
+        shape = value.shape if largest_size is None else [min(size, largest_size) for size in value.shape]
+        return torch.ones(shape, dtype=value.dtype, device="cpu")
 
     return tree_map(on_host, arguments)
 
@@ -280,12 +271,12 @@ def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ..
     name = func._schema.name
     if "batch_norm" in name and (large or "backward" in name):  # CUDA accepts more dtype combinations
         return None
-    ones = _few_ones_on_host if large else _ones_on_host
+    largest_size = _SMALL_SIZE if large else None
     if any(tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized for tensor in tensors):
         return None
     try:
         with host_numbers(0):
-            return func(*ones(args), **ones(kwargs))
+            return func(*_ones_on_host(args, largest_size), **_ones_on_host(kwargs, largest_size))
     except (RuntimeError, TypeError) as refused:
         text = str(refused)
         refusal = refusal_like(func, args, kwargs, refused)
