@@ -44,7 +44,6 @@ from traces.figures.measure import (
 from traces.figures.pace import DEVICE, pace, pace_series, step_times
 from traces.model.json_facts import Json
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
-from traces.model.workload import InputTensor
 from traces.names.cards import UNKNOWN_CARD, card_of
 from traces.rates.estimate_errors import network_error, precision_of
 
@@ -255,19 +254,12 @@ def _as_predicted(trace: Trace, recorded: Trace, conditions: Conditions, scaling
         given["length"] = list(conditions.length)
     provenance = recorded.provenance | {"predicted": given}
     workload = recorded.workload
-    if workload is not None and scaling.batch and workload.inputs:
-        grown = tuple(_grown(tensor, scaling.batch, conditions.batch) for tensor in workload.inputs)
-        bytes_ = workload.batch_bytes * conditions.batch // scaling.batch if workload.batch_bytes else None
-        workload = replace(workload, inputs=grown, batch_bytes=bytes_)
+    if workload is not None and scaling.batch:
+        workload = workload.at_batch(conditions.batch, scaling.batch)
     machines = recorded.machines
     runs = {rank: replace(recorded.run_of(rank), predicted=True) for rank in recorded.ranks or [0]}
     host = replace(trace.host, shapes=scaling.host_shapes) if scaling.host_shapes is not None else trace.host
     return replace(trace, devices=devices, provenance=provenance, workload=workload, machines=machines, runs=runs, host=host)
-
-
-def _grown(tensor: InputTensor, recorded: int, batch: int) -> InputTensor:
-    shape = tensor.shape
-    return replace(tensor, shape=(batch, *shape[1:])) if shape and shape[0] == recorded else tensor
 
 
 def _device(device: Device, gpu: str) -> Device:

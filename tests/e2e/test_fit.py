@@ -14,7 +14,6 @@ import pytest
 
 from replayer.cost_model.collective_costs import CollectiveCosts
 from traces.library.cells import Gpu, LibraryCell, write_cells
-from traces.library.recorded_cells import at_batch_one
 from traces.model.workload import WorkloadSignature
 
 pytestmark = pytest.mark.waits
@@ -97,7 +96,7 @@ def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path,
     small, large = (json.loads(run(tmp_path, *words, str(batch)).stdout) for batch in (48, 90))
     assert [gpu["largest_batch_from"] for gpu in small["gpus"]] == ["estimated"] * 2
     batches, peaks = np.array([48, 90]), np.array([found["peak_allocated_bytes"] for found in (small, large)])
-    workload = at_batch_one(WorkloadSignature.from_json(small["workload"]), 48)
+    workload = WorkloadSignature.from_json(small["workload"]).at_batch(1, 48)
     gpu, at = Gpu("t4", "Tesla T4", 15_000 << 20), np.array([1, 48, 100])
     times = {"forward": at * 10**6, "backward": at * 10**6}
     cell = LibraryCell(gpu, "mlp", workload, at, times, memory_batches=batches, peak_bytes=peaks, out_of_memory_batch=101)

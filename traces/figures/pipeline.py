@@ -12,6 +12,7 @@ import numpy as np
 
 from traces.figures.measure import steady_steps, step_windows
 from traces.figures.spread import median, median_per_step
+from traces.figures.stage_times import by_stage, device_median
 from traces.model.intervals import TimeWindows
 from traces.model.row_order import grouped
 from traces.model.run import LoaderSettings
@@ -134,17 +135,7 @@ def stage_medians(trace: Trace) -> list[StageMedians]:
     steady = np.isin(np.append(trace.phases.step, NONE)[trace.parts.phase], steady_steps(trace))
     parts = trace.parts.take(steady) if steady.any() else trace.parts
     parts = parts.take(np.argsort(parts.start_ns, kind="stable"))
-    found = []
-    for rows in map(parts.take, sorted(grouped(parts.name, parts.device), key=lambda rows: int(rows[0]))):
-        device = int(rows.device[0])
-        timed = rows.take((rows.device_start_ns != NONE) & (rows.device_end_ns != NONE))
-        found.append(
-            StageMedians(
-                trace.strings[rows.name[0]],
-                trace.device_label(device) if device != NONE else None,
-                count=len(rows),
-                median_ns=median(rows.duration_ns),
-                device_median_ns=median(timed.device_end_ns - timed.device_start_ns),
-            )
-        )
-    return found
+    return [
+        StageMedians(name, device or None, len(rows), median(rows.duration_ns), device_median(rows))
+        for (name, device), rows in by_stage(trace, parts).items()
+    ]

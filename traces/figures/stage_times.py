@@ -45,7 +45,11 @@ def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) ->
 
 def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
     step_of = np.append(trace.phases.step, NONE)[trace.parts.phase]
-    parts = trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE))
+    return by_stage(trace, trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE)))
+
+
+def by_stage(trace: Trace, parts: Parts) -> dict[Key, Parts]:
+    """Group stages by name and device, in the order of their first rows."""
     found: dict[Key, Parts] = {}
     for rows in map(parts.take, sorted(grouped(parts.name, parts.device), key=lambda rows: int(rows[0]))):
         device = int(rows.device[0])
@@ -59,10 +63,10 @@ def _order(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
 
 def _error(ours: Parts | None, theirs: Parts | None) -> StageError:
     host = [None if parts is None else median(parts.duration_ns) for parts in (ours, theirs)]
-    device = [None if parts is None else _device_median(parts) for parts in (ours, theirs)]
+    device = [None if parts is None else device_median(parts) for parts in (ours, theirs)]
     return StageError(host[0], host[1], relative_error(*host), device[0], device[1], relative_error(*device))
 
 
-def _device_median(parts: Parts) -> int | None:
+def device_median(parts: Parts) -> int | None:
     timed = (parts.device_start_ns != NONE) & (parts.device_end_ns != NONE)
     return median((parts.device_end_ns - parts.device_start_ns)[timed])

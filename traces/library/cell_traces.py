@@ -38,7 +38,7 @@ def trace_of(cell: LibraryCell, batch: int) -> Trace:
         phases["backward"] = phases.pop("rest")
     origin = Origin.SCALED if times.is_scaled else Origin.PUBLISHED
     provenance = {**cell.provenance, "cell": cell.name, "batch": batch, "scaled": times.is_scaled}
-    return _trace(cell.gpu, [phases], cell.source, provenance, cell.workload_at(batch), origin)
+    return _trace(cell.gpu, [phases], cell.source, provenance, cell.workload.at_batch(batch, 1), origin)
 
 
 def trace_with_step_times(

@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from traces.format.frames import Damaged
 from traces.model.json_facts import Json
 from traces.model.trace import Column, TraceFormatError, TraceLibraryError, TraceWriteError
 from traces.model.typed_json import from_json, to_json
-from traces.model.workload import InputTensor, WorkloadSignature
+from traces.model.workload import WorkloadSignature
 
 SUFFIX = ".cells"
 MAGIC = b"trace-replay cells\n\x89"
@@ -165,13 +165,6 @@ class LibraryCell:
             return int(np.interp(batch, batches, peaks))
         end = -1 if batch > batches[-1] else 0
         return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
-
-    def workload_at(self, batch: int) -> WorkloadSignature:
-        inputs, of = self.workload.inputs, self.workload
-        if inputs is None:
-            return of
-        sized = tuple(InputTensor((batch, *tensor.shape[1:]), tensor.dtype) for tensor in inputs)
-        return replace(of, inputs=sized, batch_bytes=None if of.batch_bytes is None else batch * of.batch_bytes)
 
     def _times(self, batch: int, *, within: bool) -> CellTimes:
         batches = self.batches

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from traces.library.cells import PHASES, CellSource, Gpu, LibraryCell
 from traces.library.matching import batch_of
 from traces.model.trace import Trace, TraceLibraryError
 from traces.model.typed_json import to_json
-from traces.model.workload import InputTensor, WorkloadSignature
 
 _NAMELESS = {"nvidia", "amd", "tesla", "quadro", "geforce", "instinct", "graphics"}
 # provenance of how the recording was made
@@ -102,7 +101,7 @@ def cell_of(
     return LibraryCell(
         gpu,
         model,
-        at_batch_one(first.workload, step_times_of(first).batch),
+        first.workload.at_batch(1, step_times_of(first).batch),
         np.array([row.batch for row in ordered]),
         {name: np.array([row.phases_ns.get(name, 0) for row in ordered]) for name in names},
         {name: np.array([row.spread_ns.get(name, 0) for row in ordered]) for name in names},
@@ -118,11 +117,3 @@ def cell_of(
         ),
         provenance=provenance,
     )
-
-
-def at_batch_one(workload: WorkloadSignature, batch: int) -> WorkloadSignature:
-    inputs = None
-    if workload.inputs is not None:
-        inputs = tuple(InputTensor((1, *tensor.shape[1:]), tensor.dtype) for tensor in workload.inputs)
-    of_batch = workload.batch_bytes
-    return replace(workload, inputs=inputs, batch_bytes=None if of_batch is None else of_batch // batch)

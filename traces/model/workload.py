@@ -94,6 +94,16 @@ class WorkloadSignature:
             module_order=None if shapes is None else _digest(self.module_order, zip(class_names, shapes, strict=True)),
         )
 
+    def at_batch(self, batch: int, recorded: int) -> WorkloadSignature:
+        """Return the signature for another batch size. The batch size `recorded` is the first dimension of the inputs that
+        contain a batch."""
+        if not self.inputs:
+            return self
+        grown = [(batch, *of.shape[1:]) if of.shape[:1] == (recorded,) else of.shape for of in self.inputs]
+        inputs = tuple(InputTensor(shape, of.dtype) for shape, of in zip(grown, self.inputs, strict=True))
+        batch_bytes = None if self.batch_bytes is None else self.batch_bytes * batch // recorded
+        return replace(self, inputs=inputs, batch_bytes=batch_bytes)
+
 
 def _digest(before: str | None, parts: Iterable[tuple[str, Iterable[Shape]]]) -> str:
     text = "\n".join(f"{name} {' '.join(map(str, shapes))}" for name, shapes in parts)

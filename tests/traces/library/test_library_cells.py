@@ -126,7 +126,7 @@ def test_times_between_measured_batches_are_interpolated_and_marked() -> None:
 
 
 def test_the_workload_signature_is_scaled_to_the_batch_size() -> None:
-    at = a_cell().workload_at(32)
+    at = a_cell().workload.at_batch(32, 1)
     assert (at.inputs, at.batch_bytes) == ((InputTensor((32, 3, 8, 8), "float32"),), 32 * 776)
 
 
@@ -194,7 +194,7 @@ def test_user_files_are_added_and_duplicate_names_are_rejected(own_library: Path
 
 
 def test_the_library_cell_of_a_script_is_its_model_or_the_nearest(own_library: Path) -> None:
-    script = catalogue.cell("v100", "resnet50").workload_at(32)
+    script = catalogue.cell("v100", "resnet50").workload.at_batch(32, 1)
     found = catalogue.match("v100", script)
     assert found.is_same and found.cell.name == "v100/resnet50"
     # A wrapper and activations under other names make no other network.
