@@ -248,7 +248,7 @@ def beside(row: dict[str, Any]) -> str:
     needed = peak_at(cell, batch)
     others = [catalogue.cell(row["gpu"], name) for name in catalogue.models(row["gpu"])]
     larger = [of.model for of in others if of.last_batch >= batch and peak_at(of, batch) > needed]
-    per_image = cell.rest_ns / cell.batches
+    per_image = sum(of for name, of in cell.phases_ns.items() if name not in ("h2d", "forward")) / cell.batches
     before = per_image[int(0.7 * len(per_image)) : int(0.8 * len(per_image))]
     slower = statistics.median(per_image[-5:].tolist()) / statistics.median(before.tolist()) - 1
     told = [f"run by itself, with hooks and cudnn.benchmark, {row['hooks']} fitted", f"its last steps: {100 * slower:+.0f} %"]

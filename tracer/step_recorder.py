@@ -119,7 +119,6 @@ class StepRecorder:
         self._events, self._schedule, self.profiler = events, schedule, profiler
         self._writer, self._communication, self._threads = writer, communication, threads
         self._clock, self._failed = cost.clock, failed
-        self._offset_ns = cost.clock.offset_ns
         self._repeated = RepeatedSteps()
         self._state: tuple[object, ...] = ()  # of `script` when the current step began
         self._action = NOTHING  # what the current report has done
@@ -210,7 +209,7 @@ class StepRecorder:
             self._is_catching_up = True
             try:
                 for meaning, time_ns in repeated.differs():
-                    self._tell(meaning.kind, meaning.argument, thread, time_ns)
+                    self._apply(meaning.kind, meaning.argument, thread, time_ns)
             finally:
                 self._is_catching_up = False
 
@@ -241,7 +240,7 @@ class StepRecorder:
         if is_beside and not (kind == STEPPED and argument):
             if kind == MODULE or (kind == ENTER and argument != "loader"):
                 self.profiler.all_threads = True
-            return self._tell(kind, argument, thread, now_ns)  # only an optimizer's step in a backward pass has an effect
+            return self._apply(kind, argument, thread, now_ns)  # only an optimizer's step in a backward pass has an effect
         self.catch_up()
         if is_beside or script.thread is None:
             repeated.give_up()
@@ -249,7 +248,7 @@ class StepRecorder:
             script.module_returned()
             self.has_returned = False
         self._action, self._boundary, self._ended = NOTHING, NONE, None
-        self._tell(kind, argument, thread, now_ns)
+        self._apply(kind, argument, thread, now_ns)
         meaning = Meaning(kind, argument, self._action, self._boundary, script.entered)
         if self._ended is None:
             repeated.add_call(meaning, now_ns)
@@ -260,7 +259,7 @@ class StepRecorder:
         repeated.learn(meaning, self._ended, before == self._state and not script.workload.is_open)
         return self._follow()
 
-    def _tell(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
+    def _apply(self, kind: int, argument: Any, thread: int, now_ns: int) -> None:
         script = self.script
         if kind == ENTER:
             script.enter(thread, argument, now_ns)

@@ -88,8 +88,8 @@ class OpCosts:
         seen = set()
         for op, shapes, outputs, dtype, ns in samples:
             self._recorded_ns.setdefault((op, dtype, shapes), ns)
-            tells = ns > 2 * self.floor_ns and shapes and not op[0].isupper() and not is_part(op, shapes)
-            if tells and (op, shapes, dtype, ns) not in seen:
+            is_known = ns > 2 * self.floor_ns and shapes and not op[0].isupper() and not is_part(op, shapes)
+            if is_known and (op, shapes, dtype, ns) not in seen:
                 seen.add((op, shapes, dtype, ns))
                 works = op_work(op, shapes, dtype, outputs, self.settings)
                 expected = self._ns(works)[0]

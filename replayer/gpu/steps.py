@@ -129,7 +129,7 @@ class ScriptSteps:
         assert library is not None
         with self._launches.looking:
             library.watch(module, inputs, autocast, grad_enabled)
-            self._in_library_call = library.tells_call
+            self._in_library_call = library.has_next_time
             memory = self._devices[max(self._scheduler.home, 0)].memory
             memory.limit_to(library.memory_limit(memory.usage.peak_allocated_bytes))
             memory.returns_pieces = library.is_known_to_fit

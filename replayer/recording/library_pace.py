@@ -109,7 +109,7 @@ class LibraryPace:
         self._last: LibraryCell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}
         self._said: dict[str, list[str]] = {}  # messages by subject
-        self.tells_call = False  # whether the library has the time of the next call
+        self.has_next_time = False  # whether the library has the time of the next call
         self._full: LibraryCell | None = None
         self._full_steps = 0
         self.is_known_to_fit = False  # True if the current call's batch fits; Note [Batches that are known to fit]
@@ -119,7 +119,7 @@ class LibraryPace:
     def watch(self, module: Any, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool) -> None:
         """Look up the published step times of a PyTorch module. Raises NotInLibrary if there are none."""
         self._call = None
-        self.tells_call = bool(self._pending.ns) and type(module).__module__ == _LOSSES
+        self.has_next_time = bool(self._pending.ns) and type(module).__module__ == _LOSSES
         parameters = initialized_parameters(module)
         if not parameters or not parameters[0].is_cuda:
             return
@@ -141,7 +141,7 @@ class LibraryPace:
             return
         self._last = match.cell
         self._call = self._of_cell(match.cell, batch, trains)
-        self.tells_call = self._call is not None
+        self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
         """Return a memory limit in bytes for a batch that did not fit on the real GPU, or None for all other batches. With the

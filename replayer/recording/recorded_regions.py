@@ -67,8 +67,8 @@ class RecordedRegions:
         signatures = _Signatures(trace, match_keys, keys)
         steps: dict[tuple[str, bool, str, Ops], dict[int, list[RegionCall]]] = {}
         for call in region_calls(trace, rank):
-            told_apart_by = () if call.inputs else signatures.of_call(call)
-            by_step = steps.setdefault((call.region, call.is_backward, call.inputs, told_apart_by), {})
+            distinguished_by = () if call.inputs else signatures.of_call(call)
+            by_step = steps.setdefault((call.region, call.is_backward, call.inputs, distinguished_by), {})
             by_step.setdefault(call.step, []).append(call)
         memory = _Memory(trace)
         made = cls()

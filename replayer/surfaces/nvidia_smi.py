@@ -36,18 +36,18 @@ def install(folder: Path) -> None:
         command.chmod(0o755)
         patch_item(os.environ, "PATH", os.pathsep.join((str(commands), *filter(None, [os.environ.get("PATH")]))))
 
-    def tell_and_start(start: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def start_with_facts(start: Callable[..., Any], *args: Any, **options: Any) -> Any:
         runs_nvidia_smi = _NAME in str(options.get("args") or args[start is popen :][:1])
         if not in_bad_fork() and (runs_nvidia_smi or (started() is not None and not facts.exists())):
-            _tell(facts)
+            _write_facts(facts)
         return start(*args, **options)
 
     popen = subprocess.Popen.__init__
-    patch_around(os, system=tell_and_start)
-    patch_around(subprocess.Popen, __init__=tell_and_start)
+    patch_around(os, system=start_with_facts)
+    patch_around(subprocess.Popen, __init__=start_with_facts)
 
 
-def _tell(facts: Path) -> None:
+def _write_facts(facts: Path) -> None:
     here = gpu()
     devices: list[SmiDevice] = [
         {

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import TypedDict
 
-_NOT_TOLD = "[N/A]"
+_UNKNOWN = "[N/A]"
 _OPTIONS = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 for _names in (("-i", "--id"), ("-d", "--display"), ("--query-gpu",), ("--query-compute-apps", "--query-apps")):
     _OPTIONS.add_argument(*_names, default="")
@@ -95,7 +95,7 @@ def _field(facts: SmiFacts, index: int, device: SmiDevice, field: str) -> tuple[
     }
     amounts = {"memory.total": total, "memory.used": used, "memory.free": total - used, "memory.reserved": 0}
     field = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}.get(field, field)
-    return (str(amounts[field]), "MiB") if field in amounts else (texts.get(field, _NOT_TOLD), "")
+    return (str(amounts[field]), "MiB") if field in amounts else (texts.get(field, _UNKNOWN), "")
 
 
 def _table(facts: SmiFacts, devices: list[tuple[int, SmiDevice]], fields: list[str], styles: list[str]) -> list[str]:

@@ -70,10 +70,10 @@ def install(torch_module: ModuleType) -> None:
     rnn: TorchAny = import_module("torch.backends.cudnn.rnn")
     patch(getattr(rnn, "m", rnn), _cudnn=SimpleNamespace(RNNMode=SimpleNamespace(**MODES)))
     if torch_module.version.cuda is None:
-        _tell_recorded_cuda(torch_module.version)
+        _report_recorded_cuda(torch_module.version)
 
 
-def _tell_recorded_cuda(version: TorchAny) -> None:
+def _report_recorded_cuda(version: TorchAny) -> None:
     """Make `torch.version.cuda` return the recorded CUDA version in CPU builds of PyTorch."""
 
     def recorded_version(name: str) -> TorchAny:

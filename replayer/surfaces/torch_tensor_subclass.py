@@ -40,14 +40,14 @@ def install(torch_module: ModuleType) -> None:
     tensor: TorchAny = torch_module.Tensor
     properties = device_properties(torch_module)
 
-    def tell(cls: TorchAny) -> None:
+    def report_cuda(cls: TorchAny) -> None:
         for name, value in properties.items():
             if not any(name in vars(base) for base in cls.__mro__[: cls.__mro__.index(tensor)]):
                 PATCHES.set(cls, name, value)
 
     def __init_subclass__(cls: TorchAny, **options: TorchAny) -> None:
         super(tensor, cls).__init_subclass__(**options)
-        tell(cls)
+        report_cuda(cls)
 
     wrap = tensor._make_wrapper_subclass
 
@@ -62,4 +62,4 @@ def install(torch_module: ModuleType) -> None:
     patch(tensor, __init_subclass__=hook, _make_wrapper_subclass=staticmethod(_make_wrapper_subclass))
     for cls in tensor.__subclasses__():
         if cls is not VirtualTensor:
-            tell(cls)
+            report_cuda(cls)

@@ -28,12 +28,12 @@ def install(torch_module: ModuleType) -> None:
         define = super(TorchDispatchMode, cls).__init_subclass__ if defined is None else defined.__get__(None, cls)
         define(**options)
         if "__torch_dispatch__" in vars(cls) and not cls.__module__.startswith("torch."):
-            patch_around(cls, __torch_dispatch__=_tell_cuda)
+            patch_around(cls, __torch_dispatch__=_report_cuda)
 
     patch(TorchDispatchMode, __init_subclass__=classmethod(__init_subclass__))  # type: ignore[arg-type]
 
 
-def _tell_cuda(
+def _report_cuda(
     dispatch: TorchAny,
     self: TorchAny,
     func: torch._ops.OpOverload,

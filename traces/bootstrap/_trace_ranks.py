@@ -79,7 +79,7 @@ def fork_ranks(count: int) -> int:
             try:
                 process = os.fork()
             except OSError as error:
-                _tell(running, signal.SIGKILL)
+                _signal_all(running, signal.SIGKILL)
                 print(f"trace: rank {rank} of {count} could not be started: {error.strerror}", file=sys.stderr)
                 raise SystemExit(2) from None
             if not process:
@@ -130,7 +130,7 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         if number != signal.SIGINT or not _in_foreground_of_a_terminal():
-            _tell(running, number)
+            _signal_all(running, number)
 
     for number in _PASSED_ON:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -165,14 +165,14 @@ def _end_before(running: dict[int, int], deadline: float) -> None:
 
 
 def _end(running: dict[int, int]) -> None:
-    _tell(running, signal.SIGTERM)
+    _signal_all(running, signal.SIGTERM)
     _end_before(running, monotonic() + _KILL_AFTER_S)
-    _tell(running, signal.SIGKILL)
+    _signal_all(running, signal.SIGKILL)
     while running:
         _next_end(running)
 
 
-def _tell(running: dict[int, int], number: int) -> None:
+def _signal_all(running: dict[int, int], number: int) -> None:
     for process in list(running.values()):
         with suppress(ProcessLookupError):
             os.kill(process, number)

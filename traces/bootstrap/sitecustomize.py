@@ -64,18 +64,18 @@ class Session:
         with open(os.path.join(folder, "trigger"), encoding="utf-8") as file:
             self.trigger = file.read()
 
-    def tell(self, word: str) -> None:
+    def note(self, word: str) -> None:
         """Send a message to the parent process through a file."""
         with open(os.path.join(self.folder, "handshake", str(os.getpid())), "a", encoding="utf-8") as file:
             file.write(word + "\n")
 
     def start(self) -> None:
-        self.tell("trigger")
+        self.note("trigger")
         for start in self.shared:
             start()
         if not self.shared:
             self._call_packages(lambda child, session: child.start(session))
-        self.tell("started")
+        self.note("started")
 
     def share(self) -> None:
         self._call_packages(lambda child, session: self.shared.append(child.share(session)))
@@ -90,13 +90,13 @@ class Session:
                 for package, options in session["options_of_package"].items():
                     call(importlib.import_module(package + ".child"), options)
             except Exception as error:
-                if not is_told_in_a_line(error) or os.environ.get("TRACE_DEBUG") == "1":
+                if not is_one_line_error(error) or os.environ.get("TRACE_DEBUG") == "1":
                     raise
                 print(f"trace: {error}", file=sys.stderr)
                 raise SystemExit(2) from None
 
 
-def is_told_in_a_line(error: Exception) -> bool:
+def is_one_line_error(error: Exception) -> bool:
     model = sys.modules.get("traces.model.trace")
     return model is not None and isinstance(error, model.TraceError)
 
@@ -104,7 +104,7 @@ def is_told_in_a_line(error: Exception) -> bool:
 def join_session(folder: str) -> Session | None:
     try:
         session = Session(folder)
-        session.tell("boot")
+        session.note("boot")
     except FileNotFoundError:
         return None
     return session
@@ -124,7 +124,7 @@ def become_ranks(session: Session, by_fork: Any, count: int) -> None:
             if by_fork.is_there(session.trigger):
                 session.share()
         by_fork.mark_rank(by_fork.fork_ranks(count))
-        session.tell("boot")
+        session.note("boot")
         await_trigger(session)
     except BaseException as error:
         if not isinstance(error, SystemExit):

@@ -75,12 +75,12 @@ def region_calls(trace: Trace, rank: int = 0) -> list[RegionCall]:
     rows = sorted(units, key=lambda row: int(host.start_ns[row]))
     step_of = _step_of(trace, rank, host.start_ns[rows])
     names = trace.strings
-    numbers = _Numbers(trace, region)
+    forwards = _ForwardCalls(trace, region)
     codes = _codes(trace, kind, unit)
     calls = []
     for row, step in zip(rows, step_of.tolist(), strict=True):
         is_backward = names[host.name[row]] == BACKWARD
-        number, inputs = numbers.of(row, step, is_backward=is_backward)
+        number, inputs = forwards.region_and_inputs(row, step, is_backward=is_backward)
         launched = work.get(row, [])
         code = codes.get(row, row)
         graph = _graph_key(names[host.name[code]])
@@ -163,7 +163,7 @@ def _step_of(trace: Trace, rank: int, start_ns: Column) -> Column:
     return np.where(at >= 0, rows[at], NONE)
 
 
-class _Numbers:
+class _ForwardCalls:
     def __init__(self, trace: Trace, region: Column) -> None:
         self._trace = trace
         self._region = region
@@ -172,7 +172,7 @@ class _Numbers:
         self._by_sequence: dict[int, tuple[str, str]] = {}
         self._open: list[tuple[str, str]] = []
 
-    def of(self, row: int, step: int, *, is_backward: bool) -> tuple[str, str]:
+    def region_and_inputs(self, row: int, step: int, *, is_backward: bool) -> tuple[str, str]:
         host, names = self._trace.host, self._trace.strings
         if step != self._step:
             self._step, self._forwards = step, 0

@@ -214,7 +214,7 @@ def _read_rank(
     info = document.header.get("distributedInfo")
     distributed = info if isinstance(info, dict) else {}
     if rank is None:
-        rank = told_rank if type(told_rank := distributed.get("rank")) is int and 0 <= told_rank < 1 << 31 else None
+        rank = stored_rank if type(stored_rank := distributed.get("rank")) is int and 0 <= stored_rank < 1 << 31 else None
     strings = Strings()
     groups = Groups.of(document.events, problems, stamps_per_us=1000 if document.exact_ns else 1)
     header, bare = document.header, document.bare

@@ -130,11 +130,6 @@ class LibraryCell:
         return int(self.batches[-1])
 
     @property
-    def rest_ns(self) -> Column:
-        parts = [self.phases_ns[name] for name in PHASES[2:] if name in self.phases_ns]
-        return np.asarray(np.sum(parts, axis=0)) if parts else np.zeros_like(self.batches)
-
-    @property
     def h2d_ns(self) -> Column | None:
         return self.phases_ns.get("h2d")
 

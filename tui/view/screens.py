@@ -161,10 +161,6 @@ class SearchScreen(ModalScreen[Hit | None]):
         self._text = text
         self._hits: list[Hit] = []
 
-    @property
-    def text(self) -> str:
-        return self.query_one(Input).value
-
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = "search: Enter goes to the first match, ↓ selects one; later, > and < step through them"

@@ -138,7 +138,6 @@ class Pool:
 @dataclass(slots=True)
 class Reservation:
     address: int
-    size_bytes: int
     page_bytes: int
     tail: Block
 

@@ -107,7 +107,7 @@ class ExpandableSegments:
         capacity_bytes = self._segments.capacity_bytes
         size_bytes = -(-(capacity_bytes + capacity_bytes // 8) // page_bytes) * page_bytes
         whole = Unmapped(self._segments.reserve(size_bytes), size_bytes, pool, age=self._segments.ages.of_segment())
-        insort(pool.reservations, Reservation(whole.address, size_bytes, page_bytes, whole), key=_ADDRESS)
+        insort(pool.reservations, Reservation(whole.address, page_bytes, whole), key=_ADDRESS)
         insort(pool.unmapped, whole, key=_ADDRESS)
         return whole
 

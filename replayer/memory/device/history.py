@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Container
 from pathlib import Path
+from traceback import walk_stack
 from types import CodeType
 from typing import TypedDict
 
@@ -119,14 +120,12 @@ class History:
         if self.context is None:
             return []
         frames = []
-        frame = sys._getframe(1)
-        while frame is not None:
-            code, line = frame.f_code, frame.f_lineno
+        for frame, line in walk_stack(sys._getframe(1)):
+            code = frame.f_code
             if not code.co_filename.startswith(_OURS):
                 known = self._known.get((code, line))
                 if known is None:
                     known = {"filename": code.co_filename, "line": line, "name": code.co_name}
                     self._known[code, line] = known
                 frames.append(known)
-            frame = frame.f_back  # type: ignore[assignment]
         return frames

@@ -24,7 +24,7 @@ from traces.script.phase_rule import LOSS_OPS
 aten = torch.ops.aten
 
 # the first op inside each of these losses is a loss too
-_TOLD_BY_THEIR_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
+_LOSSES_MADE_OF_LOSS_OPS = frozenset(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "log_softmax", "ctc_loss"))
 _COMPOSITE = "CompositeImplicitAutograd"
 
 
@@ -351,7 +351,7 @@ def _never_called(*args: TorchAny) -> TorchAny:
 
 def register(plans: PlanCache) -> None:
     library = torch.library.Library("aten", "IMPL")
-    for name in sorted(LOSS_OPS - _TOLD_BY_THEIR_OPS):
+    for name in sorted(LOSS_OPS - _LOSSES_MADE_OF_LOSS_OPS):
         op = getattr(getattr(aten, name, None), "default", None)
         if op is not None and torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), _COMPOSITE):
             plans.composites[op] = loss = partial(_call_loss, op)

@@ -44,7 +44,7 @@ _BEYOND = 1 << 24  # first id of ops that are not in Kineto's file
 
 
 def with_launches(trace: Trace) -> Trace:
-    takes_ns = _tell_apart(trace)
+    takes_ns = _with_separate_starts(trace)
     host, device = trace.host, trace.device
     linked = np.flatnonzero(np.append(host.kind == HostKind.OP, False)[device.launch])
     ops = device.launch[linked].astype(np.int64)
@@ -70,7 +70,7 @@ def with_launches(trace: Trace) -> Trace:
     return trace
 
 
-def _tell_apart(trace: Trace) -> Column:
+def _with_separate_starts(trace: Trace) -> Column:
     # see Note [Ops with the same start time]
     host = trace.host
     launches = np.bincount(trace.device.launch[trace.device.launch != NONE], minlength=len(host))
@@ -116,9 +116,9 @@ class _Clocks:
         self._alone_us = np.array(sorted(ops_us))
 
     def recorded(self, own_us: float) -> float:
-        told_us = self._between_ties(own_us)
-        op = np.searchsorted(self._alone_us[:, 0], told_us, "left") - 1
-        return told_us if op < 0 else max(told_us, float(self._alone_us[op, 1]))
+        at_us = self._between_ties(own_us)
+        op = np.searchsorted(self._alone_us[:, 0], at_us, "left") - 1
+        return at_us if op < 0 else max(at_us, float(self._alone_us[op, 1]))
 
     def _between_ties(self, own_us: float) -> float:
         if own_us <= self._own[0]:

@@ -76,7 +76,7 @@ def called(pace: LibraryPace, batch: int, *, trains: bool = True) -> ModelCall |
 def test_a_measured_batch_takes_the_measured_times(pace_of: PaceOf) -> None:
     pace = pace_of()
     call = called(pace, 2)
-    assert call is not None and pace.tells_call and pace.is_known_to_fit
+    assert call is not None and pace.has_next_time and pace.is_known_to_fit
     assert (call.origin, call.of) == (Origin.PHASE, LibraryCall("v100/net", 2, True, "measured"))
     assert call.phases_ns == {"forward": 2000, "backward": 4007 - 61, "optimizer": 61}
     assert pace.take_call() is None and pace.memory_limit(1) is None
@@ -131,7 +131,7 @@ def test_an_evaluated_batch_has_only_a_forward_pass(pace_of: PaceOf) -> None:
 def test_modules_outside_the_gpu_are_ignored(pace_of: PaceOf) -> None:
     pace = pace_of()
     pace.watch(Linear(is_cuda=False), [((2, 8), "float32")], "off", True)
-    assert pace.take_call() is None and not pace.tells_call
+    assert pace.take_call() is None and not pace.has_next_time
     pace.watch(SimpleNamespace(_modules={}, _parameters={}), [((2, 8), "float32")], "off", True)
     assert pace.take_call() is None
 
@@ -189,7 +189,7 @@ def test_another_network_is_refused_or_estimated_op_by_op(pace_of: PaceOf, capfd
     assert "of the script's model on v100. --estimate" in capfd.readouterr().err
     pace = pace_of(estimate=True)
     pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
-    assert pace.take_call() is None and not pace.tells_call
+    assert pace.take_call() is None and not pace.has_next_time
 
 
 def test_the_same_network_on_larger_inputs_is_estimated_in_proportion(pace_of: PaceOf) -> None:

@@ -88,7 +88,7 @@ def read_tables(
         host, device, comms = each_event_once(host, device, comms, problems)
         correlate_by_external_ids(host, device)
         _exclude_impossible(groups, host.spans, device, dependent_launch, problems)
-    owners = CallOwners.of(host.spans, host.op, _told_by_kernels(host, device))
+    owners = CallOwners.of(host.spans, host.op, _ids_from_kernels(host, device))
     if notes:
         renumber, rows = _as_noted(threads, host.spans, notes), notes.threads
     else:
@@ -131,7 +131,7 @@ def _window_ns(groups: Groups) -> int:
     return int(1000 * sum(lasted))
 
 
-def _told_by_kernels(host: HostColumns, device: DeviceColumns) -> Column:
+def _ids_from_kernels(host: HostColumns, device: DeviceColumns) -> Column:
     lacking = np.flatnonzero((host.named <= 0) & (host.correlation > 0))
     telling = (device.named > 0) & (device.correlation > 0)
     if not len(lacking) or not telling.any():
