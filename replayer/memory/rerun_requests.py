@@ -106,15 +106,11 @@ def _is_same_request(a: LogEntry, b: LogEntry) -> bool:
 
 def largest_batch(fits: Callable[[int], bool], start: int) -> int:
     """Return the largest batch size that fits, 0 if one sample does not fit, or MAX_BATCH if memory use is constant."""
-    if fits(start):
-        low, step = start, max(1, start // 2)
-        while low < MAX_BATCH and fits(min(low + step, MAX_BATCH)):
-            low, step = min(low + step, MAX_BATCH), step * 2
-        if low >= MAX_BATCH:
+    low, high, step = 0, start, max(1, start // 2)
+    while fits(high):
+        if high >= MAX_BATCH:
             return MAX_BATCH
-        high = min(low + step, MAX_BATCH)
-    else:
-        low, high = 0, start
+        low, high, step = high, min(high + step, MAX_BATCH), 2 * step
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)

@@ -13,7 +13,8 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import FrameType, FunctionType, MethodDescriptorType
+from traceback import walk_stack
+from types import FunctionType, MethodDescriptorType
 from typing import Any
 
 from traces.script.patching import PATCHES, patch, patch_around, when_imported
@@ -113,10 +114,8 @@ def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -
 
 def _caller(file: str) -> str:
     """Return the file name of the innermost Python frame that is not in `file`, or ""."""
-    above: FrameType | None = sys._getframe(1)
-    while above is not None and above.f_code.co_filename == file:
-        above = above.f_back
-    return "" if above is None else above.f_code.co_filename
+    files = (frame.f_code.co_filename for frame, _ in walk_stack(sys._getframe(1)))
+    return next((name for name in files if name != file), "")
 
 
 def wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterator
-from operator import attrgetter
+from heapq import merge
+from operator import attrgetter, itemgetter
 
 from replayer.memory.device.blocks import Block, ExpandablePool, Pool, Reservation, Unmapped, absorb, link
 from replayer.memory.device.segments import Segments
@@ -43,14 +44,8 @@ def expandable_fits_first(plain: Pool, size: int) -> bool:
 def _by_size(plain: Pool, size: int) -> Iterator[Block]:
     expandable = plain.expandable
     assert expandable is not None
-    i, j = plain.best_fit(size), expandable.best_fit(size)
-    while i < len(plain.keys) or j < len(expandable.keys):
-        if j == len(expandable.keys) or (i < len(plain.keys) and plain.keys[i] < expandable.keys[j]):
-            yield plain.blocks[i]
-            i += 1
-        else:
-            yield expandable.blocks[j]
-            j += 1
+    found = (zip(pool.keys[at:], pool.blocks[at:], strict=True) for pool in (plain, expandable) for at in [pool.best_fit(size)])
+    return (block for _, block in merge(*found, key=itemgetter(0)))
 
 
 def _reach_bytes(block: Block) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dis
 import sys
 from functools import cache
+from traceback import walk_stack
 from types import CodeType, FrameType
 
 CallSite = tuple[CodeType, int]  # a code object, and the offset of an instruction
@@ -36,10 +37,8 @@ def call_site() -> CallSite | None:
 
 def _innermost_outside(packages: set[str]) -> FrameType | None:
     packages.add(__name__.partition(".")[0])
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in packages:
-        frame = frame.f_back
-    return frame
+    frames = (frame for frame, _ in walk_stack(sys._getframe(1)))
+    return next((frame for frame in frames if frame.f_globals.get("__name__", "").partition(".")[0] not in packages), None)
 
 
 @cache
