@@ -31,7 +31,7 @@ from collections.abc import Callable
 import torch
 from torch._library import simple_registry
 
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, stands_for
 
 VARIABLE = "TRACE_WITHOUT_SHORTCUTS"
@@ -83,7 +83,7 @@ def install(tensor_class: TorchAny) -> None:
         patch(torch, batch_norm=batch_norm)
 
 
-def without_override_lookup(update: Callable[..., TorchAny], tensor_class: TorchAny) -> Callable[..., TorchAny]:
+def without_override_lookup(update: TorchFunction, tensor_class: TorchAny) -> TorchFunction:
     """Return an optimizer method that skips PyTorch's search for `__torch_function__`."""
     if not enabled("override_lookup"):
         return update

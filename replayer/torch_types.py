@@ -1,8 +1,15 @@
-"""Defines a type alias for values of PyTorch that have no precise Python type."""
+"""Defines type aliases for PyTorch's operators and their arguments, which have no precise Python types.
+
+    def launches(func: Op, args: Args, kwargs: Kwargs) -> bool: ...
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import torch
 
 TorchAny: TypeAlias = Any
 """An argument or result of a torch call, an operator, or an object that only torch's C++ describes.
@@ -10,3 +17,8 @@ TorchAny: TypeAlias = Any
 PyTorch's type stubs do not describe dispatch (operators, their arguments and results) and the C functions in `torch._C`. They
 also do not describe methods that torch calls with different signatures. All other values in the replayer have precise types.
 """
+
+Op: TypeAlias = "torch._ops.OpOverload"  # as text, because modules that run without torch import this module
+Args: TypeAlias = tuple[TorchAny, ...]
+Kwargs: TypeAlias = dict[str, TorchAny]
+TorchFunction: TypeAlias = Callable[..., TorchAny]  # a function of torch, or a function that replaces or wraps one

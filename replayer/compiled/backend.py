@@ -9,11 +9,11 @@ from threading import get_ident
 from replayer.compiled.compiled_code import ran_eagerly
 from replayer.compiled.regions import CompiledRegion, RegionGraph
 from replayer.state import STATE, gpu
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import temporarily_set
 
 
-def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> Callable[..., TorchAny]:
+def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: TorchAny) -> TorchFunction:
     """Return a function that runs a graph traced by Dynamo. If AOTAutograd cannot trace a graph, the graph runs eagerly."""
     # Import AOTAutograd only when a script compiles a function, because the import takes a second.
     from torch._dynamo.backends.common import aot_autograd
@@ -43,7 +43,7 @@ def compile_graph(module: TorchAny, inputs: Sequence[TorchAny], **_options: Torc
         raise
     except Exception as error:
         ran_eagerly(name, type(error).__name__, str(error))
-        eager: Callable[..., TorchAny] = module.forward
+        eager: TorchFunction = module.forward
         return eager
 
 

@@ -36,12 +36,12 @@ from replayer.distributed.work import GatheredWork, VirtualWork, WorkGroup
 from replayer.errors import NotEmulated
 from replayer.state import gpu
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
 Tensors = Sequence[TorchAny]
 
 
-def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+def _by_device(operation: TorchFunction) -> TorchFunction:
     @wraps(operation)
     def routed(self: VirtualNccl, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if self.on_cpu is not None and any(map(_lies_on_host, tree_leaves(args))):
@@ -51,7 +51,7 @@ def _by_device(operation: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
     return routed
 
 
-def _for_each_pair(operation: Callable[..., TorchAny]) -> Callable[..., WorkGroup]:
+def _for_each_pair(operation: TorchFunction) -> Callable[..., WorkGroup]:
     def of_all(self: VirtualNccl, outputs: Sequence[TorchAny], inputs: Sequence[TorchAny], opts: TorchAny = None) -> WorkGroup:
         return WorkGroup([operation(self, o, i, opts) for o, i in zip(outputs, inputs, strict=True)])
 

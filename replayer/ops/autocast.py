@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from replayer import state
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny
 from traces.script.patching import patch, patch_around
 
 LOWER = (
@@ -65,19 +65,19 @@ class Autocast:
         clear()
         self._casts.made.clear()
 
-    def cast(self, op: torch._ops.OpOverload, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def cast(self, op: Op, dtype: torch.dtype | None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Run the op in `dtype`, or in autocast's low-precision dtype if `dtype` is None."""
         to = dtype or torch.get_autocast_dtype("cuda")
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*self._cast(args, to), **self._cast_named(kwargs, to))
 
-    def in_float32_and_back(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def in_float32_and_back(self, op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         """Run the op in float32, and cast the result to the dtype of the first argument."""
         result, first = self.cast(op, torch.float32, *args, **kwargs), args[0] if args else None
         restored = isinstance(result, torch.Tensor) and result.dtype is torch.float32
         return result.to(first.dtype) if restored and isinstance(first, torch.Tensor) and _eligible(first) else result
 
-    def full_by_dtype(self, op: torch._ops.OpOverload, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def full_by_dtype(self, op: Op, at: int, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         given = kwargs.get("dtype") if len(args) <= at else args[at]
         if given is None and _eligible(args[0]):
             args, kwargs = args[:at], {**kwargs, "dtype": torch.float32}
@@ -86,16 +86,16 @@ class Autocast:
                 args = (*args, *defaults, kwargs.pop("dtype"))
         return self.without_autocast(op, *args, **kwargs)
 
-    def widest(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def widest(self, op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         is_wide = any(_eligible(value) and value.dtype is torch.float32 for value in tree_leaves((args, kwargs)))
         return self.cast(op, torch.float32 if is_wide else None, *args, **kwargs)
 
-    def banned(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def banned(self, op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if any(map(_is_on_device, args)):
             raise RuntimeError(_BANNED)
         return self.without_autocast(op, *args, **kwargs)
 
-    def without_autocast(self, op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def without_autocast(self, op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         with torch._C._ExcludeDispatchKeyGuard(self.key_set):
             return op(*args, **kwargs)
 
@@ -110,7 +110,7 @@ class Autocast:
         ]
         return cast[::-1]
 
-    def _cast_named(self, kwargs: dict[str, TorchAny], dtype: torch.dtype) -> dict[str, TorchAny]:
+    def _cast_named(self, kwargs: Kwargs, dtype: torch.dtype) -> dict[str, TorchAny]:
         return {name: self._cast_one(value, dtype) if _is_on_device(value) else value for name, value in kwargs.items()}
 
     def _cast_one(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -142,7 +142,7 @@ def _eligible(value: TorchAny) -> bool:
     return _is_on_device(value) and value.dtype.is_floating_point and value.dtype is not torch.float64
 
 
-def _argument_index(op: torch._ops.OpOverload, name: str) -> int:
+def _argument_index(op: Op, name: str) -> int:
     return [argument.name for argument in op._schema.arguments].index(name)
 
 

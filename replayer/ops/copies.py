@@ -14,7 +14,7 @@ Note [What the host waits for]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -36,7 +36,7 @@ from replayer.tensor.values.known_values import (
     set_known_values,
     writable_values,
 )
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import memory_layout
 from traces.model.trace import READ_LIMIT
 
@@ -48,7 +48,7 @@ class Copies:
         self._plans, self._tensor_class = plans, plans.tensor_class
         self.reads = reads
 
-    def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
+    def handlers(self) -> dict[TorchAny, TorchFunction]:
         return {aten.copy_.default: self.copy_, aten._to_copy.default: self.to_copy, **self.reads.handlers()}
 
     def copy_(self, target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:

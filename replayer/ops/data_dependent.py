@@ -26,7 +26,7 @@ from replayer.tensor.planning.cuda_dtypes import require_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_virtual
 from replayer.tensor.values.known_values import known_values, set_known_values
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import Shape
 
 aten = torch.ops.aten
@@ -37,7 +37,7 @@ class DataDependentOps:
         self._plans, self._tensor_class = plans, plans.tensor_class
         self._index = index
 
-    def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
+    def handlers(self) -> dict[TorchAny, TorchFunction]:
         return {
             aten.index.Tensor: self.index,
             aten.nonzero.default: self.nonzero,

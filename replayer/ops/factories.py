@@ -10,7 +10,6 @@ With CUDA builds of PyTorch, `register` replaces kernels that need a CUDA driver
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from functools import partial
 from math import nan
 
@@ -24,7 +23,7 @@ from replayer.tensor.planning.cuda_dtypes import no_kernel, scalar_type
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.tensor.values.known_values import in_dtype, set_known_values
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny, TorchFunction
 
 _DETERMINISTIC: TorchAny = torch.utils.deterministic
 KEYS = ("CUDA", "PrivateUse1", "Lazy")
@@ -32,7 +31,7 @@ SPARSE_FACTORIES = {"Sparse": ("empty.memory_format", "_sparse_coo_tensor_with_d
 
 
 class Factories:
-    def __init__(self, plans: PlanCache, dispatch: Callable[..., TorchAny]) -> None:
+    def __init__(self, plans: PlanCache, dispatch: TorchFunction) -> None:
         self._metas, self._dispatch = plans.metas, dispatch
         self._wrap_sparse = plans.wrap_other_layout
 
@@ -98,9 +97,7 @@ class Factories:
         set_known_values(made, values)
         return made
 
-    def sparse(
-        self, op: torch._ops.OpOverload, *args: TorchAny, device: torch.device | None = None, **options: TorchAny
-    ) -> TorchAny:
+    def sparse(self, op: Op, *args: TorchAny, device: torch.device | None = None, **options: TorchAny) -> TorchAny:
         return self._wrap_sparse(op(*args, device=torch.device("cpu"), **options), index_of(device), {}, known=True)
 
 
@@ -117,7 +114,7 @@ def _refuse_pinned(pin_memory: bool | None, op: str) -> None:
         raise RuntimeError("Only dense CPU tensors can be pinned")
 
 
-def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]) -> None:
+def register(plans: PlanCache, copies: Copies, fallback: TorchFunction) -> None:
     made = Factories(plans, fallback)
 
     def copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -127,7 +124,7 @@ def register(plans: PlanCache, copies: Copies, fallback: Callable[..., TorchAny]
         options = {} if memory_format is None else {"memory_format": memory_format}
         return fallback(torch.ops.aten.resize_.default, (), (tensor, list(size)), options)
 
-    kernels: dict[str, Callable[..., TorchAny]] = {
+    kernels: dict[str, TorchFunction] = {
         "empty.memory_format": made.empty,
         "empty_strided": made.empty_strided,
         "_copy_from": copy_from,

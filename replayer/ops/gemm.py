@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from replayer.state import gpu
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
@@ -49,14 +48,14 @@ def _is_lt(result: TorchAny, bias: TorchAny, left: TorchAny, right: TorchAny, be
     )
 
 
-def handlers(plans: PlanCache, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
-    def product(op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def handlers(plans: PlanCache, run: TorchFunction) -> dict[TorchAny, TorchFunction]:
+    def product(op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         result = run(op, *args, **kwargs)
         if not use_workspace(result):
             plans.route(op).special = None
         return result
 
-    def with_bias(op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def with_bias(op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         result = product(op, *args, **kwargs)
         here = gpu()
         if here.blas.lt_bytes and here.blas.kept and result.tensor_meta.numel and _is_lt(result, *args, **kwargs):

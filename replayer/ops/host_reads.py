@@ -30,7 +30,7 @@ from replayer.tensor.tensor_meta import TensorMeta, is_virtual
 from replayer.tensor.values.known_values import host_values, known_values
 from replayer.tensor.values.script_branches import truth_value_without_error
 from replayer.tensor.values.value_rules import hold_the_same
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
 MASKS = (torch.bool, torch.uint8)  # dtypes of masks that select elements
@@ -41,25 +41,25 @@ class HostReads:
     def __init__(self, plans: PlanCache) -> None:
         self._plans, self._tensor_class = plans, plans.tensor_class
 
-    def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
+    def handlers(self) -> dict[TorchAny, TorchFunction]:
         return {
             aten._local_scalar_dense.default: self.item,
             aten.equal.default: self.equal,
             aten.allclose.default: self.allclose,
         }
 
-    def fill_handlers(self, run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
+    def fill_handlers(self, run: TorchFunction) -> dict[TorchAny, TorchFunction]:
         return {op: partial(self._fill, partial(run, op), at) for op, at in _FILL_VALUES.items()} | {
             op: partial(self._wait_and_run, partial(run, op), reads) for op, reads in _READS.items()
         }
 
-    def _fill(self, run: Callable[..., TorchAny], at: int, *args: TorchAny) -> TorchAny:
+    def _fill(self, run: TorchFunction, at: int, *args: TorchAny) -> TorchAny:
         if is_virtual(args[at], self._tensor_class):
             # To read the fill value from a GPU tensor, the host waits for the GPU.
             wait_for_device(args[at].tensor_meta.index)
         return run(*args)
 
-    def _wait_and_run(self, run: Callable[..., TorchAny], reads: _Reads, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def _wait_and_run(self, run: TorchFunction, reads: _Reads, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         if reads(*args, **kwargs):
             wait_for_device(next(value.tensor_meta.index for value in args if is_virtual(value, self._tensor_class)))
         return run(*args, **kwargs)
@@ -159,7 +159,7 @@ _SPACES = [getattr(op, kind) for op in (aten.linspace, aten.logspace) for kind i
 _TO_SPARSE = (aten._to_sparse, aten._to_sparse_csr, aten._to_sparse_csc, aten._to_sparse_bsr, aten._to_sparse_bsc)
 _DECOMPOSED = ("cholesky", "_linalg_eigh", "_linalg_svd", "linalg_matrix_exp")  # PyTorch 2.14 has no aten::cholesky
 _STATUS = (aten._linalg_check_errors, aten.linalg_eig, aten._linalg_eigvals)
-_READS: dict[torch._ops.OpOverload, _Reads] = {
+_READS: dict[Op, _Reads] = {
     aten.histc.default: _finds_limits,
     aten.isin.Tensor_Tensor: _removes_duplicates,
     aten.segment_reduce.default: _checks_lengths,
@@ -173,7 +173,7 @@ _READS: dict[torch._ops.OpOverload, _Reads] = {
 _INDEX_PUT = frozenset({aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default})
 
 
-def reads_an_argument(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> bool:
+def reads_an_argument(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> bool:
     """Return True if PyTorch reads an argument's value on the host before the op runs. See `masked_fill__cuda` and
     `canDispatchToMaskedFill` in ATen/native."""
     at = _FILL_VALUES.get(func)

@@ -16,7 +16,7 @@ from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import TensorMeta, is_virtual
 from replayer.tensor.values.known_values import fills_allocation, in_dtype, known_values, set_known_values, writable_values
 from replayer.tensor.values.value_rules import EXACT_DTYPES
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
@@ -26,10 +26,10 @@ def _is_unknown_mask(index: torch.Tensor | None) -> bool:
 
 
 class KnownContents:
-    def __init__(self, plans: PlanCache, run: Callable[..., TorchAny]) -> None:
+    def __init__(self, plans: PlanCache, run: TorchFunction) -> None:
         self._tensor_class, self._run = plans.tensor_class, run
 
-    def handlers(self) -> dict[TorchAny, Callable[..., TorchAny]]:
+    def handlers(self) -> dict[TorchAny, TorchFunction]:
         filled = {
             aten.zeros_like.default: lambda args: 0,
             aten.ones_like.default: lambda args: 1,
@@ -76,16 +76,14 @@ class KnownContents:
             set_known_values(out, torch.arange(start, end, step, dtype=meta.dtype, device="cpu"))
         return out
 
-    def _filled(
-        self, op: torch._ops.OpOverload, value: Callable[[TorchAny], TorchAny], *args: TorchAny, **kwargs: TorchAny
-    ) -> TorchAny:
+    def _filled(self, op: Op, value: Callable[[TorchAny], TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         made = self._run(op, *args, **kwargs)
         if is_virtual(made, self._tensor_class):
             dtype = made.tensor_meta.dtype
             made.allocation.known = Uniform(in_dtype(value(args), dtype), dtype)
         return made
 
-    def _values_unchanged(self, op: torch._ops.OpOverload, at: int, *args: TorchAny) -> TorchAny:
+    def _values_unchanged(self, op: Op, at: int, *args: TorchAny) -> TorchAny:
         known = args[at].allocation.known
         result = self._run(op, *args)
         args[at].allocation.known = known
@@ -98,7 +96,7 @@ class KnownContents:
 
     def index_put(
         self,
-        op: torch._ops.OpOverload,
+        op: Op,
         target: TorchAny,
         indices: Sequence[torch.Tensor | None],
         *rest: TorchAny,

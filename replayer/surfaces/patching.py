@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import NoReturn
 
 from replayer.errors import NotEmulated
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import PATCHES, patch
 
 
@@ -62,7 +62,7 @@ class _Generic(type):
         return issubclass(subclass, cls.base)
 
 
-def generic(name: str, base: type[TorchAny], make: Callable[..., TorchAny]) -> type[TorchAny]:
+def generic(name: str, base: type[TorchAny], make: TorchFunction) -> type[TorchAny]:
     """Create the class `torch.<name>`."""
 
     def new(_cls: type, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

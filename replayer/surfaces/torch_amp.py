@@ -10,20 +10,19 @@ Note [Autocast's key]
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch
 
 
 def install(torch_module: ModuleType) -> None:
     c: TorchAny = torch_module._C
 
-    def for_cuda(call: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
+    def for_cuda(call: TorchFunction, *args: TorchAny) -> TorchAny:
         return call(*args) if args and isinstance(args[0], str) else call("cuda", *args)
 
-    def set_autocast_enabled(call: Callable[..., TorchAny], *args: TorchAny) -> None:
+    def set_autocast_enabled(call: TorchFunction, *args: TorchAny) -> None:
         # see Note [Autocast's key]
         for_cuda(call, *args)
         if not isinstance(args[0], str) or args[0].partition(":")[0] == "cuda":

@@ -4,7 +4,7 @@ passes in the calling thread (Engine::ready_queue in torch/csrc/autograd/engine.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
@@ -16,7 +16,7 @@ from replayer.tensor.node_numbers import ACCUMULATES
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
 from replayer.timing.stream import VirtualStream
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch, patch_around, patch_everywhere
 from traces.script.script_hooks import ScriptHooks
 
@@ -38,9 +38,7 @@ def install(torch_module: ModuleType) -> None:
         patch_everywhere(check, around(check, _check_numbers))
 
 
-def _run_backward(
-    run: Callable[..., TorchAny], outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny
-) -> TorchAny:
+def _run_backward(run: TorchFunction, outputs: TorchAny, gradients: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """Run the backward pass. Raise PyTorch's error if a gradient is on the wrong device."""
     for at, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
         if isinstance(output, VirtualTensor) and gradient is not None and gradient.dim() and gradient.is_cpu:
@@ -107,7 +105,7 @@ def _graph(roots: list[TorchAny]) -> tuple[list[TorchAny], dict[TorchAny, list[T
     return list(nodes), consumers
 
 
-def _checked_gradients(call: Callable[..., TorchAny], node: TorchAny, *args: TorchAny) -> TorchAny:
+def _checked_gradients(call: TorchFunction, node: TorchAny, *args: TorchAny) -> TorchAny:
     returned = call(node, *args)
     gradients = returned if isinstance(returned, tuple) else (returned,)
     needing = [gradient for gradient, needs in zip(gradients, node.needs_input_grad, strict=False) if needs]
@@ -121,9 +119,7 @@ def _checked_gradients(call: Callable[..., TorchAny], node: TorchAny, *args: Tor
     return returned
 
 
-def _check_numbers(
-    check: Callable[..., TorchAny], func: TorchAny, inputs: TorchAny, *args: TorchAny, **kwargs: TorchAny
-) -> TorchAny:
+def _check_numbers(check: TorchFunction, func: TorchAny, inputs: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     given = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
     if not computing() and any(isinstance(each, VirtualTensor) for each in given):
         raise NotEmulated(f"torch.autograd.{check.__name__} without numbers", "use --values compute")

@@ -15,7 +15,7 @@ import torch
 
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import is_virtual
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch, patch_everywhere
 
 _CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
@@ -57,9 +57,7 @@ def install(torch_module: ModuleType) -> None:
         patch_everywhere(original, around(original, _on_contiguous_input))
 
 
-def _on_contiguous_input(
-    convolution: Callable[..., TorchAny], input: torch.Tensor, *args: TorchAny, **kwargs: TorchAny
-) -> TorchAny:
+def _on_contiguous_input(convolution: TorchFunction, input: torch.Tensor, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     if is_virtual(input, VirtualTensor) and not _is_dense(input):
         input = input.contiguous()
     return convolution(input, *args, **kwargs)

@@ -9,7 +9,6 @@ import os
 import re
 import uuid
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -21,7 +20,7 @@ import torch
 from replayer.state import STATE, describe_gpu, gpu, host_memory, in_bad_fork
 from replayer.surfaces.patching import ignore, refusal, refuse, refuse_construction
 from replayer.tensor.device_args import CudaError, checked_index
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.machine import DeviceProperties
 from traces.script.patching import patch
 
@@ -86,7 +85,7 @@ class VirtualCudart:
         memory = gpu().devices[checked_index(device)].memory
         return memory.usage.free_bytes, memory.usage.capacity_bytes
 
-    def __getattr__(self, name: str) -> Callable[..., TorchAny]:
+    def __getattr__(self, name: str) -> TorchFunction:
         if not name.startswith("cuda"):
             raise AttributeError(name)
         return refusal(f"torch.cuda.cudart().{name}", "use the corresponding torch.cuda function")

@@ -8,7 +8,6 @@ Random functions check the generator's device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
 from types import ModuleType
 
@@ -17,7 +16,7 @@ import torch
 from replayer.state import gpu
 from replayer.surfaces.patching import generic
 from replayer.tensor.generators import BaseGenerator, DefaultGenerators, Generator, check_generator, refuse_in_capture
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch
 
 _FUNCTIONS = "multinomial bernoulli poisson binomial".split()  # torch_pin_memory.py patches the factories.
@@ -32,7 +31,7 @@ def _any_generator(device: TorchAny = "cpu") -> TorchAny:
     return Generator(device.index if device.index is not None else gpu().current.device())
 
 
-def _with_generator_check(draw: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+def _with_generator_check(draw: TorchFunction) -> TorchFunction:
     @wraps(draw)
     def checked(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         check_generator(args, kwargs)

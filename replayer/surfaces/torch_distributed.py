@@ -34,7 +34,7 @@ from replayer.distributed.work_future import WorkFuture
 from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch, patch_around, patch_everywhere, temporarily_set
 
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
@@ -67,7 +67,7 @@ def install(torch_module: ModuleType) -> None:
     _host_communication(torch_module)
 
 
-def _object_device(object_device: Callable[..., TorchAny], group: TorchAny = None) -> str:
+def _object_device(object_device: TorchFunction, group: TorchAny = None) -> str:
     used = group or dist.distributed_c10d._get_default_group()
     return "cpu" if isinstance(used, VirtualNccl) else str(object_device(group))
 
@@ -82,7 +82,7 @@ def _reduce_at_once(reduce: Callable[..., None], self: TorchAny) -> None:
         reduce(self)
 
 
-def _reduce_bucket(run: Callable[..., TorchAny], self: TorchAny, bucket: TorchAny) -> TorchAny:
+def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> TorchAny:
     """Return the future of the bucket's all-reduce. The future that PyTorch's C++ code returns would not wait for the virtual
     GPU."""
     futures: list[TorchAny] = []
@@ -100,7 +100,7 @@ def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny
         register(self, kind)
 
 
-def _join_first(collect: Callable[..., TorchAny], futures: list[TorchAny]) -> TorchAny:
+def _join_first(collect: TorchFunction, futures: list[TorchAny]) -> TorchAny:
     for future in futures:
         if isinstance(future, WorkFuture):
             future.join()
@@ -113,7 +113,7 @@ def _quiet_statistics(collect: Callable[..., None], self: TorchAny) -> None:
         collect(self)
 
 
-def _no_split_source(source: Callable[..., TorchAny], group: TorchAny, *args: TorchAny) -> TorchAny:
+def _no_split_source(source: TorchFunction, group: TorchAny, *args: TorchAny) -> TorchAny:
     """Return None for a virtual NCCL group, because PyTorch's C++ code cannot split the group."""
     return None if isinstance(group, VirtualNccl) else source(group, *args)
 
@@ -125,7 +125,7 @@ def _attach_flight_recorder(attach: Callable[..., None], group: TorchAny, *args:
         attach(group, *args)
 
 
-def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _init_and_set_rank(init: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     result = init(*args, **kwargs)
     group = dist.distributed_c10d._get_default_group()
     STATE.rank = replace(rank(), number=dist.get_rank())
@@ -135,7 +135,7 @@ def _init_and_set_rank(init: Callable[..., TorchAny], *args: TorchAny, **kwargs:
     return result
 
 
-def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _new_group(make: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     """Prevent PyTorch from replacing gloo by NCCL."""
     c10d: TorchAny = dist.distributed_c10d
     gloo: list[TorchAny] = []
@@ -156,7 +156,7 @@ def _new_group(make: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAn
     return group, store
 
 
-def _carry_objects(call: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _carry_objects(call: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     group = kwargs.get("group") or next((arg for arg in args if isinstance(arg, dist.ProcessGroup)), None)
     group = group or (dist.distributed_c10d._get_default_group() if dist.is_initialized() else None)
     if not isinstance(group, VirtualNccl):
@@ -193,7 +193,7 @@ def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: To
 def _host_communication(torch_module: ModuleType) -> None:
     """Make real backends, such as gloo, accept virtual tensors. See Note [Gloo and tensors on the device]."""
 
-    def by_host(op: TorchAny, outputs: int) -> Callable[..., TorchAny]:
+    def by_host(op: TorchAny, outputs: int) -> TorchFunction:
         def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
             pairs: list[tuple[TorchAny, TorchAny]] = []
             known = True

@@ -4,13 +4,12 @@ tensor becomes an ordinary CPU tensor without the replayer's attributes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
 import torch
 
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch_around, when_imported
 
 _STAGER = "torch.distributed.checkpoint._state_dict_stager"
@@ -21,7 +20,7 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _offload(
-    offload: Callable[..., TorchAny], self: TorchAny, tensor: TorchAny, memo: dict[int, TorchAny], non_blocking: bool = False
+    offload: TorchFunction, self: TorchAny, tensor: TorchAny, memo: dict[int, TorchAny], non_blocking: bool = False
 ) -> TorchAny:
     if not isinstance(tensor, VirtualTensor):
         return offload(self, tensor, memo, non_blocking)

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch_around, patch_everywhere
 
 _ADVICE = "send x.cpu(), or communicate with torch.distributed's collectives"
@@ -30,7 +30,7 @@ def install(torch_module: ModuleType) -> None:
     patch_around(rpc.TensorPipeRpcBackendOptions, __init__=_without_devices)
 
 
-def _checked(call: Callable[..., TorchAny], /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _checked(call: TorchFunction, /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     if any(isinstance(leaf, VirtualTensor) for leaf in tree_leaves((args, kwargs))):
         raise NotEmulated("torch.distributed.rpc with CUDA tensors", _ADVICE)
     return call(*args, **kwargs)

@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 
 from replayer.surfaces.torch_tensor_subclass import device_properties
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import PATCHES, around, patch_around, patch_everywhere, when_imported
 
 _LEVELS = ("_vmap_increment_nesting", "_grad_increment_nesting", "_jvp_increment_nesting", "_func_increment_nesting")
@@ -20,7 +19,7 @@ _LEVELS = ("_vmap_increment_nesting", "_grad_increment_nesting", "_jvp_increment
 def install(torch_module: ModuleType) -> None:
     tensor: TorchAny = torch_module.Tensor
 
-    def increment(call: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
+    def increment(call: TorchFunction, *args: TorchAny) -> TorchAny:
         if "device" not in vars(tensor):
             for name, value in device_properties(torch_module).items():
                 PATCHES.set(tensor, name, value)

@@ -16,7 +16,7 @@ import torch
 from replayer.errors import NotEmulated
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND, in_words_of_cuda
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around
 
 
@@ -26,7 +26,7 @@ def install(torch_module: ModuleType) -> None:
     outer, inner = aten.convolution.default, aten._convolution.default
     VirtualTensor.plan_cache.composites[inner] = lambda *args: outer(*args[:9])  # Traced modules call this op.
 
-    def traced(trace: Callable[..., TorchAny], /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    def traced(trace: TorchFunction, /, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         dispatch: TorchAny = VirtualTensor.__torch_dispatch__
 
         def noted(func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
@@ -57,7 +57,7 @@ def install(torch_module: ModuleType) -> None:
         patch(printed, __str__=_named(printed.__str__), __repr__=_named(printed.__repr__))
 
 
-def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _from_host(save: TorchFunction, module: torch.nn.Module, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     held = [(node, node.t("value")) for node in _constants(module)]
     constants = [(node, tensor) for node, tensor in held if tensor.is_cuda]
     devices = {tensor.device for tensor in (*module.parameters(), *module.buffers()) if tensor.is_cuda}
@@ -76,9 +76,7 @@ def _from_host(save: Callable[..., TorchAny], module: torch.nn.Module, *args: To
             module.to(device)
 
 
-def _by_host(
-    load: Callable[..., TorchAny], f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny
-) -> TorchAny:
+def _by_host(load: TorchFunction, f: TorchAny, map_location: TorchAny = None, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     if map_location is None or torch.device(map_location).type != "cuda":
         return load(f, map_location, *args, **kwargs)
     module = load(f, "cpu", *args, **kwargs).to(map_location)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from weakref import WeakValueDictionary
@@ -26,7 +25,7 @@ from replayer.tensor.device_args import CudaError, checked_index
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import bytes_of, payload
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, patch_item
 
 
@@ -54,7 +53,7 @@ def install(torch_module: ModuleType) -> None:
     patch_item(reducers, VirtualStorage, sharing.reduce_storage)
 
 
-def _numbered(call: Callable[..., TorchAny], fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
+def _numbered(call: TorchFunction, fn: TorchAny, i: int, *args: TorchAny) -> TorchAny:
     if "RANK" not in os.environ:
         STATE.rank = Rank(number=i, local=i)
     return call(fn, i, *args)
@@ -110,7 +109,7 @@ class _Sharing:
 
         self.rebuild, self.rebuild_storage = rebuild_virtual_tensor, rebuild_virtual_storage
 
-    def reduce(self, tensor: TorchAny) -> tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]:
+    def reduce(self, tensor: TorchAny) -> tuple[TorchFunction, tuple[TorchAny, ...]]:
         if tensor.requires_grad and not tensor.is_leaf:
             raise RuntimeError(
                 "Cowardly refusing to serialize non-leaf tensor which requires_grad, since autograd does not support crossing"
@@ -122,7 +121,7 @@ class _Sharing:
         is_param = bool(getattr(tensor, "_is_param", False))
         return self.rebuild, (_ipc_handle(tensor.allocation), form, tensor.requires_grad, is_param)
 
-    def reduce_storage(self, storage: VirtualStorage) -> tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]:
+    def reduce_storage(self, storage: VirtualStorage) -> tuple[TorchFunction, tuple[TorchAny, ...]]:
         return self.rebuild_storage, (_ipc_handle(storage.allocation), storage.get_device())
 
     def _allocation(self, process: int, address: int, size_bytes: int, known: TorchAny) -> Allocation:

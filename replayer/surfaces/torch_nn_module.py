@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from replayer.state import STATE, script_steps, started
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import PhaseScope, patch_around
 from traces.script.script_hooks import ModuleCalls, ScriptHooks
 
@@ -21,9 +21,7 @@ def install(torch: ModuleType) -> None:
     set_up = PhaseScope("other", script_steps)
     future = torch.__future__
 
-    def move(
-        apply: Callable[..., TorchAny], self: TorchAny, fn: Callable[[TorchAny], TorchAny], recurse: bool = True
-    ) -> TorchAny:
+    def move(apply: TorchFunction, self: TorchAny, fn: Callable[[TorchAny], TorchAny], recurse: bool = True) -> TorchAny:
         before = future.get_overwrite_module_params_on_conversion()
         if started() is None:
             first = next(self.parameters(), None)

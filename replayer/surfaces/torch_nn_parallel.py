@@ -17,7 +17,7 @@ Note [Replicas take turns]
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from threading import Event
 from types import ModuleType
@@ -25,7 +25,7 @@ from types import ModuleType
 from replayer.state import gpu, started
 from replayer.timing.host_threads import HostThread
 from replayer.timing.steps.data_parallel import OpenStage
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.data_parallel_hooks import DataParallelHooks
 from traces.script.patching import around, patch, patch_everywhere
 
@@ -49,7 +49,7 @@ def _on_device(name: str, device: int | None) -> Iterator[None]:
             tracker.stages.end(thread, stage)
 
 
-def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _replicas(call: TorchFunction, modules: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     # see Note [Threads of replicas]
     if started() is None:
         return call(modules, *args, **kwargs)
@@ -66,9 +66,7 @@ def _replicas(call: Callable[..., TorchAny], modules: TorchAny, *args: TorchAny,
                 maker.wait_for(thread)
 
 
-def _replica(
-    number: int, module: Callable[..., TorchAny], maker: HostThread, threads: list[HostThread]
-) -> Callable[..., TorchAny]:
+def _replica(number: int, module: TorchFunction, maker: HostThread, threads: list[HostThread]) -> TorchFunction:
     def apply(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         current = gpu().current
         if current.known_thread() is not maker:
@@ -94,7 +92,7 @@ class _ReplicasInTurns:
         self._stages: list[OpenStage] = []
         self._has_begun = [Event() for _ in range(count)]
 
-    def replica(self, number: int, module: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+    def replica(self, number: int, module: TorchFunction) -> TorchFunction:
         def apply(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
             if number:
                 self._has_begun[number - 1].wait()
@@ -122,7 +120,7 @@ class _ReplicasInTurns:
 
 
 def _replicas_in_turns(
-    call: Callable[..., TorchAny], modules: TorchAny, maker: HostThread, *args: TorchAny, **kwargs: TorchAny
+    call: TorchFunction, modules: TorchAny, maker: HostThread, *args: TorchAny, **kwargs: TorchAny
 ) -> TorchAny:
     replicas = _ReplicasInTurns(maker, len(modules))
     try:

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from types import ModuleType
 
 from replayer.state import STATE
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch_around, temporarily_set
 
 
@@ -19,6 +18,6 @@ def install(torch_module: ModuleType) -> None:
     patch_around(functions.SyncBatchNorm, forward=_with_full_masks)
 
 
-def _with_full_masks(forward: Callable[..., TorchAny], *args: TorchAny) -> TorchAny:
+def _with_full_masks(forward: TorchFunction, *args: TorchAny) -> TorchAny:
     with temporarily_set(STATE, masks_are_full=True):
         return forward(*args)

@@ -17,7 +17,7 @@ import torch
 from replayer.ops.pinned_tensors import is_pinned, pinned_copy, pinned_empty
 from replayer.state import host_memory
 from replayer.tensor.generators import check_generator
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_everywhere
 
 # These functions have the parameter `pin_memory`. Functions in EMPTY return uninitialized tensors.
@@ -79,9 +79,7 @@ def _empty(made: torch.Tensor) -> torch.Tensor:
     return pinned_empty(tuple(made.shape), made.stride(), made.dtype)
 
 
-def with_pin_memory(
-    make: Callable[..., TorchAny], pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy
-) -> Callable[..., TorchAny]:
+def with_pin_memory(make: TorchFunction, pin: Callable[[torch.Tensor], torch.Tensor] = pinned_copy) -> TorchFunction:
     """Wrap a function that creates tensors. With `pin_memory=True`, the new tensor is pinned."""
 
     @wraps(make)

@@ -22,7 +22,7 @@ from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
 from replayer.tensor.tensor_meta import BACKEND, is_virtual
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 from traces.script.script_hooks import SCALAR_READS
 
@@ -119,7 +119,7 @@ def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:
         raise layout_error(tensor)
 
 
-def _moving(move: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     moving = STATE.moving
     before, moving.within = moving.within, True
     try:
@@ -192,7 +192,7 @@ def _install_subclasses(torch_module: TorchAny) -> None:
     patch_around(parameter_class, __new__=new)
 
 
-def _on_backend_device(make: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+def _on_backend_device(make: TorchFunction) -> TorchFunction:
     @wraps(make)
     def with_backend_device(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         device = kwargs.get("device")
@@ -222,6 +222,6 @@ def _on_host(storage: TorchAny) -> TorchAny:
     return typed(wrap_storage=storage._untyped_storage.cpu(), dtype=storage.dtype, _internal=True)
 
 
-def _clear_plans(change: Callable[..., TorchAny], *args: TorchAny, **options: TorchAny) -> None:
+def _clear_plans(change: TorchFunction, *args: TorchAny, **options: TorchAny) -> None:
     change(*args, **options)
     VirtualTensor.plan_cache.clear()

@@ -6,11 +6,10 @@ load("fused_adam", sources=["adam.cpp", "adam.cu"])  # NotEmulated
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from types import ModuleType
 
 from replayer.errors import NotEmulated
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch_around, when_imported
 
 _ADVICE = "its CUDA kernels cannot run; use operations of torch instead, for example an optimizer of torch.optim"
@@ -20,7 +19,7 @@ def install(torch_module: ModuleType) -> None:
     when_imported("torch.utils.cpp_extension", lambda module: patch_around(module, _jit_compile=_compile_without_cuda))
 
 
-def _compile_without_cuda(compile_extension: Callable[..., TorchAny], *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _compile_without_cuda(compile_extension: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     given = inspect.signature(compile_extension).bind(*args, **kwargs).arguments
     sources = [str(source) for source in given["sources"]]
     with_cuda = given.get("with_cuda")

@@ -15,7 +15,7 @@ from types import ModuleType
 import torch
 
 from replayer.tensor.tensor_meta import BACKEND
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny
 from traces.script.patching import patch, patch_around
 
 
@@ -36,7 +36,7 @@ def install(torch_module: ModuleType) -> None:
 def _report_cuda(
     dispatch: TorchAny,
     self: TorchAny,
-    func: torch._ops.OpOverload,
+    func: Op,
     types: TorchAny,
     args: TorchAny = (),
     kwargs: TorchAny = None,

@@ -22,7 +22,7 @@ from replayer.op_signature import OpSignature
 from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import payload_of
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Args, Kwargs, TorchAny
 from traces.script.patching import PATCHES, patch_around, temporarily_set, when_imported
 
 _LAST = "triton.runtime"  # imported last by Triton
@@ -110,7 +110,7 @@ def _interpreted(function: TorchAny) -> TorchAny:
     return InterpretedFunction(function)
 
 
-def _interpret(function: TorchAny, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], grid: TorchAny) -> None:
+def _interpret(function: TorchAny, args: Args, kwargs: Kwargs, grid: TorchAny) -> None:
     with temporarily_set(_INTERPRETING, active=True):
         values = {name: _on_host(value) for name, value in kwargs.items()}
         _interpreted(function).run(*map(_on_host, args), grid=grid, warmup=False, **values)

@@ -15,7 +15,7 @@ import torch
 
 from replayer.state import gpu
 from replayer.tensor.tensor_meta import BACKEND, OURS
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Args, Kwargs, TorchAny
 
 Arguments = tuple[tuple[TorchAny, ...], dict[str, TorchAny]]
 
@@ -104,7 +104,7 @@ SINCE_2_14 = tuple(int(number) for number in torch.__version__.split(".")[:2]) >
 _PAGE = "https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html"
 
 
-def backend_arguments(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> Arguments:
+def backend_arguments(args: Args, kwargs: Kwargs) -> Arguments:
     if args:
         first = args[0]
         kind = type(first)

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from replayer import state
@@ -20,9 +18,9 @@ from replayer.tensor.plan import OutcomeKind
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import run_elsewhere
 from replayer.tensor.values.value_rules import forget_at_replays
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
-Dispatch = Callable[..., TorchAny]
+Dispatch = TorchFunction
 
 
 def dispatcher(plans: PlanCache) -> tuple[Dispatch, Dispatch]:

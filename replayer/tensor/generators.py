@@ -22,7 +22,7 @@ from replayer.errors import NotEmulated
 from replayer.state import STATE, gpu
 from replayer.tensor.allocation import Allocation, allocate
 from replayer.timing.cuda_graph import GraphCapture
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny
 from traces.model.machine import DeviceProperties
 
 BaseGenerator: TorchAny = torch.Generator
@@ -194,14 +194,14 @@ def virtual_generator(generator: TorchAny) -> Generator | None:
     return found
 
 
-def _generator_in(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+def _generator_in(args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
     for value in (*args, *kwargs.values()):
         if BaseGenerator in type(value).__mro__:  # faster than `isinstance`, for which torch has a method in Python
             return value
     return None
 
 
-def philox_of(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device: int) -> PhiloxState:
+def philox_of(args: Sequence[TorchAny], kwargs: Kwargs, device: int) -> PhiloxState:
     given = _generator_in(args, kwargs)
     defaults: TorchAny = torch.cuda.default_generators
     found: Generator | None = defaults[device] if given is None else virtual_generator(given)
@@ -209,14 +209,14 @@ def philox_of(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device: int
     return found.philox
 
 
-def require_device(args: Sequence[TorchAny], kwargs: dict[str, TorchAny], device_type: str) -> None:
+def require_device(args: Sequence[TorchAny], kwargs: Kwargs, device_type: str) -> None:
     generator = _generator_in(args, kwargs)
     found = device_type if generator is None else "cpu" if virtual_generator(generator) is None else "cuda"
     if found != device_type:
         raise RuntimeError(f"Expected a '{device_type}' device type for generator but found '{found}'")
 
 
-def check_generator(args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+def check_generator(args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     if type(_generator_in(args, kwargs)) is Generator:
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         device = tensors[0].device if tensors else kwargs.get("device")
@@ -233,11 +233,11 @@ def host_numbers(seed: int) -> Iterator[None]:
         torch.set_rng_state(kept)
 
 
-def is_random(func: torch._ops.OpOverload) -> bool:
+def is_random(func: Op) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-def numbers_drawn(func: torch._ops.OpOverload, args: Sequence[TorchAny], device: DeviceProperties) -> int:
+def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) -> int:
     name = func._schema.name.rpartition("::")[2]
     tensor = next((value for value in args if isinstance(value, torch.Tensor)), None)
     if name == "randperm":

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from replayer.tensor.allocation import assign_data
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny
 
 
 @cache
@@ -51,9 +51,7 @@ def plain_class(tensor: TorchAny) -> type:
 
 
 def _as_plain(cls: TorchAny) -> TorchAny:
-    def on_known_classes(
-        _: type, func: torch._ops.OpOverload, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None
-    ) -> TorchAny:
+    def on_known_classes(_: type, func: Op, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
         known = tuple(getattr(each, "plain_class", each) for each in types)
         return cls.__torch_function__(func, known, args, kwargs or {})
 

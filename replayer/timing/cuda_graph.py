@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualEvent, VirtualStream
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
-Call = tuple[Callable[..., TorchAny], tuple[TorchAny, ...]]
+Call = tuple[TorchFunction, tuple[TorchAny, ...]]
 Works = Counter[VirtualStream]
 
 _POOLS_FROM = 1 << 20  # first number of private pools, above all streams
@@ -60,10 +60,10 @@ class GraphCapture:
     def __contains__(self, stream: VirtualStream) -> bool:
         return stream in self._preceding
 
-    def add_call(self, call: Callable[..., TorchAny], *args: TorchAny) -> None:
+    def add_call(self, call: TorchFunction, *args: TorchAny) -> None:
         self._calls.append((call, args))
 
-    def add_work(self, call: Callable[..., TorchAny], stream: VirtualStream, *args: TorchAny) -> None:
+    def add_work(self, call: TorchFunction, stream: VirtualStream, *args: TorchAny) -> None:
         self.add_call(call, stream, *args)
         self.begin_work(stream)
 

@@ -18,7 +18,7 @@ from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type, require_powers_of_two
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor_meta import in_words_of_cuda
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny
 from traces.script.phase_rule import LOSS_OPS
 
 aten = torch.ops.aten
@@ -390,7 +390,7 @@ def register(plans: PlanCache) -> None:
     state.STATE.kept.append(library)
 
 
-def _call_loss(op: torch._ops.OpOverload, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+def _call_loss(op: Op, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
     if (gpu := state.started()) is not None:
         gpu.steps.loss_called()
     return op.decompose(*args, **kwargs)

@@ -10,7 +10,7 @@ This module reimplements PyTorch's ATen/native/cudnn/RNN.cpp and ATen/cudnn/Auto
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -25,7 +25,7 @@ from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.tensor import VirtualTensor
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
@@ -93,7 +93,7 @@ def _run(
     return result[:3]
 
 
-def _layer(op: torch._ops.OpOverload, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
+def _layer(op: Op, mode: int, packed: bool, data: torch.Tensor, *args: TorchAny) -> TorchAny:
     mixed_devices.runner(op, (data, *args), {})
     by_cudnn = _cudnn_accepts(data)
     if not by_cudnn and mode in _WITHOUT_FUSED_CELL:
@@ -141,7 +141,7 @@ def _under_autocast(
         return aten._cudnn_rnn(data, weights, per_layer, buffer, hx, cx, *rest)
 
 
-def handlers(run: Callable[..., TorchAny]) -> dict[TorchAny, Callable[..., TorchAny]]:
+def handlers(run: TorchFunction) -> dict[TorchAny, TorchFunction]:
     def backward(*args: TorchAny) -> TorchAny:
         data, hx, cx, flat = run(aten._cudnn_rnn_backward.default, *args)
         return data, hx, cx, list(_views(flat[0], args[1])) if flat else []

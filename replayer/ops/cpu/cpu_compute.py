@@ -53,7 +53,7 @@ from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_virtual
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny
 from traces.model.layouts import memory_layout
 
 aten = torch.ops.aten
@@ -120,7 +120,7 @@ def _now_or_at_replays(compute: Callable[[], None], written: torch.Tensor, devic
         capture.add_computation(compute)
 
 
-def _request(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+def _request(func: Op, args: list[TorchAny], kwargs: Kwargs) -> None:
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "meta"}
     results = func(*tree_map_only(torch.Tensor, _shape_of, args), **tree_map_only(torch.Tensor, _shape_of, kwargs))
@@ -132,7 +132,7 @@ def _shape_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to("meta")
 
 
-def _waits_for_size(func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> bool:
+def _waits_for_size(func: Op, args: TorchAny, kwargs: TorchAny) -> bool:
     if func is aten.index.Tensor:
         return any(index is not None and index.dtype in MASKS for index in args[1])
     if kwargs.get("output_size") is not None:
@@ -173,7 +173,7 @@ class CpuCompute:
             return index
         return index.to(beside.tensor_meta.backend_device)
 
-    def _compute(self, func: torch._ops.OpOverload, args: TorchAny, kwargs: TorchAny) -> TorchAny:
+    def _compute(self, func: Op, args: TorchAny, kwargs: TorchAny) -> TorchAny:
         run = mixed_devices.runner(func, args, kwargs)
         if run is not None:
             return run(func, args, kwargs)
@@ -229,7 +229,7 @@ class CpuCompute:
             wait_for_device(index)
         return made
 
-    def _failed_assert(self, func: torch._ops.OpOverload, host_args: list[TorchAny]) -> str | None:
+    def _failed_assert(self, func: Op, host_args: list[TorchAny]) -> str | None:
         failed = failed_assert(func, host_args, lambda tensor: tensor)
         if failed is None:
             return None
@@ -237,15 +237,13 @@ class CpuCompute:
         host_args[at] = tree_map_only(torch.Tensor, torch.zeros_like, host_args[at])
         return line
 
-    def _draw_on_host(
-        self, philox: PhiloxState, numbers: int, func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
-    ) -> TorchAny:
+    def _draw_on_host(self, philox: PhiloxState, numbers: int, func: Op, args: list[TorchAny], kwargs: Kwargs) -> TorchAny:
         args = [None if isinstance(value, BaseGenerator) else value for value in args]
         kwargs = {name: None if isinstance(value, BaseGenerator) else value for name, value in kwargs.items()}
         with host_numbers(philox.next_host_seed(numbers)):
             return self._on_host(func, args, kwargs)
 
-    def _on_host(self, func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+    def _on_host(self, func: Op, args: list[TorchAny], kwargs: Kwargs) -> TorchAny:
         clock = gpu().clock
         clock.pause()
         run = FORMS.get(func) or func

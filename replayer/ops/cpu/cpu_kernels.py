@@ -8,7 +8,6 @@ Backward ops reuse the random state of the forward ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +15,7 @@ import torch
 
 from replayer.tensor.planning.shape_rules import require_training, svd
 from replayer.tensor.values.cuda_only_ops import CUDA_ONLY
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
@@ -80,7 +79,7 @@ def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
     return heads_first.transpose(1, 2).contiguous().transpose(1, 2)
 
 
-def _gradients(forward: Callable[..., TorchAny], inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
+def _gradients(forward: TorchFunction, inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
     keys, excluded = torch._C.DispatchKey, torch._C._dispatch_tls_local_exclude_set()
     for key in (keys.AutogradCPU, keys.ADInplaceOrView):
         excluded = excluded.remove(key)
@@ -246,7 +245,7 @@ _DIVISIONS = [
 ]
 
 
-def _product(op: TorchAny) -> Callable[..., TorchAny]:
+def _product(op: TorchAny) -> TorchFunction:
     def product(*args: TorchAny, out: TorchAny = None, **scalars: TorchAny) -> TorchAny:
         *factors, out_dtype = args
         if out_dtype not in (factors[-1].dtype, torch.float32):
@@ -259,7 +258,7 @@ def _product(op: TorchAny) -> Callable[..., TorchAny]:
 
 _PRODUCTS = [packet for packet in (aten.mm, aten.bmm, aten.addmm, aten.baddbmm) if "dtype" in packet.overloads()]
 
-FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
+FORMS: dict[TorchAny, TorchFunction] = {
     **CUDA_ONLY,
     aten.histc.default: _histc,
     aten._linalg_svd.default: svd,

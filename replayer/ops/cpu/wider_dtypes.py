@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -16,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from replayer.errors import NotEmulated
 from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like, scalar_type
 from replayer.tensor.planning.shape_inference import writes_of
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 _LOW_PRECISION = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 _WIDER = {
@@ -27,7 +26,7 @@ _WIDER = {
 }
 
 
-def may_be_wider(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny], refused: Exception) -> bool:
+def may_be_wider(func: Op, args: list[TorchAny], kwargs: Kwargs, refused: Exception) -> bool:
     """Return True if only CUDA supports the dtype."""
     text, dtypes = str(refused), _dtypes(args, kwargs)
     if not isinstance(refused, NotImplementedError) and compares_dtypes(refused):
@@ -42,7 +41,7 @@ def may_be_wider(func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict
     )
 
 
-def _dtypes(args: list[TorchAny], kwargs: dict[str, TorchAny]) -> set[torch.dtype]:
+def _dtypes(args: list[TorchAny], kwargs: Kwargs) -> set[torch.dtype]:
     leaves = tree_leaves((args, kwargs))
     return {
         leaf if isinstance(leaf, torch.dtype) else leaf.dtype
@@ -56,9 +55,7 @@ def _names(dtype: torch.dtype) -> re.Pattern[str]:
     return re.compile(rf"(?:type:?|dtype|implemented for|complex tensor, but got) '?(?:torch\.|CPU)?(?:{names})\b")
 
 
-def in_wider_dtypes(
-    func: torch._ops.OpOverload, run: Callable[..., TorchAny], args: list[TorchAny], kwargs: dict[str, TorchAny]
-) -> TorchAny:
+def in_wider_dtypes(func: Op, run: TorchFunction, args: list[TorchAny], kwargs: Kwargs) -> TorchAny:
     widened: list[tuple[torch.Tensor, torch.Tensor]] = []
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
 
@@ -103,9 +100,7 @@ def in_wider_dtypes(
 _META_ERRORS = (AssertionError, IndexError, RuntimeError, TypeError, ValueError)
 
 
-def _result_dtypes(
-    func: torch._ops.OpOverload, args: list[TorchAny], kwargs: dict[str, TorchAny]
-) -> list[torch.dtype | None] | None:
+def _result_dtypes(func: Op, args: list[TorchAny], kwargs: Kwargs) -> list[torch.dtype | None] | None:
     given = {**kwargs, "device": "meta"} if "device" in kwargs else kwargs
     with suppress(*_META_ERRORS):
         meta_args, meta_kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, given))

@@ -17,7 +17,7 @@ import torch
 
 from replayer.errors import DataDependentShape
 from replayer.state import gpu
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Args, Kwargs, Op, TorchAny
 
 
 def assumed_size(op: str, assume: Callable[[], int]) -> int:
@@ -46,7 +46,7 @@ def asks_for_sizes(error: RuntimeError) -> bool:
     return "data-dependent shape" in str(error) and "get_ctx" in str(error)
 
 
-def run_shape_rule(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
+def run_shape_rule(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     from torch._library import fake_impl, simple_registry
 
     rule: TorchAny = simple_registry.singleton.find(func._schema.name).fake_impl.kernel

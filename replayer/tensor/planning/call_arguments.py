@@ -18,7 +18,7 @@ import torch
 from replayer.op_signature import OpSignature
 from replayer.tensor.plan import Where
 from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny
 from traces.model.layouts import Shape, memory_layout
 
 
@@ -47,7 +47,7 @@ class CallArguments:
             return [self.of(item, (where[0], i)) for i, item in enumerate(value)]
         return torch.device(self.device_type) if isinstance(value, torch.device) and value.type in OURS else value
 
-    def named(self, func: torch._ops.OpOverload, kwargs: dict[str, TorchAny]) -> dict[str, TorchAny]:
+    def named(self, func: Op, kwargs: Kwargs) -> dict[str, TorchAny]:
         """Convert keyword arguments. Shapes of `out=` arguments are not recorded."""
         results, converted = _results(func), {}
         for name, value in kwargs.items():
@@ -75,5 +75,5 @@ class CallArguments:
 
 
 @cache
-def _results(func: torch._ops.OpOverload) -> frozenset[str]:
+def _results(func: Op) -> frozenset[str]:
     return frozenset(argument.name for argument in func._schema.arguments if argument.is_out)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch.utils._pytree import tree_leaves
 
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny
 from traces.names.collectives import SCALAR_TYPES
 
 TABLE = Path(__file__).with_suffix(".json")
@@ -25,7 +25,7 @@ _DTYPES = {getattr(torch, dtype, None): scalar for scalar, dtype in SCALAR_TYPES
 _INDICES = (torch.int64, torch.int32, torch.bool)
 
 
-def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     name = _key(func, args, kwargs)
     missing = _kernels().get(name) or _kernels().get(name.replace(".Scalar", ".Tensor"))
     tensors = _tensors(args) if missing else []
@@ -44,7 +44,7 @@ def require_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs
         raise no_kernel(missing[scalar], scalar)
 
 
-def _key(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> str:
+def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:
     """Return the op's key in cuda_dtypes.json. If an op's dtypes depend on a string argument, the key ends with that argument,
     as in "scatter_reduce.two amax"."""
     name = op_name(func)
@@ -67,7 +67,7 @@ def _keys_with_string() -> dict[str, list[str]]:
     return found
 
 
-def _has_scalar(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
+def _has_scalar(func: Op, args: Sequence[TorchAny]) -> bool:
     pairs = zip(func._schema.arguments, args, strict=False)
     return any(type(value) in (int, float) and isinstance(argument.type, torch._C.NumberType) for argument, value in pairs)
 
@@ -75,9 +75,7 @@ def _has_scalar(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> bool:
 _CPU_REFUSED = re.compile(r'"(\w+)" not implemented for \'(\w+)\'')
 
 
-def refusal_like(
-    func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], of_cpu: Exception
-) -> RuntimeError | None:
+def refusal_like(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, of_cpu: Exception) -> RuntimeError | None:
     """Convert a CPU kernel's error about a dtype to CUDA's error. Return None if CUDA supports the dtype."""
     refused = _CPU_REFUSED.match(str(of_cpu))
     if refused is None:
@@ -108,7 +106,7 @@ def scalar_type(dtype: torch.dtype) -> str:
     return _DTYPES.get(dtype, str(dtype))
 
 
-def op_name(func: torch._ops.OpOverload) -> str:
+def op_name(func: Op) -> str:
     return f"{str(func._schema.name).removeprefix('aten::').removesuffix('_')}.{func._overloadname}"
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny
 
 _NAMES = {
     "max_unpool2d": "max_unpooling2d_forward_out",
@@ -77,7 +77,7 @@ _BY_ARGUMENTS: dict[str, Callable[..., str]] = {
 }
 
 
-def alert_not_deterministic(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
+def alert_not_deterministic(func: Op, args: Sequence[TorchAny]) -> None:
     op = func._schema.name.removeprefix("aten::")
     rule = _BY_ARGUMENTS.get(op)
     name = _NAMES.get(op, "") if rule is None else rule(*args)

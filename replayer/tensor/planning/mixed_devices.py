@@ -29,7 +29,7 @@ from replayer.tensor.generators import is_random, require_device
 from replayer.tensor.planning.deterministic import alert_not_deterministic
 from replayer.tensor.planning.mixed_dtypes import batch_norm_by_cudnn, require_dtypes
 from replayer.tensor.tensor_meta import in_words_of_cuda
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny, TorchFunction
 
 _EXPECTED = "Expected all tensors to be on the same device, but "
 
@@ -57,9 +57,7 @@ class _Entry:
         return f"wrapper_{key}_{self.overload}_{name}"
 
 
-def runner(
-    func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]
-) -> Callable[..., TorchAny] | None:
+def runner(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchFunction | None:
     if is_random(func):
         target = next(iter(_tensors(args)), None)
         require_device(args, kwargs, "cuda" if target is None else target.device.type)
@@ -82,7 +80,7 @@ _DEPRECATED = (
 _OVERLAPPING = "more than one element of the written-to tensor refers to a single memory location"
 
 
-def require_no_internal_overlap(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     """See ATen/MemoryOverlap.cpp."""
     name = func._schema.name.rpartition("::")[2]
     if not func._schema.is_mutable or torch.Tag.inplace_view in func.tags or name in _MAY_OVERLAP:
@@ -106,7 +104,7 @@ def read_tables() -> None:
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 
-def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
+def checked(func: Op, handler: TorchFunction) -> TorchFunction:
     def call(*args: TorchAny, **kwargs: TorchAny) -> TorchAny:
         run = runner(func, args, kwargs)
         return handler(*args, **kwargs) if run is None else run(func, args, kwargs)
@@ -114,7 +112,7 @@ def checked(func: torch._ops.OpOverload, handler: Callable[..., TorchAny]) -> Ca
     return call
 
 
-def _require_cuda_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> None:
+def _require_cuda_kernel(func: Op, args: Sequence[TorchAny]) -> None:
     entry = _entry(func._schema.name.removeprefix("aten::"), func._schema.overload_name)
     if entry is None or "CUDA" in entry.keys or any("Composite" in key for key in entry.keys):
         return
@@ -129,7 +127,7 @@ def _require_cuda_kernel(func: torch._ops.OpOverload, args: Sequence[TorchAny]) 
     )
 
 
-def mixed_call(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> Mixed:
+def mixed_call(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> Mixed:
     """Choose how to run an op with tensors on several devices. Raise PyTorch's error if the call is invalid."""
     name = func._schema.name.removeprefix("aten::")
     name = _CALLS.get(name, name)
@@ -167,20 +165,20 @@ def _dispatch_key(entry: _Entry | None, args: Sequence[TorchAny]) -> str:
     return "SparseCUDA" if torch.sparse_coo in layouts or makes_sparse else "SparseCsrCUDA" if layouts else "CUDA"
 
 
-def _explicit_key(func: torch._ops.OpOverload) -> TorchAny:
+def _explicit_key(func: Op) -> TorchAny:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     names = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
     return next((getattr(torch._C.DispatchKey, name) for name in names if has_kernel(str(func._name), name)), None)
 
 
-def decomposed(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+def decomposed(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
     try:
         return func._op_dk(_explicit_key(func), *args, **kwargs)
     except RuntimeError as error:
         raise in_words_of_cuda(error) from None
 
 
-def on_host(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> TorchAny:
+def on_host(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> TorchAny:
     def copied(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.cpu() if tensor.is_cuda else tensor
 
@@ -195,7 +193,7 @@ class _Operands:
     values: dict[str, TorchAny]
 
     @classmethod
-    def of(cls, func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> _Operands:
+    def of(cls, func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> _Operands:
         out: list[tuple[str, torch.Tensor]] = []
         inputs: list[tuple[str, torch.Tensor]] = []
         written: list[torch.Tensor] = []

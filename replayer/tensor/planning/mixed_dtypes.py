@@ -16,7 +16,7 @@ import torch
 from replayer.state import computing
 from replayer.tensor.plan import Where, argument_at
 from replayer.tensor.planning.cuda_dtypes import no_kernel, require_kernel, scalar_type
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Kwargs, Op, TorchAny
 
 _CPP_TYPES = {
     torch.float32: "float", torch.float64: "double", torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16",
@@ -29,7 +29,7 @@ _UNCOMMON = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torc
 _IN_CUDNN = (torch.int8, torch.uint8, torch.int32)  # integers that cuDNN has a name for
 
 
-def require_dtypes(func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny]) -> None:
+def require_dtypes(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     rule = _RULES.get(func)
     if rule is not None:
         rule(*args, **kwargs)
@@ -356,9 +356,7 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 Overlap = tuple[Where, Where]  # a written argument and an input
 
 
-def partial_overlaps(
-    func: torch._ops.OpOverload, args: Sequence[TorchAny], kwargs: dict[str, TorchAny], tensor_class: type
-) -> tuple[Overlap, ...]:
+def partial_overlaps(func: Op, args: Sequence[TorchAny], kwargs: Kwargs, tensor_class: type) -> tuple[Overlap, ...]:
     """Return the pairs of arguments that overlap partly, as in `x[1:].add_(x[:-1])`."""
     if torch.Tag.pointwise not in func.tags:
         return ()
@@ -403,7 +401,7 @@ _MASKED = "masked_fill only supports boolean masks, but got dtype {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fill_) for kind in ("Scalar", "Tensor")]
 _MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
-_RULES: dict[torch._ops.OpOverload, Callable[..., None]] = {
+_RULES: dict[Op, Callable[..., None]] = {
     _aten.as_strided.default: _as_strided,
     _aten.mm.default: partial(_same, 0, 1, "expected mat1 and mat2 to have the same dtype, but got: {} != {}", cpp_type),
     **dict.fromkeys((_aten.addmm.default, _aten.addmm_.default), _addmm),

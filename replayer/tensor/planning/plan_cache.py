@@ -22,7 +22,7 @@ from replayer.tensor.planning import mixed_devices, mixed_dtypes, plan_keys
 from replayer.tensor.planning.results import plan_results
 from replayer.tensor.planning.shape_inference import OtherLayout, infer
 from replayer.tensor.tensor_meta import OURS, TensorMeta, TensorMetaTable
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Args, Kwargs, Op, TorchAny, TorchFunction
 
 if TYPE_CHECKING:
     from replayer.gpu.virtual_gpu import VirtualGpu
@@ -32,7 +32,7 @@ _OF_SCRIPTS = ("CUDA", "PrivateUse1", "CompositeExplicitAutograd")
 PLANS_LIMIT = 50_000  # of all ops; a full cache is cleared
 
 
-def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
+def _key_of_script(func: Op) -> TorchAny:
     name = str(func._name)
     kept = f"{func.namespace}/{name.partition('::')[2]}"
     kernels = [key for key in _OF_SCRIPTS if f"{kept}/{key}" in torch.library._impls]
@@ -47,7 +47,7 @@ def _key_of_script(func: torch._ops.OpOverload) -> TorchAny:
 class Route:
     __slots__ = ("_keyers", "_tensor_class", "finders", "func", "plans", "special")
 
-    def __init__(self, func: torch._ops.OpOverload, tensor_class: type, special: TorchAny) -> None:
+    def __init__(self, func: Op, tensor_class: type, special: TorchAny) -> None:
         self.func = func
         self.plans: dict[plan_keys.Key, Plan] = {}
         self.special = special
@@ -56,11 +56,11 @@ class Route:
         self.finders: list[plan_keys.Keyer] = [partial(self._find, n) for n in range(len(func._schema.arguments) + 1)]
         self._keyers: dict[int, plan_keys.Keyer] = {}
 
-    def _find(self, count: int, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
+    def _find(self, count: int, args: Args, kwargs: Kwargs) -> TorchAny:
         self.finders[count] = find = plan_keys.key_function(self.func, count, self._tensor_class, self.plans.get)
         return find(args, kwargs)
 
-    def key(self, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> plan_keys.Key:
+    def key(self, args: Args, kwargs: Kwargs) -> plan_keys.Key:
         keyer = self._keyers.get(len(args))
         if keyer is None:
             keyer = self._keyers[len(args)] = plan_keys.key_function(self.func, len(args), self._tensor_class)
@@ -74,9 +74,9 @@ class PlanCache:
     def __init__(self, tensor_class: type) -> None:
         self.metas = TensorMetaTable(tensor_class)
         self.routes: dict[int, Route] = {}
-        self.specials: dict[torch._ops.OpOverload, TorchAny] = {}
-        self.composites: dict[torch._ops.OpOverload, TorchAny] = {}
-        self.with_kernel: set[torch._ops.OpOverload] = set()
+        self.specials: dict[Op, TorchAny] = {}
+        self.composites: dict[Op, TorchAny] = {}
+        self.with_kernel: set[Op] = set()
         self.signatures: dict[plan_keys.Key, OpSignature] = {}
         self.run_other_layout: TorchAny = None
         self.wrap_other_layout: TorchAny = None
@@ -85,13 +85,13 @@ class PlanCache:
         self.shared: SharedResults | None = None  # plans of all ranks that were forked from one process
         self._count = 0
 
-    def route(self, func: torch._ops.OpOverload) -> Route:
+    def route(self, func: Op) -> Route:
         made = self.routes.get(id(func))
         if made is None:
             made = self.routes[id(func)] = Route(func, self.tensor_class, self.specials.get(func) or self.composite(func))
         return made
 
-    def composite(self, func: torch._ops.OpOverload) -> TorchAny:
+    def composite(self, func: Op) -> TorchAny:
         """Return a function that decomposes a composite op. Return None for other ops. In inference mode, `__torch_dispatch__`
         receives composite ops."""
         if func in self.with_kernel:
@@ -117,7 +117,7 @@ class PlanCache:
             route.plans.clear()
         self._count = 0
 
-    def learn(self, route: Route, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], gpu: VirtualGpu) -> Plan:
+    def learn(self, route: Route, args: Args, kwargs: Kwargs, gpu: VirtualGpu) -> Plan:
         """Infer and cache the output shapes of an op call. Raise DataDependentShape if a shape depends on tensor values. Raise
         NotEmulated if the op is unknown."""
         func = route.func
@@ -139,9 +139,7 @@ class PlanCache:
         plan_results(plan, func, gpu.workspaces_of(plan.signature), overlaps)
         return self._keep(route, key, plan)
 
-    def _of_other_rank(
-        self, func: torch._ops.OpOverload, key: bytes, device: int, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
-    ) -> Plan | None:
+    def _of_other_rank(self, func: Op, key: bytes, device: int, args: Args, kwargs: Kwargs) -> Plan | None:
         """Return the Plan object that another rank has stored for `key`, or None. The other rank has already checked the
         devices and dtypes of the arguments."""
         found = None if self.shared is None else self.shared.find(key)
@@ -150,7 +148,7 @@ class PlanCache:
         mixed_devices.require_no_internal_overlap(func, args, kwargs)  # may warn, which each rank does
         return unpacked(found, self.metas, device)
 
-    def _running(self, func: torch._ops.OpOverload, run: Callable[..., TorchAny], gpu: VirtualGpu) -> Plan:
+    def _running(self, func: Op, run: TorchFunction, gpu: VirtualGpu) -> Plan:
         plan = Plan(OpSignature(func._schema.name, (), (), launches=False), gpu.current.device(), Constant(None), (), ())
         plan.make_by(lambda gpu, caller, args, kwargs: run(func, args, kwargs))
         return plan
@@ -164,6 +162,6 @@ class PlanCache:
         route.plans[key] = plan
         return plan
 
-    def leaves_device(self, kwargs: dict[str, TorchAny]) -> bool:
+    def leaves_device(self, kwargs: Kwargs) -> bool:
         device = kwargs.get("device")
         return device is not None and device.type not in OURS

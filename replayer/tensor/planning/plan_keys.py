@@ -19,7 +19,7 @@ import torch
 from replayer import torch_shortcuts
 from replayer.tensor.generators import virtual_generator
 from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Args, Kwargs, Op, TorchAny
 
 Key = tuple[TorchAny, ...]
 Keyer = Callable[[tuple[TorchAny, ...], dict[str, TorchAny]], TorchAny]
@@ -30,9 +30,7 @@ _VALUE_SCALARS = frozenset({"arange", "range", "linspace", "logspace"})
 KEYER_FILE = "<plan key>"  # the file name of generated functions in tracebacks and profiles
 
 
-def key_function(
-    func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None
-) -> Keyer:
+def key_function(func: Op, count: int, tensor_class: TorchAny, get: Callable[[Key], TorchAny] | None = None) -> Keyer:
     """Return a function that computes cache keys for calls with `count` positional arguments. If `get` is given, the returned
     function calls `get` with the key, and returns the result."""
     by_value = func._schema.name.rpartition("::")[2] in _VALUE_SCALARS
@@ -46,7 +44,7 @@ def key_function(
     def key_of_tensor(value: TorchAny) -> TorchAny:
         return key_of(value) if isinstance(value, torch.Tensor) else type(value)
 
-    def options(kwargs: dict[str, TorchAny]) -> list[TorchAny]:
+    def options(kwargs: Kwargs) -> list[TorchAny]:
         return [(name, key_of(value)) for name, value in kwargs.items()]
 
     # The generated code checks `type(x)`, because catching an AttributeError is slower.
@@ -65,12 +63,10 @@ def _compiled(source: str) -> CodeType:
     return compile(source, KEYER_FILE, "exec")
 
 
-def _plain_keyer(
-    func: torch._ops.OpOverload, count: int, tensor_class: TorchAny, by_value: bool, get: Callable[[Key], TorchAny] | None
-) -> Keyer:
+def _plain_keyer(func: Op, count: int, tensor_class: TorchAny, by_value: bool, get: Callable[[Key], TorchAny] | None) -> Keyer:
     kinds = [str(argument.type) for argument in func._schema.arguments]
 
-    def key(args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
+    def key(args: Args, kwargs: Kwargs) -> TorchAny:
         parts: list[TorchAny] = [count]
         for kind, value in zip(kinds, args, strict=False):
             if kind in ("float", "Scalar", "number") and not by_value:
@@ -128,7 +124,7 @@ def key_part(value: TorchAny, tensor_class: TorchAny, by_value: bool = False) ->
     return (type(value), value)
 
 
-def key_for_ranks(func: torch._ops.OpOverload, key: Key) -> tuple[bytes, int] | None:
+def key_for_ranks(func: Op, key: Key) -> tuple[bytes, int] | None:
     if torch.are_deterministic_algorithms_enabled():
         return None  # each rank may have to warn
     devices: set[int] = set()

@@ -34,7 +34,7 @@ from replayer.tensor.planning.mixed_dtypes import Overlap, require_apart
 from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
 from replayer.tensor.values.known_values import host_values
 from replayer.tensor.values.value_rules import forget_written, value_rule
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny
 from traces.model.machine import DeviceProperties
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Results = Callable[[TorchAny, TorchAny, TorchAny, TorchAny], TorchAny]
 Workspaces = tuple[tuple[int, ...], ...]
 
 
-def plan_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
+def plan_results(plan: Plan, func: Op, workspaces: Workspaces, overlaps: tuple[Overlap, ...] = ()) -> None:
     """Choose how an op's results are created. Workspaces are temporary memory of the op."""
     rule = value_rule(func, plan)
     written = tuple(at for at, listed in plan.writes if isinstance(at, int) and not listed)
@@ -63,7 +63,7 @@ def plan_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces
         plan.make_by(_counting_changes(plan.results or _general(plan, workspaces)))
 
 
-def counts_changes(func: torch._ops.OpOverload) -> bool:
+def counts_changes(func: Op) -> bool:
     """Return True if the CUDA kernel of an in-place foreach op increments the version counters of the tensors."""
     name = func._schema.name
     return name.startswith("aten::_foreach_") and name.endswith("_") and name not in _UNCOUNTED
@@ -88,7 +88,7 @@ def _apart(overlaps: tuple[Overlap, ...], make_results: Results) -> Results:
     return results
 
 
-def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspaces) -> None:
+def _choose_results(plan: Plan, func: Op, workspaces: Workspaces) -> None:
     if plan.kind != OutcomeKind.OTHER and not workspaces:
         if is_random(func):
             plan.make_by(_drawing(plan.device, func, _general(plan, ())))
@@ -105,7 +105,7 @@ def _choose_results(plan: Plan, func: torch._ops.OpOverload, workspaces: Workspa
         plan.make_by(_drawing(plan.device, func, plan.results))
 
 
-def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) -> Results:
+def _drawing(device: int, func: Op, make_results: Results) -> Results:
     known: tuple[DeviceProperties | None, int] = None, 0
 
     def results(gpu: VirtualGpu, caller: Caller, args: TorchAny, kwargs: TorchAny) -> TorchAny:
@@ -124,7 +124,7 @@ def _drawing(device: int, func: torch._ops.OpOverload, make_results: Results) ->
     return results
 
 
-def _asserting(plan: Plan, func: torch._ops.OpOverload, make_results: Results) -> Results:
+def _asserting(plan: Plan, func: Op, make_results: Results) -> Results:
     set_values, failed_now = plan.set_values, [False]
 
     def set_values_unless_failed(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:

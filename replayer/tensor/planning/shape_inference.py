@@ -25,14 +25,12 @@ from replayer.tensor.planning.cuda_dtypes import compares_dtypes, refusal_like
 from replayer.tensor.planning.mixed_devices import mixed_call, on_host
 from replayer.tensor.planning.shape_rules import RULES, whole_loss
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, TensorMetaTable, on_one_device
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Args, Kwargs, Op, TorchAny
 
 aten = torch.ops.aten
 
 
-def infer(
-    metas: TensorMetaTable, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny], current: int
-) -> Plan:
+def infer(metas: TensorMetaTable, func: Op, args: Args, kwargs: Kwargs, current: int) -> Plan:
     _refuse_unknown_shape(func, args)
     arguments = _MetaArguments(metas.tensor_class)
     meta_args = tuple([arguments.of(value, (i, -1)) for i, value in enumerate(args)])
@@ -54,9 +52,7 @@ def infer(
     return plan
 
 
-def run_elsewhere(
-    tensor_class: type, func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
-) -> TorchAny:
+def run_elsewhere(tensor_class: type, func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     """Run an op call whose result is not on a GPU, such as `zeros_like(x, device="cpu")`."""
     if func._schema.name in ("aten::linspace", "aten::logspace"):
         return on_host(func, args, kwargs)
@@ -65,9 +61,7 @@ def run_elsewhere(
     return func(*map(_MetaArguments(tensor_class).of, args), **kwargs)
 
 
-def writes_of(
-    func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
-) -> list[tuple[int | str, bool]]:
+def writes_of(func: Op, args: Args, kwargs: Kwargs) -> list[tuple[int | str, bool]]:
     found: list[tuple[int | str, bool]] = []
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
@@ -152,7 +146,7 @@ def on_device(device: torch.device | None, otherwise: int) -> int:
     return otherwise if device is None or device.index is None else index_of(device)
 
 
-def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[TorchAny, ...]) -> None:
+def _refuse_unknown_shape(func: Op, args: Args) -> None:
     by_mask = func is not aten.index.Tensor or any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
     if torch.Tag.dynamic_output_shape in func.tags and func not in RULES and by_mask:
         raise DataDependentShape(func._schema.name)
@@ -161,7 +155,7 @@ def _refuse_unknown_shape(func: torch._ops.OpOverload, args: tuple[TorchAny, ...
 _ASKS_FOR_SIZES = object()
 
 
-def _run(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
+def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     rule = RULES.get(func)
     if rule is not None:
         try:
@@ -214,7 +208,7 @@ _TRIED_ELEMENTS = 1 << 20  # elements; larger calls are not tried on the CPU
 _SMALL_SIZE = 8
 
 
-def _shapes_on_cpu(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
+def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     """Run an op on the CPU with tensors of ones. Return the results as meta tensors."""
     if any(result.alias_info is not None for result in func._schema.returns) or torch.Tag.dynamic_output_shape in func.tags:
         raise RuntimeError(func._schema.name)
@@ -244,9 +238,7 @@ def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> Torch
     return tree_map(on_host, arguments)
 
 
-def _cpu_kernel_error(
-    func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]
-) -> RuntimeError | None:
+def _cpu_kernel_error(func: Op, args: Args, kwargs: Kwargs) -> RuntimeError | None:
     try:
         func(*_ones_on_host(args), **_ones_on_host(kwargs))
     except (RuntimeError, OverflowError) as error:
@@ -259,7 +251,7 @@ _LOW_PRECISION = re.compile(r"'(Half|BFloat16|ComplexHalf)'")  # more ops suppor
 _NAMES_DTYPE = re.compile(r"dtype|scalar type|complex|[Bb]ool|floating")
 
 
-def _refuse_missing_dtypes(func: torch._ops.OpOverload, args: tuple[TorchAny, ...], kwargs: dict[str, TorchAny]) -> TorchAny:
+def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     """Run an op on the CPU with tensors of ones to find unsupported dtypes."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     floating = all(tensor.is_floating_point() for tensor in tensors)
@@ -298,7 +290,7 @@ IDLE = frozenset(
 )
 
 
-def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
+def launches(func: Op, does_something: bool) -> bool:
     """Return True if the op runs kernels."""
     return does_something and func._schema.name.rpartition("::")[2] not in IDLE
 
@@ -307,7 +299,7 @@ def launches(func: torch._ops.OpOverload, does_something: bool) -> bool:
 _OF_TORCH = ("aten", "prims", "c10d", "_c10d_functional")
 
 
-def _writes_undeclared(func: torch._ops.OpOverload) -> bool:
+def _writes_undeclared(func: Op) -> bool:
     """Return True if an op may change an argument that its schema does not mark as changed."""
     returns = func._schema.returns
     return func.namespace not in _OF_TORCH and bool(returns) and all(value.alias_info is None for value in returns)

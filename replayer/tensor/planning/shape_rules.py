@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 
 from replayer.tensor.values.cuda_only_ops import CUDA_ONLY, conv_format, convolution
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Args, Op, TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
@@ -115,7 +113,7 @@ _REDUCED_IN_PLACE = frozenset({
 })  # fmt: skip
 
 
-def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchAny, ...]) -> TorchAny:
+def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
     """Give a scalar loss as much memory as one loss per element needs. PyTorch stores the mean or sum in the memory of the
     individual losses (aten/src/ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
@@ -124,7 +122,7 @@ def whole_loss(func: torch._ops.OpOverload, result: TorchAny, args: tuple[TorchA
 
 
 _HAS_BADDBMM = hasattr(aten.baddbmm, "dtype")
-RULES: dict[TorchAny, Callable[..., TorchAny]] = {
+RULES: dict[TorchAny, TorchFunction] = {
     **CUDA_ONLY,
     aten.convolution.default: convolution,
     aten.convolution_backward.default: _convolution_backward,

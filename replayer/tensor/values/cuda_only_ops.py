@@ -8,12 +8,10 @@ Tensors on the CPU give the values (`--values compute`), and tensors on "meta" g
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch._prims_common import suggest_memory_format
 
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
 aten = torch.ops.aten
 
@@ -184,7 +182,7 @@ def _batch_norm_backward_elemt(
     return torch.empty_like(data).copy_(result)
 
 
-CUDA_ONLY: dict[TorchAny, Callable[..., TorchAny]] = {
+CUDA_ONLY: dict[TorchAny, TorchFunction] = {
     aten.cudnn_convolution.default: _cudnn_convolution,
     aten.cudnn_convolution_transpose.default: _cudnn_convolution_transpose,
     aten.cudnn_convolution_relu.default: lambda data, weight, *rest: _cudnn_convolution_add_relu(data, weight, 0, None, *rest),

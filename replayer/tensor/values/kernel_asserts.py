@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny
 
 HostValues = Callable[[TorchAny], torch.Tensor | None]
 _Check = Callable[[Sequence[TorchAny], HostValues], "tuple[int, str] | None"]
@@ -108,10 +108,10 @@ _CHECKS: dict[str, _Check] = {
 }
 
 
-def can_fail(func: torch._ops.OpOverload) -> bool:
+def can_fail(func: Op) -> bool:
     return func._schema.name.removeprefix("aten::") in _CHECKS
 
 
-def failed_assert(func: torch._ops.OpOverload, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
     """Return the position and the error message of an argument for which a CUDA assertion fails."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)

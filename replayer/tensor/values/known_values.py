@@ -15,7 +15,7 @@ import torch
 from replayer.errors import NotEmulated
 from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Uniform
 from replayer.tensor.tensor_meta import TensorMeta
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny
 
 
 def known_values(tensor: TorchAny) -> torch.Tensor | float | int | bool | None:
@@ -130,7 +130,7 @@ def _one_thread() -> Iterator[None]:
 class Folding:
     """Computes an op on the host if all inputs have known values."""
 
-    def __init__(self, func: torch._ops.OpOverload, writes: tuple[tuple[int | str, bool], ...]) -> None:
+    def __init__(self, func: Op, writes: tuple[tuple[int | str, bool], ...]) -> None:
         self._func = func
         self._written = {at for at, _ in writes}
         self._outputs = {argument.name for argument in func._schema.arguments if argument.is_out}

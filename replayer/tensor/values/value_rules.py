@@ -26,7 +26,7 @@ from replayer.tensor.allocation import KNOWN_LIMIT, Allocation, Content, Matches
 from replayer.tensor.plan import Constant, New, Plan, Several
 from replayer.tensor.values.known_values import Folding, fills_allocation, in_dtype, known_values
 from replayer.tensor.values.script_branches import call_site
-from replayer.torch_types import TorchAny
+from replayer.torch_types import Op, TorchAny
 
 if TYPE_CHECKING:
     from replayer.timing.stream import VirtualStream
@@ -41,7 +41,7 @@ Assume = Callable[[TorchAny, TorchAny], TorchAny]
 aten = torch.ops.aten
 
 
-def _with_either(*names: str) -> frozenset[torch._ops.OpOverload]:
+def _with_either(*names: str) -> frozenset[Op]:
     return frozenset(getattr(getattr(aten, name), kind) for name in names for kind in ("Scalar", "Tensor"))
 
 
@@ -58,7 +58,7 @@ _EMPTY = frozenset({aten.empty.memory_format, aten.empty_like.default, aten.new_
 _SUMS = frozenset({aten.sum.default, aten.sum.dim_IntList})
 
 
-def value_rule(func: torch._ops.OpOverload, plan: Plan) -> Rule | None:
+def value_rule(func: Op, plan: Plan) -> Rule | None:
     outcome = plan.outcome
     if (
         func in _EMPTY
@@ -139,7 +139,7 @@ def _set_known(there: weakref.ref[Allocation], known: TorchAny) -> None:
         allocation.known = known
 
 
-def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
+def _is_small(func: Op, plan: Plan) -> bool:
     made = plan.outcome.parts if isinstance(plan.outcome, Several) else (plan.outcome,)
     new = [one for one in made if isinstance(one, New)]
     if torch.Tag.nondeterministic_seeded in func.tags or not (new or plan.writes) or (new and plan.writes):
@@ -156,7 +156,7 @@ def _is_small(func: torch._ops.OpOverload, plan: Plan) -> bool:
 # -- assumed values -----------------------------------------------------------------------------------------------------------
 
 
-def _assumption(func: torch._ops.OpOverload, plan: Plan) -> Assume | None:
+def _assumption(func: Op, plan: Plan) -> Assume | None:
     if func in _COMPARISONS:
         return _comparison(func)
     if func in _AND:
@@ -179,7 +179,7 @@ def _loss(made: TorchAny, args: TorchAny) -> Uniform:
     return Uniform(gpu().values.assumed.loss(call_site()), made.tensor_meta.dtype, assumed=True)
 
 
-def _comparison(func: torch._ops.OpOverload) -> Assume:
+def _comparison(func: Op) -> Assume:
     name = func._schema.name.rpartition("::")[2]
     below, above = name in ("lt", "le", "ne"), name in ("gt", "ge", "ne")
 
@@ -268,7 +268,7 @@ def _of_uniform(made: TorchAny, args: TorchAny) -> Uniform | None:
     return Uniform(bool(value) if made.tensor_meta.dtype is torch.bool else value, made.tensor_meta.dtype)
 
 
-def _reduction(func: torch._ops.OpOverload, plan: Plan) -> Assume:
+def _reduction(func: Op, plan: Plan) -> Assume:
     adds = func in _SUMS
 
     def assume(made: TorchAny, args: TorchAny) -> Uniform | None:
@@ -302,7 +302,7 @@ def _clone(made: TorchAny, args: TorchAny) -> TorchAny:
     return None if isinstance(allocation.known, torch.Tensor) else allocation.known
 
 
-_ASSUMED: dict[torch._ops.OpOverload, Assume] = {
+_ASSUMED: dict[Op, Assume] = {
     **dict.fromkeys((*_INVALID, aten._is_any_true.default), lambda made, args: Uniform(False, torch.bool)),
     aten._is_all_true.default: lambda made, args: Uniform(True, torch.bool),
     **dict.fromkeys((aten.all.default, aten.all.dim, aten.all.dims), _all),
@@ -318,7 +318,7 @@ def _zeros(made: TorchAny, args: TorchAny, kwargs: TorchAny) -> None:
 # -- values computed without a CPU kernel -------------------------------------------------------------------------------------
 
 
-def _uniform(func: torch._ops.OpOverload, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Uniform | None:
+def _uniform(func: Op, made: TorchAny, args: TorchAny, kwargs: TorchAny) -> Uniform | None:
     def one(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
             return value
