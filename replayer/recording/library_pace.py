@@ -67,9 +67,10 @@ _Copies = tuple[Column, Column]
 def _copies_of(cells: list[LibraryCell]) -> _Copies | None:
     by_bytes: dict[int, list[int]] = {}
     for cell in cells:
-        if cell.h2d_ns is not None and cell.workload.batch_bytes:
+        h2d_ns = cell.phases_ns.get("h2d")
+        if h2d_ns is not None and cell.workload.batch_bytes:
             sizes = (cell.batches * cell.workload.batch_bytes).tolist()
-            for size_bytes, duration_ns in zip(sizes, cell.h2d_ns.tolist(), strict=True):
+            for size_bytes, duration_ns in zip(sizes, h2d_ns.tolist(), strict=True):
                 by_bytes.setdefault(size_bytes, []).append(duration_ns)
     sizes = sorted(by_bytes)
     return (np.array(sizes), np.array([int(np.median(by_bytes[size])) for size in sizes])) if sizes else None
@@ -226,7 +227,7 @@ class LibraryPace:
         if not trains:
             self._say(f"evaluation is estimated to take as long as {cell.name}'s forward pass in training")
             how = "training's forward pass"
-            return self._made(cell, cell.estimated_at(batch), trains, Origin.SCALED, how)
+            return self._made(cell, cell.for_batch(batch, extrapolates=True), trains, Origin.SCALED, how)
         try:
             times = cell.for_batch(batch)
         except NotMeasured as beyond:
@@ -237,7 +238,8 @@ class LibraryPace:
                     return None
             elif not self._choice.estimate:
                 self._stop(f"{beyond}; --estimate continues with a marked estimate")
-            return self._made(cell, cell.estimated_at(batch), trains, Origin.ROOFLINE, "estimated: beyond what was measured")
+            times = cell.for_batch(batch, extrapolates=True)
+            return self._made(cell, times, trains, Origin.ROOFLINE, "estimated: beyond what was measured")
         self.is_known_to_fit = True
         self._say(f"the script trains {cell.name}; times were measured on a {cell.gpu.device}, {_source(cell)}")
         if times.is_scaled:
@@ -257,7 +259,7 @@ class LibraryPace:
             self._stop(f"{text}. --estimate continues with marked estimates")
         if match.scalable and batch is not None:
             self._say(f"{text}; its times are used as an estimate", "other models")
-            times = cell.estimated_at(batch)
+            times = cell.for_batch(batch, extrapolates=True)
             ns = {name: round(of * match.input_ratio) for name, of in times.phases_ns.items()}
             return self._made(cell, replace(times, phases_ns=ns), trains, Origin.ROOFLINE, f"estimated: {differing}")
         self._say(f"{text}; each op is estimated from the GPU's data sheet", "other models")

@@ -9,9 +9,9 @@ sizes.
     cell.for_batch(100)                # CellTimes(phases_ns={"forward": 93_700_000, ...}, is_scaled=False, ...)
 
 Note [Measured batches only]
-    A cell contains only measured batch sizes. Between two measured batch sizes, `at` interpolates linearly and sets
+    A cell contains only measured batch sizes. Between two measured batch sizes, `for_batch` interpolates linearly and sets
     `is_scaled`. GPU libraries change algorithms with the batch size, so measured times differ from the line between their
-    neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `at` raises NotMeasured.
+    neighbors by 0.6 to 2.1 % in the median. Outside the measured range, `for_batch` raises NotMeasured.
 
 A `*.cells` file contains a magic number, a version, a CRC-32 checksum and a msgpack body.
 """
@@ -129,10 +129,6 @@ class LibraryCell:
     def last_batch(self) -> int:
         return int(self.batches[-1])
 
-    @property
-    def h2d_ns(self) -> Column | None:
-        return self.phases_ns.get("h2d")
-
     def is_equal_to(self, other: LibraryCell) -> bool:
         ours, theirs = ({**of.phases_ns, **of.spread_ns, "": of.batches, "peak": of.peak_bytes} for of in (self, other))
         return (
@@ -140,16 +136,6 @@ class LibraryCell:
             and ours.keys() == theirs.keys()
             and all(np.array_equal(column, theirs[name]) for name, column in ours.items())
         )
-
-    def for_batch(self, batch: int) -> CellTimes:
-        """Return the step time at a batch size within the measured range. Raises NotMeasured."""
-        # see Note [Measured batches only]
-        return self._times(batch, within=True)
-
-    def estimated_at(self, batch: int) -> CellTimes:
-        """Return the step time at any batch size. Times outside the measured range are extrapolated linearly. A single
-        measurement is scaled in proportion to the batch size."""
-        return self._times(batch, within=False)
 
     def peak_at(self, batch: int) -> int | None:
         """Return the peak memory of a step in bytes, or None if it was not measured."""
@@ -161,12 +147,15 @@ class LibraryCell:
         end = -1 if batch > batches[-1] else 0
         return int(peaks[end]) + (batch - int(batches[end])) * int(peaks[-1] - peaks[0]) // int(batches[-1] - batches[0])
 
-    def _times(self, batch: int, *, within: bool) -> CellTimes:
+    def for_batch(self, batch: int, *, extrapolates: bool = False) -> CellTimes:
+        """Return the step time at a batch size. Outside the measured range, raise NotMeasured, or extrapolate linearly if
+        `extrapolates` is set. A single measurement is scaled in proportion to the batch size."""
+        # see Note [Measured batches only]
         batches = self.batches
         at = int(np.searchsorted(batches, batch))
         if at < len(batches) and batches[at] == batch:
             return CellTimes(batch, {name: int(column[at]) for name, column in self.phases_ns.items()})
-        if within and not 0 < at < len(batches):
+        if not extrapolates and not 0 < at < len(batches):
             raise NotMeasured(self, batch)
         if 0 < at < len(batches):
             low, high = at - 1, at

@@ -77,7 +77,8 @@ def _figures(comparison: Comparison, first: str, second: str) -> str:
 
 def _chart(comparison: Comparison) -> str:
     shown = list(comparison.phases.items())[:_MOST_BARS]
-    names = ", ".join(f'"{_plain(name)}"' for name, _ in shown)
+    plain = [printable(name, colour=False).replace('"', "'") for name, _ in shown]
+    names = ", ".join(f'"{name}"' for name in plain)
     before = ", ".join(f"{of.recorded_median_ns / 1e6:.6g}" for _, of in shown)
     after = ", ".join(f"{of.replayed_median_ns / 1e6:.6g}" for _, of in shown)
     title = "Phases on the host, ms per step (bars: A, line: B)"
@@ -92,7 +93,3 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 def _text(text: str) -> str:
     return printable(text, colour=False).replace("|", "\\|").replace("<", "&lt;")
-
-
-def _plain(text: str) -> str:
-    return printable(text, colour=False).replace('"', "'")

@@ -121,8 +121,8 @@ def test_times_between_measured_batches_are_interpolated_and_marked() -> None:
             cell.for_batch(beyond)
     with pytest.raises(NotMeasured, match="Test GPU G9 ran out of memory at batch 5; this run needs batch 6"):
         a_cell(out_of_memory_batch=5).for_batch(6)
-    assert cell.estimated_at(8).phases_ns["forward"] == 8000
-    assert a_cell(batches=(4,)).estimated_at(8).phases_ns["forward"] == 8000
+    assert cell.for_batch(8, extrapolates=True).phases_ns["forward"] == 8000
+    assert a_cell(batches=(4,)).for_batch(8, extrapolates=True).phases_ns["forward"] == 8000
 
 
 def test_the_workload_signature_is_scaled_to_the_batch_size() -> None:
@@ -228,8 +228,8 @@ def test_every_bundled_network_matches_only_itself(own_library: Path) -> None:
 def test_times_outside_the_measured_range_lie_on_a_line_through_distant_batches(batch: int, forward_ns: int) -> None:
     """Below the range, the line goes through the first and the middle batch, and above through the middle and the last."""
     cell = a_cell(batches=(2, 4, 8), phases_ns={"forward": np.array([3000, 4000, 9000])})
-    assert cell.estimated_at(batch).phases_ns == {"forward": forward_ns}
-    assert cell.estimated_at(batch).is_scaled is (batch not in (2, 4, 8))
+    assert cell.for_batch(batch, extrapolates=True).phases_ns == {"forward": forward_ns}
+    assert cell.for_batch(batch, extrapolates=True).is_scaled is (batch not in (2, 4, 8))
 
 
 @pytest.mark.parametrize(
