@@ -121,7 +121,7 @@ def fully_sharded(trace: Trace, conditions: Conditions, one_ns: float, parameter
 
     def takes(operation: str, unit: str) -> float:
         size = _input_bytes(operation, sizes[unit], ranks)
-        return float(costs.next(operation, size, ranks).duration_ns) if size and ranks > 1 else 0.0
+        return float(costs.next(operation, size, ranks).duration_ns) if size else 0.0
 
     schedule = ShardedStep.of(units, backward_ns, lambda unit: takes(GATHER, unit), lambda unit: takes(SCATTER, unit))
     parts = {"all-gather": schedule.gather_ns}

@@ -100,6 +100,7 @@ def test_the_longest_bar_leaves_room_for_its_text() -> None:
     rows = [("forward", (10.0, 5.0), ("10 ms", "5 ms")), ("backward", (None, 0.0), ("-", "0"))]
     bars = values(paired_bars(rows, ("A", "B")), "rect bar", "x", "y", "width")
     widths = [width for _, _, width in bars]
+    assert widths[0] == 860 - 150 - (5 * 6.6 + 10)  # the longest text, "10 ms", has 5 letters
     assert widths[1] == pytest.approx(widths[0] / 2, abs=0.06) and widths[2:] == [0, 0]
     one, other, next_row, _ = (y for _, y, _ in bars)
     assert one == 4 and next_row - one == 2 * (other - one) + 7

@@ -13,11 +13,12 @@ import pytest
 from replayer.memory.device.request_log import LogEntry, RankRequests, RequestKind, RequestLog
 from tests.tui.json_types import PAGE, faults
 from traces.format.trace_file import save
+from traces.model.run import Run
 from traces.model.trace import Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.script.launch import ChildResult
 from tui.commands import fit
-from tui.commands.fit import run
+from tui.commands.fit import _timeline, run
 from tui.options import FitOptions
 
 GIB = 1 << 30
@@ -69,6 +70,16 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(capsys.readouterr().out)
     assert faults(facts, PAGE.OUTPUTS["trace fit --json"]) == []
     return facts
+
+
+def test_the_timeline_is_that_of_the_first_rank_if_each_process_has_its_own() -> None:
+    """GIVEN several processes of one rank THEN it is unknown which of them counts."""
+    first, second, again = (Trace(runs={rank: Run()}) for rank in (0, 1, 0))
+    assert _timeline({}) is None
+    assert _timeline({7: first}) is first
+    assert _timeline({7: first, 8: again}) is None
+    assert _timeline({7: second, 8: first}) is first
+    assert _timeline({7: second, 8: first, 9: again}) in (first, again)
 
 
 def test_fit_evaluates_every_gpu_from_two_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:

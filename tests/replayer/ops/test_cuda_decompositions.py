@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -98,6 +99,45 @@ def test_other_cases_run_flash_attention_as_before() -> None:
     assert _chosen(dtype=torch.float32) == EFFICIENT
     needs_gradient = torch.empty(16, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
     assert _chosen(mask=needs_gradient) == EFFICIENT
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "chosen"),
+    [
+        # flash attention: head sizes up to 256, since compute capability 8.0
+        ((8, 0), "float16", [(8, FLASH), (256, FLASH), (264, EFFICIENT)]),
+        ((7, 5), "float16", [(8, EFFICIENT)]),
+        # memory-efficient attention: rows of 16 bytes since 8.0, of 16 bytes with halves since 7.0, and any rows before
+        ((8, 0), "float32", [(2, MATH), (4, EFFICIENT), (6, MATH)]),
+        ((7, 5), "float32", [(1, EFFICIENT), (6, EFFICIENT)]),
+        ((7, 0), "float16", [(4, MATH), (8, EFFICIENT), (12, MATH)]),
+        ((6, 1), "float16", [(1, EFFICIENT), (12, EFFICIENT)]),
+        ((5, 0), "float32", [(6, EFFICIENT)]),
+        ((3, 7), "float32", [(8, MATH)]),
+        ((7, 5), "bfloat16", [(8, MATH)]),
+        ((9, 0), "float64", [(8, MATH)]),
+        # cuDNN's attention: head sizes up to 128 that are multiples of 8
+        ((9, 0), "float16", [(128, CUDNN), (136, FLASH), (8, CUDNN), (12, FLASH)]),
+    ],
+)
+def test_the_limits_of_each_attention_kernel(capability: list[int], dtype: str, chosen: list[tuple[int, str]]) -> None:
+    """The conditions are those of sdp_utils.cpp, each with a head size or a capability on both sides."""
+    major, minor = capability
+    for size, kernel in chosen:
+        assert _chosen(capability=(major, minor), dtype=getattr(torch, dtype), size=size) == kernel, size
+
+
+def test_heads_masks_and_layouts_that_fused_attention_needs() -> None:
+    mask = torch.empty(16, 16, device="meta")
+    assert _chosen(heads=2) == _chosen(heads=3, grouped=True) == MATH  # 3 heads do not divide 4
+    assert _chosen(cudnn=91501) == CUDNN and _chosen(cudnn=91500, mask=mask) == EFFICIENT
+    assert _chosen(tokens=2) == _chosen(tokens=2, dropout=0.5) == CUDNN
+    query = torch.empty(2, 4, 16, 64, dtype=torch.bfloat16, device="meta")
+    turned = torch.empty(2, 4, 64, 16, dtype=torch.bfloat16, device="meta").mT
+    assert [attention_kernel(*three, None, (9, 0), cudnn=91900) for three in permutations((query, query, turned))] == [MATH] * 6
+    assert attention_kernel(query[0], query[0], query[0], None, (9, 0)) == MATH
+    most, more = (torch.empty(count, 1, 2, 8, dtype=torch.half, device="meta") for count in (65535, 65536))
+    assert [attention_kernel(of, of, of, None, (9, 0), cudnn=91900) for of in (most, more)] == [CUDNN, FLASH]
 
 
 @pytest.mark.parametrize(

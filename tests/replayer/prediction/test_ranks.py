@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from replayer.cost_model.collective_costs import CollectiveCosts
 from replayer.prediction.conditions import Conditions
-from replayer.prediction.fully_sharded import ROOT, ShardedStep, moved_bytes, rank_memory
+from replayer.prediction.fully_sharded import GATHER, ROOT, ShardedStep, fully_sharded, moved_bytes, rank_memory
 from replayer.prediction.layers import layers_of
 from replayer.prediction.optimizer_states import states_of
 from replayer.prediction.predict import Prediction, predict
@@ -119,6 +119,23 @@ def test_more_ranks_never_keep_more_of_the_parameters(sizes: dict[str, int], ran
     for kept in ("parameters", "gradients", "optimizer state"):
         assert more[kept] <= fewer[kept]
     assert rank_memory(sizes, 1, states)["parameters"] == sum(sizes.values())
+
+
+@pytest.mark.parametrize("around", [0, 1])
+def test_each_unit_is_gathered_but_not_a_root_without_parameters(around: int) -> None:
+    """GIVEN three blocks of two products, alone or after a product outside of the blocks THEN the times of the all-gathers are
+    those of each block's part, and that of the root only if it has parameters."""
+    products = [(4, 8)] * around + [(2, 3), (3, 2)] * 3
+    ops = [
+        Op("aten::mm", 10 * at, 8, kernel=(10 * at + 5, 5), shapes=((8, depth), (depth, columns)))
+        for at, (depth, columns) in enumerate(products)
+    ]
+    trace = make_recording([("forward", 0, 100)], ops)
+    found = fully_sharded(trace, Conditions(nproc=4, parallel="fsdp"), 1e6, 0, None)
+    costs = CollectiveCosts(trace.devices[0].name, 0.0)
+    of_block, of_root = (float(costs.next(GATHER, 4 * count // 4, 4).duration_ns) for count in (12, 32))
+    assert found.parts_ns["all-gather"] == 3 * of_block + around * of_root
+    assert found.moved_bytes == (3 * 12 + around * 32) * 4 * 3 // 4 and found.parameter_bytes == 4 * (36 + around * 32)
 
 
 parts_of_pass = st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), st.integers(0, 10**7)), min_size=1, max_size=12)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.replicas import add_devices, devices_for
+from replayer.recording.replicas import add_devices, devices_for, require_kernels_of_one
 from tests.replayer.recordings import Op, make_recording, phase_recording
 from traces.model.trace import NONE, TraceError
 
@@ -65,3 +65,22 @@ def test_only_the_kernels_of_one_gpu_can_be_repeated(gpus: int, kernels: bool, h
         trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     with pytest.raises(TraceError, match=f"--gpus {gpus} .* this recording has {has}"):
         add_devices(RecordedRun.of(trace), gpus)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "recorded", "kernels", "reason"),
+    [
+        (2, 1, True, ""),
+        (2, 1, False, "phases only"),
+        (3, 2, True, "2 GPUs"),
+        (3, 2, False, "2 GPUs"),
+        (2, 2, False, ""),
+        (1, 2, False, ""),
+        (0, 0, False, ""),
+    ],
+)
+def test_only_a_recording_of_the_kernels_of_one_gpu_is_extended(gpus: int, recorded: int, kernels: bool, reason: str) -> None:
+    if not reason:
+        return require_kernels_of_one(gpus, recorded, kernels)
+    with pytest.raises(TraceError, match=f"--gpus {gpus} needs a recording with the kernels of one GPU, .* has {reason}$"):
+        require_kernels_of_one(gpus, recorded, kernels)

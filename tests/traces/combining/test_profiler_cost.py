@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from traces.analyses.waits import host_waits
-from traces.combining.profiler_cost import CleanPace, HostEvents, _noise_ns, with_clean_pace
+from traces.combining.profiler_cost import CleanPace, HostEvents, _noise_ns, _stages, with_clean_pace
 from traces.comparison.thresholds import LEAST_NOISE
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
@@ -440,6 +440,18 @@ def test_stages_divide_a_phase_as_in_clean_steps() -> None:
 
     waited = CleanPace(trace, 0, Intervals([start_ns + 1850], [start_ns + 1950]))
     assert (waited.own_ns(moments) - start_ns).tolist() == [0, 400, 800, 1000, 1400, 1800, 1900]
+
+
+def test_a_stage_may_begin_when_the_stage_before_it_ends_but_not_earlier() -> None:
+    """GIVEN stages at 0..200, 200..500 and 499..900, and one that ends after its phase THEN the two that follow each other
+    count."""
+    trace = recorded([(StepKind.STEADY, [("forward", 1000)])])
+    add_stages(trace, 0, [("scatter", 0, 200), ("replicate", 200, 500), ("gather", 499, 900), ("late", 500, 1001)])
+    names, moments_ns = _stages(trace, 0)
+    assert [trace.strings[name] for name in names] == ["forward", "scatter", "replicate"]
+    assert (moments_ns - UNIX_NS).tolist() == [0, 0, 200, 200, 500, 1000]
+    add_stages(trace, 0, [("last", 500, 1000)])
+    assert len(_stages(trace, 0)[0]) == 4
 
 
 def test_a_phase_with_concurrent_threads_is_not_used_for_the_op_cost() -> None:

@@ -211,6 +211,8 @@ def test_waits_in_the_forward_pass_hide_whether_the_gpu_keeps_up() -> None:
     assert caught_up(trace) is None
     trace.values = Values.of(read=range(3))
     assert caught_up(trace) == CaughtUp("forward", 19_000)
+    trace.sizes = Sizes.of(op=[trace.strings.add("aten::nonzero")])
+    assert caught_up(trace) is None
 
 
 def test_one_step_shows_how_long_before_the_gpu_the_host_ends() -> None:

@@ -482,6 +482,16 @@ def test_each_optimizer_step_ends_a_step_without_profiler_marks() -> None:
     assert trace.steps.number.tolist() == [0, 1]
 
 
+def test_only_the_first_optimizer_ends_steps_even_if_both_call_closures() -> None:
+    """GIVEN an LBFGS at 10 to 50 and an Adam at 60 to 90, both with a closure THEN each step ends with the LBFGS."""
+    one = [numbered("aten::mm", 5, 4)]
+    for name, at, length in (("LBFGS", 10, 40), ("Adam", 60, 30)):
+        one.append(op(f"Optimizer.step#{name}.step", at, length, cat="user_annotation"))
+        one += [numbered("aten::mm", at + 5, 5), op("MmBackward0", at + 10, 5, tid=8, Fwd_thread_id=1), op("aten::mul_", at + 20, 2)]
+    steps_from, kinds, ends = seen([*one, *shifted(one, 100)])
+    assert (steps_from, kinds, ends) == ("optimizer", ["STEADY"] * 2, [50, 150])
+
+
 def seen(events: list[Event]) -> tuple[str, list[str], list[int]]:
     """Where steps come from, their kinds, and their ends in microseconds."""
     trace = imported(events)

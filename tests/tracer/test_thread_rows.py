@@ -1,0 +1,45 @@
+"""Which row of the table of threads a thread gets, and what the row says about it."""
+
+from __future__ import annotations
+
+import threading
+
+from tracer.writing.thread_rows import ThreadRows
+
+
+def in_thread(name: str, rows: ThreadRows, role: str = "") -> int:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(rows.row(role)), name=name)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def test_threads_are_named_by_their_role_or_by_themselves() -> None:
+    """GIVEN threads of autograd and of replicas, and one with another role THEN only those of autograd are backward threads.
+    A role has one row, whichever thread has it."""
+    rows = ThreadRows(rank=3)
+    assert rows.row() == rows.row("backward 0") == 0  # the script's thread keeps its row
+    assert [in_thread(name, rows, role) for name, role in (("a", "backward 0"), ("b", "replica 1"), ("c", "loader"))] == [1, 2, 3]
+    assert [in_thread("d", rows, role) for role in ("replica 1", "backward 0")] == [2, 1]
+    found = [(thread.rank, thread.name, thread.role) for thread in rows.threads]
+    assert found == [
+        (3, threading.current_thread().name, "main"),
+        (3, "backward 0", "backward"),
+        (3, "replica 1", "other"),
+        (3, "c", "other"),
+    ]
+    assert rows.threads[0].tid == threading.get_native_id()
+
+
+def test_the_script_may_continue_in_another_thread() -> None:
+    rows = ThreadRows(rank=0)
+    own = threading.get_ident()
+    in_thread("script", rows)  # row 1
+    done = threading.Thread(target=lambda: rows.note_script_thread(threading.get_ident()), name="trainer")
+    done.start()
+    done.join()
+    assert rows.script_thread != own and (rows.threads[0].name, rows.threads[0].role) == ("trainer", "main")
+    assert rows.row() == 2  # the thread that was the script's is now one of the others
+    rows.joined_group(5)
+    assert {thread.rank for thread in rows.threads} == {5}
