@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from traces.bootstrap import _trace_ranks
+
 BOOTSTRAP = Path(__file__).parents[2] / "traces/bootstrap"
 START = f"""
 import os, signal, sys, time
@@ -23,6 +25,21 @@ FORK = """
 rank = _trace_ranks.fork_ranks(3)
 _trace_ranks.mark_rank(rank)
 """
+
+
+@pytest.mark.parametrize(("other", "expected"), [(0, True), (1, False)])
+def test_a_terminal_signals_the_group_in_its_foreground(monkeypatch: pytest.MonkeyPatch, other: int, expected: bool) -> None:
+    monkeypatch.setattr(_trace_ranks, "open", lambda path, mode: open(os.devnull, mode), raising=False)
+    monkeypatch.setattr(os, "tcgetpgrp", lambda file: os.getpgrp() + other)
+    assert _trace_ranks._in_foreground_of_a_terminal() is expected
+
+
+def test_a_process_without_a_terminal_is_not_in_its_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: str, mode: str) -> None:
+        raise OSError
+
+    monkeypatch.setattr(_trace_ranks, "open", missing, raising=False)
+    assert not _trace_ranks._in_foreground_of_a_terminal()
 
 
 def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:

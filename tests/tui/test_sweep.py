@@ -122,6 +122,20 @@ def test_the_batch_size_of_the_model_s_inputs_counts(sweep: Any, capsys: pytest.
     assert "batch 16 (the model's inputs; 8 was given): 8 steps of 98.0 µs, forward 27.0 µs" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("sizes", "kept"), [("8,16", None), ("8,17", 17)])
+def test_memory_ends_at_a_larger_batch_than_was_measured(sweep: Any, sizes: str, kept: int | None) -> None:
+    """GIVEN a model with two inputs per sample THEN a batch of 16 was measured, so that the memory does not end at 16."""
+
+    class Doubled(Runs):
+        def __call__(self, one: RecordOptions, *, stderr: int, is_brief: bool) -> int:
+            given = int(one.script[-1])
+            return super().__call__(replace(one, script=[*one.script[:-1], f"{given * 2}"]), stderr=stderr, is_brief=is_brief)
+
+    assert sweep(Doubled(b"CUDA out of memory", fails_at=32), sweep=f"-b {sizes}") == 0
+    (cell,) = read_cells(Path("train.cells")).cells()
+    assert cell.batches.tolist() == [16] and cell.out_of_memory_batch == kept
+
+
 def test_a_sweep_writes_a_new_file_of_cells_only(sweep: Any) -> None:
     with pytest.raises(TraceError, match=r"name it x\.cells"):
         sweep(Runs(), output=Path("x.msgpack"))

@@ -190,8 +190,10 @@ def test_a_recording_without_kernels_or_shapes_says_what_cannot_be_scaled() -> N
         predict(host_only, Conditions(gpu="Tesla T4"))
     bare = training()
     bare.host.shapes[:] = NONE
-    with pytest.raises(TraceError, match="no shapes"):
+    with pytest.raises(TraceError, match="the recording has no shapes"):
         predict(bare, Conditions(gpu="Tesla T4"), strict=True)
+    with pytest.raises(TraceError, match="the recording has no shapes"):
+        predict(bare, Conditions(batch=64, recorded_batch=32))
     loose = predict(bare, Conditions(gpu="Tesla T4"))
     assert loose.unscaled_share == pytest.approx(0.8)  # all but the copies
     assert loose.expected_error is None
