@@ -200,6 +200,22 @@ def test_a_full_launch_queue_delays_a_batch_of_calls_like_single_calls() -> None
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize(("calls_of_2_ms", "waits_ms"), [(12, [-15.0]), (10, [])])
+def test_calls_that_run_more_than_20_ms_ahead_wait_until_15_ms_before_their_end(
+    at_once: bool, calls_of_2_ms: int, waits_ms: list[float]
+) -> None:
+    ops = [Op("aten::mm", 2_000 * i, 1_999, kernel=(2_000 * i + 5, 10)) for i in range(calls_of_2_ms)]
+    end_us = 2_000 * calls_of_2_ms
+    script = Script(make_recording([("forward", 0, end_us), ("backward", end_us, end_us + 100)], ops), at_once=at_once)
+    for _ in range(3):
+        before = len(script.stage.clock.waits)
+        script.step([("aten::mm", False, 0)] * calls_of_2_ms, [], 50)
+    last = script.stage.log.host[-1]
+    waits = [(wait_ns - last[3] - last[4]) / 1e6 for wait_ns in script.stage.clock.waits[before:-1]]  # the last ends the step
+    assert waits[-1:] == waits_ms
+
+
 def test_the_calls_of_a_repeating_script_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[int] = []
     play = OpBatchSchedule.play
