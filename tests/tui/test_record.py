@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,46 @@ def test_a_program_started_by_exec_has_its_own_file(
     assert run(TRAIN) == 0
     assert os.listdir(place) == ["x.msgpack"] and len(load(place / "x.msgpack").steps) == 3
     assert "2 processes were recorded as 1 rank" in capsys.readouterr().err
+
+
+def test_the_longest_recording_of_each_rank_is_kept(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first: Callable[..., ChildResult] = vars(record)["run_child"]
+
+    def ran(*arguments: Any, **options: Any) -> ChildResult:
+        for pid, rank, steps in ((4712, 1, 1), (4713, 1, 3)):
+            stream = TraceStream(place / f"x.msgpack.{pid}.part")
+            stream.header(Trace(grain="phase", threads=[Thread(rank, 1, "main", "main")], runs={rank: Run()}))
+            times = {"start_ns": [5 + 10 * n for n in range(steps)], "duration_ns": [10] * steps}
+            stream.add("steps", Steps.of(rank=[rank] * steps, number=range(steps), **times))
+            stream.close()
+        return first(*arguments, **options)
+
+    monkeypatch.setattr(record, "run_child", ran)
+    assert run(TRAIN) == 0
+    trace = load(place / "x.msgpack")
+    assert [(trace.steps.rank == rank).sum() for rank in trace.ranks] == [2, 3]
+    assert "3 processes were recorded as 2 ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_is_the_script_s_unless_that_says_nothing_of_a_failure(
+    place: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """GIVEN a script that ends with `code` WHEN its recording cannot be written, or Ctrl-C stops the writing THEN its own code
+    remains, if it is not 0."""
+    first: Callable[..., ChildResult] = vars(record)["run_child"]
+    monkeypatch.setattr(record, "run_child", lambda *words, **options: replace(first(*words, **options), returncode=code))
+    monkeypatch.setattr(record, "merge_ranks", lambda traces: signal.raise_signal(signal.SIGINT))
+    assert run(TRAIN) == (code or 128 + signal.SIGINT)
+
+    def full(traces: list[Trace]) -> None:
+        raise TraceWriteError(place, "No space left on device")
+
+    os.remove(place / "x.msgpack.4711.part")
+    monkeypatch.setattr(record, "merge_ranks", full)
+    assert run(TRAIN) == (code or 2)
 
 
 @pytest.mark.parametrize("where", ["load", "merge_ranks"])

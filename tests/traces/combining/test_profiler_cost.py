@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from traces.analyses.waits import host_waits
-from traces.combining.profiler_cost import CleanPace, HostEvents, _noise_ns, _stages, with_clean_pace
-from traces.comparison.thresholds import LEAST_NOISE
+from traces.combining.profiler_cost import CleanPace, HostEvents, _fitted_cost, _noise_ns, _Phase, _stages, with_clean_pace
+from traces.comparison.thresholds import EVENT_COSTS, LEAST_NOISE
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import (
@@ -498,6 +498,18 @@ def test_the_ops_of_a_phase_with_concurrent_threads_cost_no_more_than_its_slowdo
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx((10_000 + noise_ns) / 100, abs=1)
     # what is left of 310 us is the factor's part
     assert run.host_scale["forward"] == pytest.approx(300_000 / (310_000 - 10_000 - noise_ns), rel=1e-3)
+
+
+def test_a_phase_that_takes_no_time_says_nothing_about_the_cost() -> None:
+    counts = np.zeros(len(EVENT_COSTS))
+    counts[0] = 100
+    known = _Phase(
+        ("backward",), clean_ns=300_000, noise_ns=3_000, profiled_ns=360_000, waits=False, has_threads=False, wait_ns=0, lag_ns=0,
+        work_ns=0, is_full=False, counts=counts,
+    )  # fmt: skip
+    empty = replace(known, names=("zero_grad",), clean_ns=0, noise_ns=0, profiled_ns=0, counts=np.zeros(len(EVENT_COSTS)))
+    assert _fitted_cost([known, empty]) == _fitted_cost([known]) != ProfilerCost()
+    assert _fitted_cost([empty]) == ProfilerCost()
 
 
 def test_noise_is_the_standard_error_of_the_median_but_at_least_a_share_of_it() -> None:

@@ -487,7 +487,8 @@ def test_only_the_first_optimizer_ends_steps_even_if_both_call_closures() -> Non
     one = [numbered("aten::mm", 5, 4)]
     for name, at, length in (("LBFGS", 10, 40), ("Adam", 60, 30)):
         one.append(op(f"Optimizer.step#{name}.step", at, length, cat="user_annotation"))
-        one += [numbered("aten::mm", at + 5, 5), op("MmBackward0", at + 10, 5, tid=8, Fwd_thread_id=1), op("aten::mul_", at + 20, 2)]
+        one += [numbered("aten::mm", at + 5, 5), op("MmBackward0", at + 10, 5, tid=8, Fwd_thread_id=1)]
+        one.append(op("aten::mul_", at + 20, 2))
     steps_from, kinds, ends = seen([*one, *shifted(one, 100)])
     assert (steps_from, kinds, ends) == ("optimizer", ["STEADY"] * 2, [50, 150])
 

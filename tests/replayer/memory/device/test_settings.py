@@ -21,6 +21,7 @@ from replayer.memory.device.settings import (
     parse_settings,
     settings_of_environment,
 )
+from replayer.memory.device.snapshot import settings_dict
 
 TEXTS = [
     "max_split_size_mb:20",
@@ -146,3 +147,16 @@ def test_an_unknown_allocator_setting_is_named_in_the_error() -> None:
 )
 def test_the_smallest_sizes_that_torch_accepts(smallest: str, too_small: str) -> None:
     assert accepts(smallest) and not accepts(too_small)
+
+
+def test_a_memory_snapshot_has_the_settings_in_pytorchs_units() -> None:
+    """`torch.cuda.memory._snapshot()["allocator_settings"]`: segments in MiB, the largest block that is split in bytes."""
+    plain = settings_dict(parse_settings(""), "")
+    assert (plain["large_segment_size_mb"], plain["max_split_size"], plain["PYTORCH_CUDA_ALLOC_CONF"]) == (20, -1, "")
+    assert (plain["expandable_segments"], plain["garbage_collection_threshold"]) == (False, 0.0)
+    text = "large_segment_size_mb:32,max_split_size_mb:64,roundup_power2_divisions:[256:1,512:2,1024:4,>:8]"
+    given = settings_dict(parse_settings(text), text)
+    assert (given["large_segment_size_mb"], given["max_split_size"], given["PYTORCH_CUDA_ALLOC_CONF"]) == (32, 64 << 20, text)
+    divisions = given["roundup_power2_divisions"]
+    assert isinstance(divisions, dict)
+    assert [divisions[size] for size in ("1", "256", "512", "1024", "2048")] == [1, 1, 2, 4, 8]

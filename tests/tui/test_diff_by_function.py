@@ -1,0 +1,41 @@
+"""`trace diff --by function`: which traces lack Python stacks, and how many functions the table has."""
+
+from __future__ import annotations
+
+import pytest
+
+from traces.analyses.python_functions import FunctionChange, FunctionTime
+from traces.model.trace import TraceError
+from tui.commands import diff
+
+TIME = FunctionTime("f", calls=1.0, gpu_ns=4_000, own_gpu_ns=3_000, backward_ns=0, host_ns=0)
+
+
+@pytest.fixture
+def changes(monkeypatch: pytest.MonkeyPatch) -> list[FunctionChange]:
+    """The functions of two traces, to which a test adds some."""
+    found: list[FunctionChange] = []
+    monkeypatch.setattr(diff, "load_trace", lambda name: name)
+    monkeypatch.setattr(diff, "function_changes", lambda first, second: found)
+    return found
+
+
+@pytest.mark.parametrize(("count", "more"), [(25, ""), (27, "and 2 more; --json has all\n")])
+def test_the_table_has_25_functions(
+    changes: list[FunctionChange], capsys: pytest.CaptureFixture[str], count: int, more: str
+) -> None:
+    changes += [FunctionChange(f"train.py({number}): f", TIME, TIME) for number in range(count)]
+    assert diff.by_function("a", "b", False) == 0
+    said = capsys.readouterr().out
+    assert said.count("train.py(") == 25 and said.partition("and ")[2] == more.removeprefix("and ")
+
+
+def test_traces_without_python_stacks_are_named(changes: list[FunctionChange]) -> None:
+    with pytest.raises(TraceError, match="^neither trace has Python stacks"):
+        diff.by_function("a", "b", False)
+    changes.append(FunctionChange("train.py(1): f", None, TIME))
+    with pytest.raises(TraceError, match="^a has no Python stacks"):
+        diff.by_function("a", "b", False)
+    changes[0] = FunctionChange("train.py(1): f", TIME, None)
+    with pytest.raises(TraceError, match="^b has no Python stacks"):
+        diff.by_function("a", "b", False)
