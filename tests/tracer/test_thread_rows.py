@@ -20,7 +20,8 @@ def test_threads_are_named_by_their_role_or_by_themselves() -> None:
     A role has one row, whichever thread has it."""
     rows = ThreadRows(rank=3)
     assert rows.row() == rows.row("backward 0") == 0  # the script's thread keeps its row
-    assert [in_thread(name, rows, role) for name, role in (("a", "backward 0"), ("b", "replica 1"), ("c", "loader"))] == [1, 2, 3]
+    roles = {"a": "backward 0", "b": "replica 1", "c": "loader"}
+    assert [in_thread(name, rows, role) for name, role in roles.items()] == [1, 2, 3]
     assert [in_thread("d", rows, role) for role in ("replica 1", "backward 0")] == [2, 1]
     found = [(thread.rank, thread.name, thread.role) for thread in rows.threads]
     assert found == [

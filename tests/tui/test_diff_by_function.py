@@ -31,11 +31,11 @@ def test_the_table_has_25_functions(
 
 
 def test_traces_without_python_stacks_are_named(changes: list[FunctionChange]) -> None:
-    with pytest.raises(TraceError, match="^neither trace has Python stacks"):
+    with pytest.raises(TraceError, match=r"^neither trace has Python stacks"):
         diff.by_function("a", "b", False)
     changes.append(FunctionChange("train.py(1): f", None, TIME))
-    with pytest.raises(TraceError, match="^a has no Python stacks"):
+    with pytest.raises(TraceError, match=r"^a has no Python stacks"):
         diff.by_function("a", "b", False)
     changes[0] = FunctionChange("train.py(1): f", TIME, None)
-    with pytest.raises(TraceError, match="^b has no Python stacks"):
+    with pytest.raises(TraceError, match=r"^b has no Python stacks"):
         diff.by_function("a", "b", False)

@@ -62,7 +62,7 @@ def test_a_program_started_by_exec_has_its_own_file(
     monkeypatch.setattr(record, "run_child", ran)
     assert run(TRAIN) == 0
     assert os.listdir(place) == ["x.msgpack"] and len(load(place / "x.msgpack").steps) == 3
-    assert "2 processes were recorded as 1 rank" in capsys.readouterr().err
+    assert "2 processes were recorded as 1 rank;" in capsys.readouterr().err
 
 
 def test_the_longest_recording_of_each_rank_is_kept(
@@ -83,7 +83,7 @@ def test_the_longest_recording_of_each_rank_is_kept(
     assert run(TRAIN) == 0
     trace = load(place / "x.msgpack")
     assert [(trace.steps.rank == rank).sum() for rank in trace.ranks] == [2, 3]
-    assert "3 processes were recorded as 2 ranks" in capsys.readouterr().err
+    assert "3 processes were recorded as 2 ranks;" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -504,8 +504,8 @@ def test_a_phase_that_takes_no_time_says_nothing_about_the_cost() -> None:
     counts = np.zeros(len(EVENT_COSTS))
     counts[0] = 100
     known = _Phase(
-        ("backward",), clean_ns=300_000, noise_ns=3_000, profiled_ns=360_000, waits=False, has_threads=False, wait_ns=0, lag_ns=0,
-        work_ns=0, is_full=False, counts=counts,
+        ("backward",), clean_ns=300_000, noise_ns=3_000, profiled_ns=360_000, waits=False, has_threads=False, wait_ns=0,
+        lag_ns=0, work_ns=0, is_full=False, counts=counts,
     )  # fmt: skip
     empty = replace(known, names=("zero_grad",), clean_ns=0, noise_ns=0, profiled_ns=0, counts=np.zeros(len(EVENT_COSTS)))
     assert _fitted_cost([known, empty]) == _fitted_cost([known]) != ProfilerCost()
