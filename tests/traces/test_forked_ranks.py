@@ -29,7 +29,8 @@ _trace_ranks.mark_rank(rank)
 
 @pytest.mark.parametrize(("other", "expected"), [(0, True), (1, False)])
 def test_a_terminal_signals_the_group_in_its_foreground(monkeypatch: pytest.MonkeyPatch, other: int, expected: bool) -> None:
-    monkeypatch.setattr(_trace_ranks, "open", lambda path, mode: os.fdopen(os.open(os.devnull, os.O_RDONLY), mode), raising=False)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    monkeypatch.setattr(_trace_ranks, "open", lambda path, mode: os.fdopen(nothing, mode), raising=False)
     monkeypatch.setattr(os, "tcgetpgrp", lambda file: os.getpgrp() + other)
     assert _trace_ranks._in_foreground_of_a_terminal() is expected
 

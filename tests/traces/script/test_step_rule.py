@@ -396,3 +396,24 @@ def test_an_optimizer_that_makes_all_steps_becomes_the_first(optimizers: str, fi
     """Each letter is the call of an optimizer's `step`."""
     known, made = Optimizers(), {letter: _Optimizer() for letter in optimizers}
     assert "".join(str(int(known.is_first(made[letter]))) for letter in optimizers) == first
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "loads", "goes_back", "ends"),
+    [
+        (0, False, True, True),
+        (0, True, True, False),
+        (1, False, True, False),
+        (0, False, False, False),
+        (1, True, False, False),
+    ],
+)
+def test_the_next_backward_pass_ends_a_step_of_plain_tensors_without_an_optimizer(
+    optimizers: int, loads: bool, goes_back: bool, ends: bool
+) -> None:
+    splitter = StepSplitter(ONE if optimizers else Optimizers())
+    if loads:
+        splitter.loader_entered()
+    if goes_back:
+        splitter.backward()
+    assert splitter.ends_at_backward is ends
