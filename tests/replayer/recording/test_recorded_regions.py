@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from replayer.op_signature import KeptBySignature
 from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_regions import RecordedCall, RecordedRegions, Shapes, graph_ops_of
@@ -34,11 +36,11 @@ def test_compiled_inference_takes_the_recorded_call_with_its_sizes() -> None:
     assert shapes_of_call(regions, (32, 8), (8, 4)) is None
 
 
-def regions_of(*functions: tuple[str, str, int, int], calls: int = 1) -> RecordedRegions:
+def regions_of(*functions: tuple[str, str, int, int], calls_of_steps: tuple[int, ...] = (1, 1)) -> RecordedRegions:
     """Compiled functions with a number, an op, a batch size and a width. Each is called in both steps with a product after
     the op, and the backward pass is the op alone."""
     events = Events()
-    for step in range(2):
+    for step, calls in enumerate(calls_of_steps):
         at = step * 100 * STEP_US
         events.host("user_annotation", f"ProfilerStep#{step + 1}", at, 100 * STEP_US - 10)
         passes = [(False, function) for function in functions for _ in range(calls)]
@@ -74,13 +76,21 @@ SIN, COS, TANH = "aten::sin", "aten::cos", "aten::tanh"
 
 
 def test_a_compiled_function_is_found_by_its_number_and_input_shapes() -> None:
-    regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8), calls=3)
+    regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8), calls_of_steps=(3, 3))
     assert len(regions) == 2 and not regions.has_memory
     for number, call in ((0, 3), (1, 4), (2, 5), (3, 5), (9, 5)):  # calls that were not recorded repeat the last one
         assert found(regions, "1/0", ((16, 8),), number=number) == f"aten::cos (16, 8, {call})"
     assert [found(regions, "0/0", ((16, 8),), number=number, back=True) for number in (0, 2)] == [
         "aten::sin (16, 8, 9)", "aten::sin (16, 8, 11)",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("calls_of_steps", [(2, 1), (1, 2), (1, 2, 1)])
+def test_the_step_with_the_most_calls_is_repeated(calls_of_steps: tuple[int, ...]) -> None:
+    regions = regions_of(("0/0", SIN, 16, 8), calls_of_steps=calls_of_steps)
+    assert [found(regions, "0/0", ((16, 8),), number=number) for number in (0, 1, 2)] == [
+        f"aten::sin (16, 8, {call})" for call in (0, 1, 1)
+    ]
 
 
 def test_an_unknown_function_takes_the_recorded_function_with_the_most_similar_ops() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from traces.analyses.idle import idle_times
 from traces.comparison.thresholds import FEWEST_PAIRS, LONGEST_PERIOD, MUCH_SPREAD, REPEATS_WITHIN
 from traces.figures.bottleneck import PaceLimit, bottleneck
-from traces.figures.pace import MeanStep, device_windows, pace, pace_intervals, step_times
+from traces.figures.pace import MeanStep, _done_before, device_windows, pace, pace_intervals, step_times
 from traces.figures.spread import Spread, means_of_periods, median_per_step, noise_floor, period_of, spread
 from traces.model.trace import (
     NONE,
@@ -502,3 +502,25 @@ def test_a_lag_that_grows_in_few_steps_is_no_trend() -> None:
 def test_a_device_with_only_a_kernel_of_no_length_is_idle() -> None:
     found = device_windows(a_trace([(0, 10)], [Work(1, 2, 2)]))
     assert {device: windows.total_ns for device, windows in found.items()} == {0: 10 * MS}
+
+
+def test_the_gpu_is_done_with_a_phase_when_the_phase_before_ends_on_the_gpu() -> None:
+    """GIVEN a phase without times on the GPU THEN the GPU becomes free when the phase before it in the same rank has ended."""
+    trace = a_trace([(0, 10), (0, 10)], ranks=[0, 1], devices=(0, 1))
+    times: list[tuple[int, float, float | None, float | None, float]] = [  # step, host, GPU from, to; and when it is free
+        (0, 0, 2, 12, 2),
+        (0, 5, None, None, 12),
+        (0, 7, None, None, 7),
+        (0, 8, 15, 30, 15),
+        (1, 6, None, None, 6),
+        (1, 9, 10, 11, 10),
+    ]
+    trace.phases = Phases.of(
+        step=[of[0] for of in times],
+        name=[trace.strings.add("forward")] * len(times),
+        start_ns=[at(of[1]) for of in times],
+        duration_ns=[1] * len(times),
+        device_start_ns=[NONE if of[2] is None else at(of[2]) for of in times],
+        device_end_ns=[NONE if of[3] is None else at(of[3]) for of in times],
+    )
+    assert ms(_done_before(trace) - START_NS) == [of[4] for of in times]
