@@ -18,7 +18,7 @@ from traces.model.trace import Trace, TraceError
 from traces.model.workload import InputTensor, WorkloadSignature
 from traces.script.launch import ChildResult
 from tui.commands import fit
-from tui.commands.fit import _timeline, run
+from tui.commands.fit import _position_of, _timeline, run
 from tui.options import FitOptions
 
 GIB = 1 << 30
@@ -80,6 +80,24 @@ def test_the_timeline_is_that_of_the_first_rank_if_each_process_has_its_own() ->
     assert _timeline({7: first, 8: again}) is None
     assert _timeline({7: second, 8: first}) is first
     assert _timeline({7: second, 8: first, 9: again}) in (first, again)
+
+
+@pytest.mark.parametrize(
+    ("words", "option", "place"),
+    [
+        ("train.py -b 8", "-b", (2, "")),
+        ("train.py -b", "-b", None),
+        ("train.py -b=8", "-b", (1, "-b=")),
+        ("train.py --bb=8 --b=9", "--b", (2, "--b=")),
+        ("train.py 8", "1", (1, "")),
+        ("train.py", "1", None),
+        ("-m train 8", "1", (2, "")),
+        ("-m train", "1", None),
+        ("-b 8", "-b", None),  # the first word is the script
+    ],
+)
+def test_where_the_batch_size_stands_among_the_words(words: str, option: str, place: tuple[int, str] | None) -> None:
+    assert _position_of(words.split(), option) == place
 
 
 def test_fit_evaluates_every_gpu_from_two_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
