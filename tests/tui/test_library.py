@@ -110,6 +110,13 @@ def test_a_second_entry_with_the_same_name_is_rejected(own: Path, capfd: pytest.
     assert code == 1 and "error: g9/net: the library already has an entry with this name: " in out
 
 
+@pytest.mark.parametrize(("count", "added"), [(3, "g9/n0, g9/n1, g9/n2 ("), (5, "g9/n0, g9/n1, g9/n2 and 2 more (")])
+def test_at_most_three_added_entries_are_named(own: Path, capfd: pytest.CaptureFixture[str], count: int, added: str) -> None:
+    cells = [a_cell(f"n{number}", workload=replace(NETWORK, parameters=7 + number)) for number in range(count)]
+    write_cells("several.cells", GPU, cells, SPREAD)
+    assert f"trace: added {added}" in told(capfd, "add", "several.cells")[2]
+
+
 def test_problems_of_an_added_entry_are_reported(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
     said = "it was recorded on a virtual GPU, the times are those of p100, so it was not measured"

@@ -620,6 +620,8 @@ def test_slow_first_steps_are_warm_up_and_a_cut_last_step_is_incomplete() -> Non
     tuning = shifted([op("ProfilerStep#0", 0, 500, cat="user_annotation"), *training_step(0)], -500)
     steady = ["STEADY"] * 4
     assert seen([*tuning, *marks, *events])[1] == ["WARMUP", *steady]
+    waiting = op("enumerate(DataLoader)#_Iter.__next__", -499, 398, cat="user_annotation")
+    assert seen([tuning[0], waiting, *shifted(training_step(0), -100), *marks, *events])[1] == ["STEADY", *steady]
     empty = op("ProfilerStep#4", 400, 3, cat="user_annotation")
     assert seen([*marks, *events, empty])[1] == [*steady, "INCOMPLETE"]
     begun = [op("ProfilerStep#4", 400, 50, cat="user_annotation"), op("aten::conv2d", 410, 5, Sequence_number=9)]

@@ -68,6 +68,8 @@ def test_times_that_fall_or_vary(
         ([5, 6, 7, 8, 9.001], [1, 2, 3, 4, 5], []),
         ([5, 6, 7, 8.000002, 9], [1, 2, 3, 4, 5], []),  # 2 ns beside the line bend it by 4 ns
         ([5, 6, 7, 8, 9.000002], [1, 2, 3, 4, 5], [(ERROR, LINE)]),  # a bend of 2 ns is rounding
+        ([996.000003, 997, 998, 999, 1000], [1, 2, 3, 4, 5], [(ERROR, LINE)]),  # of a second, 3 ns are rounding
+        ([996.000004, 997, 998, 999, 1000], [1, 2, 3, 4, 5], []),
         ([5, 6, 7, 8], [1, 2, 3, 4], []),  # four points are too few
         ([5, 6, 7, 8, 9], [1, 2, 3, 4, 6], []),
         ([0.6, 0.7, 0.8, 0.9, 1], [1, 2, 3, 4, 5], []),  # not longer than a millisecond

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import OrderedDict
 
@@ -59,6 +60,7 @@ def test_the_cache_formula_is_exact_at_its_limits() -> None:
         assert (steady_hit_share(0, policy), steady_hit_share(1, policy)) == (0, 1)
     with pytest.raises(ValueError, match="from 0 to 100 %"):
         steady_hit_share(1.2, CachePolicy.LRU)
+    assert steady_hit_share(0.5, CachePolicy.LRU) == pytest.approx(1 - 0.5 * (1 + math.log(2)))  # -log(0.5) is log(2)
 
 
 def test_a_partial_cache_always_holds_the_same_share_of_files() -> None:
