@@ -519,9 +519,10 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], innermost: bool) -> 
     is_part = np.zeros(len(rows), bool)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        is_part |= named[at] & ~known[at]
+        is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows])
         at = parent[at]
-    return np.where(is_part & ~named[found], NONE, found)
+    is_cast = named[found] & is_copy[rows]  # autocast's casts come before the op in some traces
+    return np.where(is_part & ~is_cast, NONE, found)
 
 
 def _launching(trace: Trace, steps: Column, other: Trace) -> tuple[Column, Column]:

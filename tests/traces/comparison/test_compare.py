@@ -491,6 +491,25 @@ def test_autocast_casts_within_an_op_do_not_count_as_calls() -> None:
     assert _verdict(recorded, replayed)[0] is True
 
 
+def test_the_addition_of_a_bias_within_a_convolution_does_not_count_as_a_call() -> None:
+    """GIVEN a recorded convolution that adds its bias with an op of its own WHEN a replay has only the convolution, with both
+    kernels THEN the program is the same, although both call the op elsewhere."""
+    operands, alone = "32,3,8,8;4,3,3,3;4", Call("aten::add_", "32,4,6,6;32,4,6,6", 50, "add")
+
+    def traced(*inner: str) -> Trace:
+        made = [Call("aten::convolution", operands, start, "kernel", inner=op) for start, op in zip((31, 40), inner, strict=True)]
+        trace = training(made=[*made, alone])
+        host = trace.host
+        outer = np.flatnonzero((host.name == trace.strings.find("aten::convolution")) & (host.parent == NONE))
+        for first, second in zip(outer[::2].tolist(), outer[1::2].tolist(), strict=True):
+            host.duration_ns[first] = host.end_ns[second] - host.start_ns[first]
+            host.parent[host.parent == second] = first
+        return trace
+
+    recorded, replayed = traced("aten::cudnn_convolution", "aten::add_"), traced("", "")
+    assert _verdict(recorded, replayed)[0] is True and _verdict(replayed, recorded)[0] is True
+
+
 def test_an_op_that_only_one_trace_has_within_a_call_is_part_of_the_call() -> None:
     """GIVEN a recorded loss gradient with a `fill_` and an op of its name inside WHEN a replay has only the outer op, with both
     kernels THEN the program is the same."""

@@ -48,6 +48,7 @@ _SIZES_OF_FORMATS = {
     "traces/model/layouts.py": {"IMAGES"},
     "traces/model/trace.py": {"NONE"},
     "traces/names/launch_configs.py": {"_DIMS", "_MOST"},
+    "traces/script/step_rule.py": {"_STOPPED"},
 }
 _SENTINELS = {
     "traces/figures/pace.py": {"_LONG_AGO"},
