@@ -497,8 +497,8 @@ def test_the_addition_of_a_bias_within_a_convolution_does_not_count_as_a_call() 
     operands, alone = "32,3,8,8;4,3,3,3;4", Call("aten::add_", "32,4,6,6;32,4,6,6", 50, "add")
 
     def traced(*inner: str) -> Trace:
-        made = [Call("aten::convolution", operands, start, "kernel", inner=op) for start, op in zip((31, 40), inner, strict=True)]
-        trace = training(made=[*made, alone])
+        times = zip((31, 40), inner, strict=True)
+        trace = training(made=[*(Call("aten::convolution", operands, at, "kernel", inner=op) for at, op in times), alone])
         host = trace.host
         outer = np.flatnonzero((host.name == trace.strings.find("aten::convolution")) & (host.parent == NONE))
         for first, second in zip(outer[::2].tolist(), outer[1::2].tolist(), strict=True):
