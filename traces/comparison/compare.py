@@ -323,7 +323,7 @@ def compare(
         gpu_time_steps=len(theirs) if len(theirs) < len(repeating) else None,
         ranks=Both(len(recorded.ranks), len(other.ranks)),
         gpus=Both(gpus_per_rank(recorded), gpus_per_rank(other)),
-        batch_sizes=_batch_sizes(recorded, other),
+        batch_sizes=_batch_sizes(recorded, other) or (Both(*verdict.batch_sizes) if verdict.batch_sizes else None),
         paces=paces,
         bottlenecks=Both(
             bottleneck_of(recorded, paces.recorded, analyses.recorded, between_ranks.recorded if between_ranks else None),

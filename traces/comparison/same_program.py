@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from itertools import takewhile
 from typing import TypeVar
 
@@ -104,6 +105,7 @@ class Verdict:
     evidence: Evidence
     reason: str
     not_compared: tuple[str, ...] = ()  # lists properties that are missing from a trace, such as "shapes"
+    batch_sizes: tuple[int, int] | None = None  # of both traces, if their ops differ only in the batch size
 
     @property
     def same(self) -> bool | None:
@@ -190,8 +192,11 @@ def _same_program(
         reason = f"other ops: {reason} and {_percent(shapes)} the same shapes"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
     if shapes < SAME_SHAPES:
-        example = _example(ours, theirs)
+        example, sizes = _example(ours, theirs), _batch_sizes(ours, theirs)
         reason = "same ops, other shapes" + (f": e.g. {example}" if example else f", {_percent(shapes)} alike")
+        if sizes is not None:
+            reason = f"same ops, other batch size: {sizes[0]} recorded, {sizes[1]} here"
+            return Verdict(Sameness.OTHER_BATCH_SIZE, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
         return Verdict(Sameness.OTHER_SHAPES, Evidence.OPS_AND_SHAPES, reason)
     if (dtypes := _dtype_similarity(ours, theirs, steps)) < SAME_SHAPES:
         counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
@@ -592,6 +597,17 @@ def _example(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
             if here.shape is not None and here.shape != call.shape:
                 return f"{call.name} {_by(call.shape)} recorded, {_by(here.shape)} here"
     return ""
+
+
+def _batch_sizes(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> tuple[int, int] | None:
+    """Return the batch sizes if the ops of a step differ only in their first dimensions, all by the same factor. Ops on
+    flattened batches, such as matrix products over all tokens, have a larger first dimension, so the smallest one counts."""
+    here, there = ([(op.canonical, op.shape) for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
+    pairs = [(a, b) for (_, a), (_, b) in zip(here, there, strict=False) if a != b]
+    factors = {Fraction(b[0], a[0]) if a[0] and a[1:] == b[1:] else None for a, b in pairs}
+    if [name for name, _ in here] != [name for name, _ in there] or len(factors) != 1 or None in factors:
+        return None
+    return min((a[0], b[0]) for a, b in pairs)
 
 
 def _by(shape: Shape) -> str:

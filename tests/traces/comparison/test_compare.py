@@ -531,10 +531,30 @@ def test_an_op_that_only_one_trace_has_within_a_call_is_part_of_the_call() -> No
     assert _verdict(recorded, training(made=[*alone, alone[1]]))[0] is False
 
 
+@pytest.mark.parametrize(
+    ("here", "there", "expected"),
+    [
+        pytest.param(["8,16", "128,64"], ["16,16", "256,64"], Both(8, 16), id="a matrix product over all tokens"),
+        pytest.param(["8,16", "128,64"], ["8,32", "256,64"], None, id="longer sequences"),
+        pytest.param(["8,16", "128,64"], ["16,16", "128,64"], Both(8, 16), id="a weight keeps its shape"),
+        pytest.param(["8,16", "128,64"], ["16,16", "384,64"], None, id="other factors"),
+    ],
+)
+def test_ops_that_differ_only_in_the_first_dimension_show_the_batch_sizes(
+    here: list[str], there: list[str], expected: Both[int] | None
+) -> None:
+    """GIVEN recordings without workload signatures WHEN the same ops have other shapes THEN a common factor is the batch's"""
+    both = [
+        training(made=[Call("aten::embedding", first, 31, "kernel"), Call("aten::mm", then, 41, "kernel")])
+        for first, then in (here, there)
+    ]
+    assert compare(*both).batch_sizes == expected
+
+
 def test_a_different_batch_size_is_named_in_the_reason() -> None:
     same, reason = _verdict(training(batch=32), training(batch=64))
     assert same is False
-    assert reason == "same ops, other shapes: e.g. aten::cudnn_convolution 32x3x8x8 recorded, 64x3x8x8 here"
+    assert reason == "same ops, other batch size: 32 recorded, 64 here"
     assert not compare(training(batch=32), training(batch=64)).within_tolerance
 
 
