@@ -377,4 +377,4 @@ def test_large_content_is_compressed_with_less_search_and_read_back() -> None:
     content = np.random.default_rng(0).integers(0, 4, (1 << 20) + 1).astype("u1").tobytes()
     payload = compress(LZMA_PLANES, content)
     assert Frame(0, DATA, LZMA_PLANES, len(content), payload).content() == content
-    assert len(payload) < len(content) / 3.5  # two bits of each byte are random
+    assert len(payload) < len(content) / 3.3  # two bits of each byte are random
