@@ -97,6 +97,7 @@ def export(
     first: TraceArgument,
     output: Annotated[Path, option("X.json.gz", "The file to write.", "-o", "--output")],
     second: SecondArgument = None,
+    all_ranks: Annotated[bool, flag("--all-ranks", "Write all ranks, even if more than 8 ranks are similar.")] = False,
     json: Annotated[bool, flag("--json", "Print the names of the written files as JSON.")] = False,
 ) -> int:
     """Export a trace for Perfetto, chrome://tracing and Holistic Trace Analysis.
@@ -105,7 +106,7 @@ def export(
     """
     from tui.commands.export import run
 
-    return run(first, second, output, json)
+    return run(first, second, output, json, all_ranks=all_ranks)
 
 
 @app.command(

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -232,3 +233,10 @@ def side_by_side(
 
 def _number(value: Value) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def ranges_text(numbers: Sequence[int]) -> str:
+    """Format sorted numbers as ranges, such as "0, 2-255"."""
+    gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
+    runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.tui.view.scenes import crowd
 from traces.figures.problems import problems_of
 from traces.format.trace_file import load, save
 from traces.model.trace import Device, DeviceKind, DeviceSpans, Origin, Steps, Trace
@@ -167,12 +168,24 @@ def test_import_info_export_and_diff_work_on_a_real_recording(
     assert "named.msgpack" in capfd.readouterr().out
 
     assert run(["export", "named.msgpack", "-o", "x.json.gz", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out) == {"files": ["x.json.gz"]}
+    assert json.loads(capfd.readouterr().out) == {"files": ["x.json.gz"], "similar_ranks": []}
 
     assert run(["diff", "named.msgpack", "mi250_minitoy.msgpack", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["same_program"] is True
     assert run(["diff", "named.msgpack", "mi250_minitoy.msgpack"]) == 0
     assert "named.msgpack" in capfd.readouterr().out
+
+
+def test_export_writes_one_of_many_similar_ranks_unless_all_are_wanted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    # GIVEN a trace of 12 ranks that differ only by chance
+    save(crowd(devices=12, streams=1, kernels=2), folder / "many.msgpack")
+    # WHEN it is exported
+    assert run(["export", "many.msgpack", "-o", "x.json"]) == 0
+    # THEN the first rank and one similar rank are written, and the message names the others
+    assert sorted(path.name for path in folder.glob("x_*")) == ["x_rank0.json", "x_rank1.json"]
+    assert "ranks 2-11 were not written, because they are similar to rank 1; --all-ranks" in capfd.readouterr().err
+    assert run(["export", "many.msgpack", "-o", "x.json", "--all-ranks"]) == 0
+    assert len([*folder.glob("x_*")]) == 12
 
 
 def test_problems_of_a_broken_recording_are_listed_by_kind(

@@ -15,6 +15,7 @@ from tui.formatting import (
     kernel_texts,
     names_text,
     paint,
+    ranges_text,
     share_text,
     size_text,
     table,
@@ -90,3 +91,7 @@ def test_tables_never_exceed_the_width_and_align_figures_right(rows: list[tuple[
     assert len({len(line) for line in lines}) == bool(rows)  # without rows there are no lines
     assert all(len(line) == width if stretch else len(line) <= width for line in lines)
     assert all(line.endswith(str(figure)) for line, (_, figure) in zip(lines[1:], rows, strict=True))
+
+
+def test_consecutive_ranks_are_written_as_ranges() -> None:
+    assert ranges_text([0, 2, 3, 4, 7]) == "0, 2-4, 7"

@@ -31,7 +31,7 @@ from traces.comparison.thresholds import FULL_QUEUE, LONG_LAUNCH_NS
 from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.figures.measure import enclosing, launch_steps, profiled_steps, work_rows
 from traces.model.result_cache import cached_result
-from traces.model.row_order import grouped
+from traces.model.row_order import distinct, grouped
 from traces.model.trace import NONE, Column, HostKind, Trace
 
 _LOADS = ("ModuleLoad", "LibraryLoad", "ModuleGetFunction", "LibraryGetKernel")
@@ -139,7 +139,7 @@ def long_launches(trace: Trace) -> list[LongLaunches]:
     host, spans = trace.host, trace.device
     rows = launched_rows(trace)
     rows = rows[host.kind[spans.launch[rows]] == HostKind.RUNTIME]
-    call, first = np.unique(spans.launch[rows], return_index=True)
+    call, first, _ = distinct(spans.launch[rows])
     rows = rows[first]
     long = host.duration_ns[call] >= LONG_LAUNCH_NS
     if not long.any():

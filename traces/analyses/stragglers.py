@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from traces.comparison.thresholds import STRAGGLER_SHARE, STRAGGLER_TIMES
 from traces.figures.measure import device_ranks
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
+
+_FEW_SIMILAR = 8  # more similar ranks are shown as one
 
 
 # see Note [Late ranks]
@@ -72,6 +75,23 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
     late_ns = sorted(of.late_ns for of in found)
     least_ns, usual_ns = late_ns[-1] * STRAGGLER_SHARE, late_ns[(len(found) - 1) // 2]
     return sorted(of.rank for of in found if of.late_ns < least_ns or of.late_ns <= STRAGGLER_TIMES * usual_ns)
+
+
+class RankOrder(NamedTuple):
+    """The ranks to show first: the stragglers, or one rank if there are none; and the other ranks, if they are shown as one."""
+
+    first: tuple[int, ...] = ()
+    similar: tuple[int, ...] = ()
+
+
+def rank_order(trace: Trace) -> RankOrder:
+    if len(trace.ranks) <= _FEW_SIMILAR:
+        return RankOrder()
+    found = stragglers(trace)
+    similar = similar_ranks(found) if found else trace.ranks
+    first = [of.rank for of in found if of.rank not in set(similar)] or similar[:1]
+    similar = [rank for rank in similar if rank not in first]
+    return RankOrder(tuple(first), tuple(similar) if len(similar) > _FEW_SIMILAR else ())
 
 
 def without_waits(trace: Trace) -> Trace:

@@ -12,7 +12,7 @@ import gzip
 import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -29,11 +29,12 @@ from traces.names.profiler_json import ProfilerJson
 _BATCH = 4096  # number of events converted to text at a time, to limit memory
 
 
-def export_chrome(trace: Trace, path: str | os.PathLike[str]) -> list[Path]:
-    """Write one file per rank, compressed with gzip if `path` ends in .gz, and return the paths. Raises OSError."""
+def export_chrome(trace: Trace, path: str | os.PathLike[str], ranks: Sequence[int] | None = None) -> list[Path]:
+    """Write one file for each of `ranks` (default: all), and return the paths. The files are compressed if `path` ends in .gz.
+    Raises OSError."""
     path = Path(path)
     written = []
-    for rank in trace.ranks:
+    for rank in trace.ranks if ranks is None else ranks:
         target = path
         if path.is_dir():
             target = path / f"rank{rank}.json.gz"

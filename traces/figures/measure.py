@@ -23,7 +23,7 @@ from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.compiled.regions import is_graph_launch, is_region_range
 from traces.model.intervals import Intervals, TimeWindows, union_by_group
 from traces.model.result_cache import cached_result
-from traces.model.row_order import by_value, grouped
+from traces.model.row_order import by_value, distinct, grouped
 from traces.model.trace import NONE, Column, HostKind, HostSpans, MemoryEvents, Origin, StepKind, Trace
 from traces.names.device_names import LAUNCH_CALL, copy_direction
 
@@ -175,7 +175,7 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
         return {}
     names = np.unique(trace.phases.name).tolist()
     found: dict[str, Column] = {trace.strings[name]: np.zeros(len(trace.steps), dtype=np.int64) for name in names}
-    owners, owner = np.unique(phase * np.int64(len(trace.devices) + 1) + spans.device, return_inverse=True)
+    owners, _, owner = distinct(phase * np.int64(len(trace.devices) + 1) + spans.device)
     busy_ns = union_by_group(owner, spans.start_ns, spans.end_ns, len(owners))
     owners //= len(trace.devices) + 1
     names_of, steps = trace.phases.name[owners], trace.phases.step[owners]
@@ -345,7 +345,7 @@ def op_table(trace: Trace, *, outermost: bool = False) -> list[WorkSum]:
     op = op_of(trace, outermost=outermost)[rows]
     rows, op = rows[op != NONE], op[op != NONE]
     first_of_op = np.zeros(len(op))
-    first_of_op[np.unique(op, return_index=True)[1]] = 1
+    first_of_op[distinct(op)[1]] = 1
     return _table(trace, trace.host.name[op], trace.device.duration_ns[rows], first_of_op)
 
 

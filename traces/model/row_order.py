@@ -22,6 +22,8 @@ import numpy as np
 from traces.model.invariants import REFERENCES
 from traces.model.trace import NONE, TABLES, Column, HostKind, HostSpans, Table, Trace
 
+_DENSE = 8  # times the number of rows: sorting a larger range of integers is faster than counting
+
 
 def in_order(trace: Trace) -> Trace:
     """Return the trace with sorted tables. The sort is stable. CPU events are sorted by thread, start time and decreasing
@@ -114,6 +116,22 @@ def grouped(*columns: Column) -> list[Column]:
         ordered = column[order]
         changes |= ordered[1:] != ordered[:-1]
     return np.split(order, np.flatnonzero(changes) + 1)
+
+
+def distinct(column: Column) -> tuple[Column, Column, Column]:
+    """Return the sorted distinct values, the first row of each value, and the place of each row's value. This is `np.unique`,
+    but integers that are not much larger than the number of rows are counted instead of sorted."""
+    least, most = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+    if column.dtype.kind not in "iu" or most - least > _DENSE * len(column):
+        values, first, place = np.unique(column, return_index=True, return_inverse=True)
+        return values, first, place
+    keys = column.astype("i8") - least
+    first_of_key = np.full(most - least + 1, NONE, dtype="i8")
+    first_of_key[keys[::-1]] = np.arange(len(keys) - 1, -1, -1)  # the last assignment to a key wins
+    present = np.flatnonzero(first_of_key != NONE)
+    first = first_of_key[present]
+    first_of_key[present] = np.arange(len(present))  # now the place of each key
+    return column[first], first, first_of_key[keys]
 
 
 def by_value(column: Column) -> dict[int, Column]:

@@ -37,6 +37,7 @@ import numpy as np
 from traces.comparison.op_calls import calls_of
 from traces.figures.measure import enclosing, op_of, work_rows
 from traces.model.layouts import Shape
+from traces.model.row_order import distinct
 from traces.model.trace import NONE, UNKNOWN_LIST, Column, DeviceKind, HostKind, Trace, parse_shapes, shapes_text
 from traces.names.cards import UNKNOWN_CARD, Card, card_of
 from traces.names.device_names import copy_direction
@@ -274,7 +275,7 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     expands = strings.matching(host.name, lambda text: text.startswith(_EXPANDS))
     if expands.any():
         node = enclosing(host, expands & (host.kind == HostKind.OP))[op]
-    _, of_ops, in_op = np.unique(op, return_index=True, return_inverse=True)
+    _, of_ops, in_op = distinct(op)
     indexing = strings.matching(host.name, lambda text: canonical_op(text) in _INDEXES)
     config = np.where(indexing[op], device.config[rows][of_ops][in_op], NONE)
     first, group = _alike(host.name[op], shapes, dtypes, np.append(host.name, NONE)[node], config)
@@ -284,7 +285,7 @@ def _calls(trace: Trace) -> Iterator[_LikeCalls]:
     twice = strings.matching(device.name[rows], lambda text: copy_direction(text) == "d2d")
     moved = np.bincount(group, weights=np.where(is_copy, device.bytes[rows], 0) * np.where(twice, 2, 1)).astype(np.int64)
     counts = np.bincount(group[of_ops], minlength=len(device_ns))
-    _, of_calls = np.unique(calls_of(trace, op), return_index=True)
+    _, of_calls, _ = distinct(calls_of(trace, op))
     calls = np.bincount(group[of_calls], minlength=len(device_ns))
     kernels = _kernels(trace, rows, group)
     for place, row in enumerate(first.tolist()):
@@ -322,7 +323,7 @@ def _alike(*columns: Column) -> tuple[Column, Column]:
     first = group[:1]
     for column in columns:
         keys = group * (int(column.max()) + 2) + column  # the least value is NONE
-        _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+        _, first, group = distinct(keys)
     return first, group
 
 

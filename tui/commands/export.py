@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from traces.analyses.stragglers import rank_order
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
+from tui.formatting import ranges_text
 from tui.outputs import json_text, require_suffix, require_writable
 from tui.running.narration import say
 from tui.running.progress import working
@@ -22,16 +24,21 @@ _MOST_NAMED = 8  # files; more files are named by the first and the last
 @dataclass(frozen=True, slots=True)
 class ExportFacts:
     files: list[str]  # the written files
+    similar_ranks: list[int]  # not written, because they are similar to a written rank
 
 
-def run(first: str, second: str | None, output: Path, json: bool) -> int:
+def run(first: str, second: str | None, output: Path, json: bool, *, all_ranks: bool = False) -> int:
     if not output.is_dir():
         require_suffix(output, ".json", ".json.gz")
         require_writable(output)
     trace = load_trace(first)
+    similar: tuple[int, ...] = ()
     if second is None:
+        if not all_ranks:
+            similar = rank_order(trace).similar
+        shown = [rank for rank in trace.ranks if rank not in similar[1:]]
         with working(f"writing {output}"):
-            written = export_chrome(trace, output)
+            written = export_chrome(trace, output, shown)
     else:
         other = load_trace(second)
         target = output / "both.json.gz" if output.is_dir() else output
@@ -39,10 +46,13 @@ def run(first: str, second: str | None, output: Path, json: bool) -> int:
         with working(f"writing {target}"):
             written = [export_pair(trace, other, target, names)]
     if json:
-        print(json_text(ExportFacts([str(path) for path in written])))
+        print(json_text(ExportFacts([str(path) for path in written], [*similar[1:]])))
     else:
         files = ", ".join(map(str, written))
         if len(written) > _MOST_NAMED:
             files = f"{written[0]} to {written[-1]} ({len(written)} files)"
         say(f"wrote {files}; open it in ui.perfetto.dev or chrome://tracing")
+        if similar:
+            left_out = ranges_text(similar[1:])
+            say(f"ranks {left_out} were not written, because they are similar to rank {similar[0]}; --all-ranks writes them")
     return 0

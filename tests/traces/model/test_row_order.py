@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.traces.sound_traces import differences, traces
 from traces.model.invariants import REFERENCES, column_at, fault
-from traces.model.row_order import grouped, in_order, with_rows
+from traces.model.row_order import distinct, grouped, in_order, with_rows
 from traces.model.trace import NONE, TABLES, DeviceSpans, HostKind, HostSpans, MemoryEvents, Trace
 
 spans = st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20))
@@ -118,3 +118,10 @@ def test_rows_of_sorted_and_unsorted_columns_are_grouped() -> None:
     assert [rows.tolist() for rows in grouped(device, stream)] == [[0, 1], [2], [3], [4]]
     assert [rows.tolist() for rows in grouped(device[::-1], stream[::-1])] == [[3, 4], [2], [1], [0]]
     assert [rows.tolist() for rows in grouped(device, np.array([9, 7, 9, 7, 7]))] == [[1], [0, 2], [3, 4]]
+
+
+@given(st.lists(st.integers(-1, 60), max_size=30), st.sampled_from(["i8", "i4"]))
+def test_distinct_values_are_those_of_numpy_whether_counted_or_sorted(values: list[int], dtype: str) -> None:
+    column = np.array(values, dtype)
+    for found, expected in zip(distinct(column), np.unique(column, return_index=True, return_inverse=True), strict=True):
+        assert found.tolist() == expected.tolist()

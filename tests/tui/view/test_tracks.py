@@ -12,7 +12,7 @@ from tui.view.scene.categories import Category, of_device, of_host, of_kernel
 from tui.view.scene.lanes import Lane
 from tui.view.scene.scene import Scene
 from tui.view.scene.short_names import short_name
-from tui.view.scene.tracks import TrackKey, TrackKind, gpu_tracks, host_tracks, quick_tracks, ranges_text, stack_depth
+from tui.view.scene.tracks import TrackKey, TrackKind, gpu_tracks, host_tracks, quick_tracks, stack_depth
 from tui.view.timeline.shown_rows import ShownRows
 
 
@@ -125,10 +125,6 @@ def test_rows_of_only_one_trace_are_kept() -> None:
 )
 def test_kernel_and_op_names_are_shortened_for_display(text: str, short: str) -> None:
     assert short_name(text) == short
-
-
-def test_consecutive_ranks_are_written_as_ranges() -> None:
-    assert ranges_text([0, 2, 3, 4, 7]) == "0, 2-4, 7"
 
 
 def test_stragglers_come_first_and_similar_ranks_are_one_row() -> None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.idle import IdleSpans, idle_spans
-from traces.analyses.stragglers import similar_ranks, stragglers
+from traces.analyses.stragglers import RankOrder, rank_order
 from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.figures.summary import Outline, Summary, outline, summarize
@@ -45,7 +44,6 @@ from tui.view.scene.tracks import (
     with_similar_ranks,
 )
 
-_FEW_SIMILAR = 8  # more similar ranks start folded into one row
 TABLE_ROWS = 1000  # maximum length of a list of changes, because longer tables would be slow
 
 
@@ -87,14 +85,6 @@ class SceneRow:
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
 
 
-class RankOrder(NamedTuple):
-    first: tuple[int, ...]  # ranks that are shown above all other ranks
-    similar: tuple[int, ...]
-
-
-_IN_ORDER = RankOrder((), ())
-
-
 @dataclass(frozen=True)
 class Scene:
     names: tuple[str, ...]
@@ -106,7 +96,7 @@ class Scene:
     differences: tuple[Difference, ...] = ()
     _axes: dict[Alignment, Axis] = field(default_factory=dict, compare=False)
     _tracks: tuple[Tracks, ...] = field(default=(), compare=False)
-    _ranks: RankOrder = field(default=_IN_ORDER, compare=False)
+    _ranks: RankOrder = field(default=RankOrder(), compare=False)
     _sums: dict[int, tuple[Sums, Sums]] = field(default_factory=dict, compare=False)
     _compared: tuple[Column, Column] | None = field(default=None, compare=False)
 
@@ -114,7 +104,7 @@ class Scene:
     def of(cls, *named: tuple[str, Trace]) -> Scene:
         tracks = tuple(quick_tracks(trace) for _, trace in named)
         traces = tuple(trace for _, trace in named)
-        ranks = _rank_order(traces)
+        ranks = rank_order(traces[0])
         rows = _paired(tracks, _same_numbers(traces), ranks)
         return cls(tuple(name for name, _ in named), traces, rows, _tracks=tracks, _ranks=ranks)
 
@@ -242,16 +232,6 @@ class Scene:
 
 def _same_numbers(traces: tuple[Trace, ...]) -> bool:
     return len(traces) == 1 or have_same_stream_numbers(*traces)
-
-
-def _rank_order(traces: tuple[Trace, ...]) -> RankOrder:
-    if len(traces[0].ranks) <= _FEW_SIMILAR:
-        return _IN_ORDER
-    found = stragglers(traces[0])
-    similar = similar_ranks(found) if found else traces[0].ranks
-    first = [of.rank for of in found if of.rank not in set(similar)] or similar[:1]
-    similar = [rank for rank in similar if rank not in first]
-    return RankOrder(tuple(first), tuple(similar) if len(similar) > _FEW_SIMILAR else ())
 
 
 def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) -> tuple[SceneRow, ...]:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -19,6 +18,7 @@ import numpy as np
 from traces.figures.measure import device_ranks, memory_curve, work_rows
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, BatchKind, Column, DeviceKind, Thread, Trace
+from tui.formatting import ranges_text
 from tui.view.scene import categories
 from tui.view.scene.categories import Category
 from tui.view.scene.lanes import Curve, Lane
@@ -136,13 +136,6 @@ def with_similar_ranks(tracks: Tracks, similar: Sequence[int]) -> Tracks:
         return tracks
     key = TrackKey(TrackKind.GPU, similar[0], SIMILAR, ALL)
     return {**tracks, key: Track(f"ranks {ranges_text(similar)}: similar", track.table, lambda: track.lane)}
-
-
-def ranges_text(numbers: Sequence[int]) -> str:
-    """Format sorted numbers as ranges, such as "0, 2-255"."""
-    gaps = [n for n in range(1, len(numbers)) if numbers[n] != numbers[n - 1] + 1]
-    runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *gaps, len(numbers)])]
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
 def _merged(label: str, tracks: list[Track]) -> Track:
