@@ -12,6 +12,7 @@ VERSIONS = {
     "deepspeed": "deepspeedai/DeepSpeedExamples 45b4b715, package 0.19.8",
     "megatron": "NVIDIA/Megatron-LM d98e8a64",
     "torchtitan": "pytorch/torchtitan b5bcd76c",
+    "torch": "pytorch/pytorch torch/distributed/checkpoint/examples (2b91fa3c, 123527f6)",
 }
 Edit = tuple[str, str, str]  # file, text, replacement
 
@@ -105,8 +106,8 @@ def _of_trainer() -> list[Program]:
     words = "--output_dir out --report_to none --disable_tqdm 1"
     return [
         Program("trainer", name, f"{name}.py {words}", native_environment={"ACCELERATE_USE_CPU": "true"})
-        for name in ("worker_seed", "dispatch_batches", "eval_ddp")
-    ]
+        for name in ("worker_seed", "dispatch_batches", "eval_ddp", "training_parity")
+    ] + [Program("trainer", "moe_aux_loss", "moe_aux_loss.py --output_dir out", native_environment={"ACCELERATE_USE_CPU": "true"})]
 
 
 def _of_lightning() -> list[Program]:
@@ -116,6 +117,7 @@ def _of_lightning() -> list[Program]:
         for name in ("autoencoder", "backbone_image_classifier")
     }
     by_cli = {"LT_CLI_USED": "1", "LT_DEVICES": "2"}
+    own_trainer = f"{fabric}/build_your_own_trainer"
     trainer = "--trainer.max_epochs 1 --trainer.devices 2"
     return [
         Program(
@@ -140,11 +142,42 @@ def _of_lightning() -> list[Program]:
             values="recorded",
             native=False,
         ),
+        Program(
+            "lightning",
+            "fabric/build_your_own_trainer",
+            "run.py",
+            folder=own_trainer,
+            edits=((f"{own_trainer}/run.py", "/tmp/data/MNIST", "data"), (f"{own_trainer}/run.py", 'devices="auto"', "devices=2")),
+            native=False,
+        ),
+        Program(
+            "lightning",
+            "pytorch/generative_adversarial_net",
+            "generative_adversarial_net.py",
+            folder="examples/pytorch/domain_templates",
+            edits=(("examples/pytorch/domain_templates/generative_adversarial_net.py", "devices=1", "devices=2, max_epochs=1"),),
+            native=False,
+        ),
         Program("lightning", "pytorch/bug_report_model", "examples/pytorch/bug_report/bug_report_model.py"),
         *(
             Program("lightning", f"pytorch/{name}", f"basics/{name}.py {trainer}", folder=basics, edits=edits)
             for name, edits in fewer_images.items()
         ),
+    ]
+
+
+def _of_torch() -> list[Program]:
+    examples = {
+        "fsdp_checkpoint_example": (("/scratch/{os.environ.get('LOGNAME', '')}", "checkpoints"),),
+        "async_checkpointing_example": (
+            ("~/{os.environ.get('LOGNAME', '')}", "checkpoints"),
+            ("NUM_EPOCHS = 1000", "NUM_EPOCHS = 40"),
+            ("FAULT_PERIOD = 25", "FAULT_PERIOD = 0"),  # dcp.load without a checkpoint_id raises
+        ),
+    }
+    return [
+        Program("torch", name, f"{name}.py", spawns=True, edits=tuple((f"{name}.py", *edit) for edit in edits))
+        for name, edits in examples.items()
     ]
 
 
@@ -226,4 +259,5 @@ PROGRAMS = [
     *_of_deepspeed(),
     *_of_megatron(),
     *_of_torchtitan(),
+    *_of_torch(),
 ]

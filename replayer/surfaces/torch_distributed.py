@@ -22,7 +22,9 @@ import importlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from types import ModuleType
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -31,12 +33,14 @@ from torch.utils._pytree import tree_map
 from replayer.cost_model.collective_costs import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
 from replayer.distributed.work_future import WorkFuture
+from replayer.errors import NotEmulated
 from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.values.known_values import known_values
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import around, patch, patch_around, patch_everywhere, temporarily_set
 
+_SYMMETRIC_MEMORY = "empty_strided_p2p get_mempool_allocator rendezvous set_backend".split()
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
 
 
@@ -64,7 +68,15 @@ def install(torch_module: ModuleType) -> None:
     for name in ("collect_all", "wait_all"):
         patch_around(torch_module.futures, **{name: _join_first})
     patch_around(dist.Logger, set_runtime_stats_and_log=_quiet_statistics)
+    symmetric_memory = getattr(torch_module._C._distributed_c10d, "_SymmetricMemory", None)  # since PyTorch 2.5
+    for name in _SYMMETRIC_MEMORY:
+        if hasattr(symmetric_memory, name):
+            patch(symmetric_memory, **{name: partial(_refuse_symmetric_memory, name)})
     _host_communication(torch_module)
+
+
+def _refuse_symmetric_memory(name: str, *_args: TorchAny, **_kwargs: TorchAny) -> NoReturn:
+    raise NotEmulated(f"torch.distributed._symmetric_memory ({name})", "use the collectives of torch.distributed")
 
 
 def _object_device(object_device: TorchFunction, group: TorchAny = None) -> str:

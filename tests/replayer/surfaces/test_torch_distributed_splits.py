@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import _symmetric_memory as symmetric_memory
 
 from replayer.errors import NotEmulated
 from tests.replayer.ranks import run_ranks
@@ -44,5 +45,15 @@ def test_nccl_options_are_kept_and_the_nccl_allocator_raises_not_emulated() -> N
         assert sum_of(group, 2.0) == 4.0
         with pytest.raises(NotEmulated, match=r"ProcessGroupNCCL\.mem_allocator"):
             _ = group.mem_allocator
+
+    run_ranks(2, body)
+
+
+def test_symmetric_memory_is_refused_by_name() -> None:
+    def body(rank: int) -> None:
+        with pytest.raises(NotEmulated, match=r"torch\.distributed\._symmetric_memory \(\w+\)"):
+            symmetric_memory.empty(8, device=f"cuda:{rank}")
+        with pytest.raises(NotEmulated, match=r"torch\.distributed\._symmetric_memory \(rendezvous\)"):
+            symmetric_memory.rendezvous(torch.ones(8, device=f"cuda:{rank}"), dist.group.WORLD.group_name)
 
     run_ranks(2, body)
