@@ -97,17 +97,29 @@ def _of_examples() -> list[Program]:
 
 def _of_accelerate() -> list[Program]:
     folder = "src/accelerate/test_utils/scripts"
-    names = "test_script test_sync test_ops test_distributed_data_loop test_ddp_comm_hook test_merge_weights".split()
+    names = "test_script test_sync test_ops test_distributed_data_loop test_ddp_comm_hook test_merge_weights test_cli".split()
     on_cpu = {"ACCELERATE_USE_CPU": "true"}
-    return [Program("accelerate", name, f"{name}.py", folder=folder, native_environment=on_cpu) for name in names]
+    by_launcher = Program(
+        "accelerate",
+        "test_notebook",
+        "test_notebook.py",
+        folder=folder,
+        spawns=True,
+        environment={"ACCELERATE_NUM_PROCESSES": "2"},
+        native_environment=on_cpu,
+    )
+    programs = [Program("accelerate", name, f"{name}.py", folder=folder, native_environment=on_cpu) for name in names]
+    return [*programs, by_launcher]
 
 
 def _of_trainer() -> list[Program]:
     words = "--output_dir out --report_to none --disable_tqdm 1"
+    programs = dict.fromkeys(("worker_seed", "dispatch_batches", "eval_ddp", "training_parity"), words)
+    programs["moe_aux_loss"] = "--output_dir out"
     return [
-        Program("trainer", name, f"{name}.py {words}", native_environment={"ACCELERATE_USE_CPU": "true"})
-        for name in ("worker_seed", "dispatch_batches", "eval_ddp", "training_parity")
-    ] + [Program("trainer", "moe_aux_loss", "moe_aux_loss.py --output_dir out", native_environment={"ACCELERATE_USE_CPU": "true"})]
+        Program("trainer", name, f"{name}.py {options}", native_environment={"ACCELERATE_USE_CPU": "true"})
+        for name, options in programs.items()
+    ]
 
 
 def _of_lightning() -> list[Program]:
@@ -117,7 +129,6 @@ def _of_lightning() -> list[Program]:
         for name in ("autoencoder", "backbone_image_classifier")
     }
     by_cli = {"LT_CLI_USED": "1", "LT_DEVICES": "2"}
-    own_trainer = f"{fabric}/build_your_own_trainer"
     trainer = "--trainer.max_epochs 1 --trainer.devices 2"
     return [
         Program(
@@ -142,22 +153,6 @@ def _of_lightning() -> list[Program]:
             values="recorded",
             native=False,
         ),
-        Program(
-            "lightning",
-            "fabric/build_your_own_trainer",
-            "run.py",
-            folder=own_trainer,
-            edits=((f"{own_trainer}/run.py", "/tmp/data/MNIST", "data"), (f"{own_trainer}/run.py", 'devices="auto"', "devices=2")),
-            native=False,
-        ),
-        Program(
-            "lightning",
-            "pytorch/generative_adversarial_net",
-            "generative_adversarial_net.py",
-            folder="examples/pytorch/domain_templates",
-            edits=(("examples/pytorch/domain_templates/generative_adversarial_net.py", "devices=1", "devices=2, max_epochs=1"),),
-            native=False,
-        ),
         Program("lightning", "pytorch/bug_report_model", "examples/pytorch/bug_report/bug_report_model.py"),
         *(
             Program("lightning", f"pytorch/{name}", f"basics/{name}.py {trainer}", folder=basics, edits=edits)
@@ -176,7 +171,7 @@ def _of_torch() -> list[Program]:
         ),
     }
     return [
-        Program("torch", name, f"{name}.py", spawns=True, edits=tuple((f"{name}.py", *edit) for edit in edits))
+        Program("torch", name, f"{name}.py", spawns=True, native=False, edits=tuple((f"{name}.py", *edit) for edit in edits))
         for name, edits in examples.items()
     ]
 
