@@ -73,3 +73,21 @@ def test_a_dtype_that_cuda_lacks_is_not_computed() -> None:
     with pytest.raises(NotImplementedError) as refused:
         aten.mm.default(values, values)
     assert not may_be_wider(aten.mm.default, [values, values], {}, refused.value)
+
+
+def test_only_dtypes_that_kernels_lack_become_wider() -> None:
+    """GIVEN an op of uint16 values and a mask THEN the mask stays one. GIVEN an op of truth values alone THEN they are widened,
+    and int64 values never are."""
+    given: list[list[torch.dtype]] = []
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        given.append([arg.dtype for arg in args if isinstance(arg, torch.Tensor)])
+        return args[0]
+
+    select, mask = aten.masked_select.default, torch.tensor([True, False, True])
+    values = torch.tensor([5, 6, 7], dtype=torch.uint16)
+    chosen = in_wider_dtypes(select, select, [values, mask], {})
+    assert (chosen.tolist(), chosen.dtype) == ([5, 7], torch.uint16)
+    for args in ([values, mask], [mask], [torch.ones(3, dtype=torch.int64), mask]):
+        in_wider_dtypes(aten.trace.default, run, args, {})
+    assert given == [[torch.int32, torch.bool], [torch.int32], [torch.int64, torch.bool]]
