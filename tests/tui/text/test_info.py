@@ -216,6 +216,26 @@ def test_info_names_the_rank_that_the_others_wait_for() -> None:
     assert "in each step, rank 1 is 30.0 µs late at collectives" in info_text(two, "t", details=False)
 
 
+@pytest.mark.parametrize(
+    ("late", "on_time", "rows", "last"),
+    [
+        (10, 0, 10, "rank 9"),
+        (11, 0, 1, "11 similar ranks, mean"),
+        (10, 12, 11, "12 similar ranks, mean"),
+        (11, 12, 12, "12 similar ranks, mean"),
+    ],
+)
+def test_ten_stragglers_have_a_row_each(late: int, on_time: int, rows: int, last: str) -> None:
+    """GIVEN ranks that were equally late, alone or beside more ranks that never were THEN at most ten are listed, and those that
+    are alike only if there are more than ten ranks."""
+    found = [RankLateness(rank, 8, 6, 0, 100_000) for rank in range(late)]
+    found += [RankLateness(late + rank, 8, 0, 90_000, 0) for rank in range(on_time)]
+    analyses = replace(summarize(training()).analyses, stragglers=found)
+    (cells,) = (listed for title, _, listed in analysis_rows(analyses) if title.startswith("Stragglers"))
+    assert (len(cells), cells[-1][0]) == (rows, last)
+    assert any(row[0] == "1 more stragglers" for row in cells) is (late == 11 and on_time == 12)
+
+
 def test_similar_ranks_are_one_row_below_the_stragglers() -> None:
     """Rank 7 was late by 100 us and rank 2 by 10 us, a tenth. The other ten ranks were never late."""
     late = [RankLateness(7, 8, 6, 2_000, 100_000), RankLateness(2, 8, 2, 30_000, 10_000)]
