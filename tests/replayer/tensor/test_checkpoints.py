@@ -94,6 +94,8 @@ def test_map_location_can_be_a_function_that_moves_storages() -> None:
     storage = torch.ones(4, device="cuda").untyped_storage()
     assert storage.cuda(0) is storage
     assert storage.cuda(1).device == torch.device("cuda", 1) and storage.to(device="cpu").nbytes() == 16
+    assert storage.to(device="cuda") is storage and storage.to(device="cpu").device.type == "cpu"
+    assert storage.to(device="cuda:1").device == torch.device("cuda", 1)
 
 
 def test_checkpoints_in_the_format_before_zip_can_be_saved_and_loaded() -> None:
