@@ -16,8 +16,8 @@ from traces.format.trace_file import save
 from traces.library import catalogue, find
 from traces.library.cell_traces import trace_of
 from traces.library.cells import CellSource, read_cells, write_cells
-from traces.library.listing import all_entries
 from traces.library.check import check
+from traces.library.listing import all_entries
 from traces.model.trace import StepKind, TraceLibraryError
 from traces.model.workload import WorkloadSignature
 from tui.cli import run
