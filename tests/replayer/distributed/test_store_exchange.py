@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from torch._C._distributed_c10d import HashStore, TCPStore
 
+from replayer.distributed import store_exchange
 from replayer.distributed.clock_offset import FirstRankMissing
 from replayer.distributed.rank_message import RankMessage, convert_each, pack, unpack
 from replayer.distributed.store_exchange import DeadlockDetector, StoreExchange
@@ -210,3 +212,42 @@ def test_circles_among_many_ranks_are_found_with_one_request_per_rank() -> None:
     for rank, detector in enumerate(detectors):
         detector._store.set(str(rank), json.dumps(["send", [(rank + more) % 200 for more in range(1, 9)]]).encode())
     assert detectors[0]._shortest_circle().count("waits") == 25
+
+
+@pytest.mark.parametrize(("rank", "failed", "waits"), [(0, False, True), (0, True, False), (1, False, False), (1, True, False)])
+def test_the_first_rank_waits_for_the_others_unless_it_failed(
+    rank: int, failed: bool, waits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN two ranks, of which one has not ended WHEN the other ends THEN only rank 0 waits, because it may host the store."""
+    monkeypatch.setattr(store_exchange, "SHUTDOWN_GRACE_S", 0.01)
+    exchange = StoreExchange(HashStore(), rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
+    exchange.leave(failed=failed)
+    exchange.leave(failed=failed)  # only the first call counts
+    assert capsys.readouterr().err.count("trace: rank 0 ended before rank 1: none of them ended within 0.01 s\n") == waits
+
+
+def test_a_rank_that_all_others_have_left_waits_for_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(store_exchange, "SHUTDOWN_GRACE_S", 0.0)
+    store = HashStore()
+    ranks = [StoreExchange(store, rank, 3, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(3)]
+    for exchange in reversed(ranks):
+        exchange.leave(failed=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_waiting_rank_does_not_look_for_missing_ranks_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a rank that looks for the others after 20 ms THEN it looks again after 20 ms more, not each time that it polls."""
+    monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
+    looks_s: list[float] = []
+
+    def looks(self: StoreExchange, keys: Any, members: Any, own: Any, waited_s: float) -> bool:
+        looks_s.append(waited_s)
+        return len(looks_s) < 4
+
+    monkeypatch.setattr(StoreExchange, "_looks_for_missing", looks)
+    message = RankMessage(0, "all_reduce", 8, "float32")
+    exchange = StoreExchange(HashStore(), 0, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
+    assert not exchange._await(["never"], ["never"], [0, 1], message)
+    assert all(after - before >= 0.02 for before, after in pairwise([0.0, *looks_s]))
