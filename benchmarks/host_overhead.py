@@ -82,7 +82,7 @@ class IdleGpu(FakeGpu):
     ) -> None:
         pass
 
-    def read(self, signature: Any, device: int, count: int) -> list[float] | None:
+    def read(self, signature: Any, device: int, count: int, is_recorded: bool = True) -> list[float] | None:
         return None
 
     def is_capturing(self, stream: Any) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dis
 import sys
+from bisect import bisect_right
 from functools import cache
 from traceback import walk_stack
 from types import CodeType, FrameType
@@ -45,8 +46,9 @@ def _innermost_outside(packages: set[str]) -> FrameType | None:
 def _answer(code: CodeType, offset: int) -> bool | None:
     instructions = list(dis.get_instructions(code))
     at = {instruction.offset: index for index, instruction in enumerate(instructions)}
-    index = at.get(offset)
-    if index is None:
+    # while a Python function runs, its caller's offset is that of a cache entry after the call
+    index = bisect_right(list(at), offset) - 1
+    if index < 0:
         return None
     if "_IF_" not in instructions[index].opname:
         index = _next(instructions, index)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -120,7 +121,8 @@ def test_only_reads_by_python_methods_take_recorded_values() -> None:
     value, although the host waits."""
     gpu = use()
     gpu.answers = {"aten::_local_scalar_dense": [2.5]}
-    x, one = torch.zeros((), device="cuda"), torch.ones((), device="cuda")
+    x = torch.zeros((), device="cuda")
+    one: Any = torch.ones((), device="cuda")
     x.add_(3.0, alpha=one)
     assert len(gpu.reads) == 1 and known_values(x) == 3.0
     assert one.item() == float(one) == 2.5 and bool(one) and int(torch.ones((), dtype=torch.int32, device="cuda")) == 1

@@ -71,8 +71,7 @@ def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
     kernel, loaded, evaluated = [Op("aten::mm", 2, 5, (10, 5))], [("loader", 0, 2), *ONE], [("forward", 0, 9)]
     kinds, after, steady = [StepKind.PROFILED] * 2, StepKind.AFTER_PROFILE, StepKind.STEADY
     steps = [(kind, ONE, kernel if kind == StepKind.PROFILED else []) for kind in (steady, steady, *kinds, after)]
-    prepare = (StepKind.WARMUP, loaded, [])
-    steps += [(after, loaded, []), prepare, *[(kind, loaded, kernel) for kind in kinds]]
+    steps += [(after, loaded, []), (StepKind.WARMUP, loaded, []), *[(kind, loaded, kernel) for kind in kinds]]
     steps.append((after, [*loaded, ("other", 50, 60)], []))
     recording = RecordedRun.of(recording_of(steps))
     assert [recording.step(number).row for number in range(14)] == [2, 3, 2, 3, 2, 7, 8, 7, 8, 7, 8, 7, 8, 7]

@@ -52,7 +52,8 @@ def test_nccl_options_are_kept_and_the_nccl_allocator_raises_not_emulated() -> N
 def test_symmetric_memory_is_refused_by_name() -> None:
     def body(rank: int) -> None:
         with pytest.raises(NotEmulated, match=r"torch\.distributed\._symmetric_memory \(\w+\)"):
-            symmetric_memory.empty(8, device=f"cuda:{rank}")
+            symmetric_memory.empty(8, device=torch.device("cuda", rank))
+        assert dist.group.WORLD is not None
         with pytest.raises(NotEmulated, match=r"torch\.distributed\._symmetric_memory \(rendezvous\)"):
             symmetric_memory.rendezvous(torch.ones(8, device=f"cuda:{rank}"), dist.group.WORLD.group_name)
 

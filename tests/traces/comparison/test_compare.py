@@ -544,11 +544,11 @@ def test_ops_that_differ_only_in_the_first_dimension_show_the_batch_sizes(
     here: list[str], there: list[str], expected: Both[int] | None
 ) -> None:
     """GIVEN recordings without workload signatures WHEN the same ops have other shapes THEN a common factor is the batch's"""
-    both = [
+    recorded, other = (
         training(made=[Call("aten::embedding", first, 31, "kernel"), Call("aten::mm", then, 41, "kernel")])
         for first, then in (here, there)
-    ]
-    assert compare(*both).batch_sizes == expected
+    )
+    assert compare(recorded, other).batch_sizes == expected
 
 
 def test_a_different_batch_size_is_named_in_the_reason() -> None:
