@@ -29,7 +29,7 @@ from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.same_program import Evidence, Verdict, same_program
 from traces.comparison.thresholds import DEFAULT_TOLERANCE, MATCHED_STEP
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
-from traces.figures.bottleneck import PaceLimit, bottleneck_of
+from traces.figures.bottleneck import PaceLimit, bottleneck_of, slowdown_of
 from traces.figures.measure import (
     busy_by_stream,
     busy_ns,
@@ -539,6 +539,8 @@ def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -
     if abs(longer) > DEFAULT_TOLERANCE:
         word = "longer" if longer > 0 else "shorter"
         texts.append(f"The average step is {100 * abs(longer):.0f} % {word} than the median step.")
+    if (slowdown := slowdown_of(trace)) is not None:
+        texts.append(f"{slowdown.sentence()}.")
     return texts
 
 

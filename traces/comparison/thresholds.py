@@ -38,6 +38,8 @@ FALLS_BEHIND_SHARE = _declare("FALLS_BEHIND_SHARE", 0.01, "share of the pace", C
     "if the device's lag grows by less than this per step, the growth is jitter", "steps of one program vary by about 1 %")
 STEPS_FALLING_BEHIND = _declare("STEPS_FALLING_BEHIND", 0.75, "share of the steps", CHOSEN,
     "the device falls behind if its lag grows in at least this share of the steps", "rule of thumb")
+STEPS_OF_A_LEVEL = _declare("STEPS_OF_A_LEVEL", 3, "steps", CHOSEN,
+    "kernels have become slower only if at least this many steps came before and after", "two slow steps may be chance")
 MUCH_DATA = _declare("MUCH_DATA", 0.1, "share of the pace", CHOSEN,
     "data limits the pace of a recording without kernels if waits for data take at least this share",
     "rule of thumb")

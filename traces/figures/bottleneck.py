@@ -13,6 +13,12 @@ Note [Without kernels]
 Note [A late rank]
     If one rank is late at collectives for at least MUCH_LATE of a step, the other ranks wait for it. In this case, the limit of
     the late rank is the limit of all ranks, unless a rank's GPU waits longer for its own host or for data.
+
+Note [Slower kernels]
+    A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. The medians of all steps hide
+    this. Kernels have become slower if all steps run the same kernels, and if there is a step from which on the median kernel
+    time is longer by MUCH_SPREAD or more, while three in four steps before and after it are on the right side of the middle.
+    Communication is left out, because it includes waits for other ranks.
 """
 
 from __future__ import annotations
@@ -23,18 +29,51 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traces.analyses.analyse import Analyses
-from traces.analyses.communication import Communication
+from traces.analyses.communication import Communication, communication_kernels
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
-from traces.comparison.thresholds import CAUGHT_UP_NS, CAUGHT_UP_SHARE, MUCH_DATA, MUCH_LATE
-from traces.figures.measure import device_time_by_origin, profiled_steps, rank_of_device, steady_steps
+from traces.comparison.thresholds import (
+    CAUGHT_UP_NS,
+    CAUGHT_UP_SHARE,
+    DEFAULT_TOLERANCE,
+    MOSTLY_MARKED,
+    MUCH_DATA,
+    MUCH_LATE,
+    MUCH_SPREAD,
+    STEPS_FALLING_BEHIND,
+    STEPS_OF_A_LEVEL,
+)
+from traces.figures.measure import (
+    device_time_by_origin,
+    launch_steps,
+    profiled_steps,
+    rank_of_device,
+    steady_steps,
+    work_rows,
+)
 from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
-from traces.model.trace import NONE, Origin, Trace
+from traces.model.trace import NONE, Column, DeviceKind, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
 
 DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
+
+
+# see Note [Slower kernels]
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """Says that kernels take longer from a step on, although the steps run the same kernels."""
+
+    step: int  # number of the first slower step
+    before_ns: int  # kernel time of a step, without communication
+    after_ns: int
+    is_alike: bool  # all kernels became slower by about the same factor
+
+    def sentence(self) -> str:
+        share = f"{100 * (self.after_ns / self.before_ns - 1):.0f} %"
+        alike = ", all by about the same factor, as if the GPU's clock had fallen (power or temperature)" * self.is_alike
+        return f"From step {self.step} on, the same kernels take {share} longer{alike}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +201,38 @@ def _without_kernels(pace: StepPace, step: StepPace | MeanStep, data_ns: int, ke
 def _share_of(idle: Mapping[str, IdleTime], *reasons: str) -> float:
     others_ns = sum(of.idle_ns - of.by_reason.get("data", 0) for of in idle.values())
     return sum(of.by_reason.get(reason, 0) for of in idle.values() for reason in reasons) / others_ns if others_ns else 0.0
+
+
+def slowdown_of(trace: Trace) -> Slowdown | None:
+    """Return when the kernels of the first rank have become slower, or None."""
+    # see Note [Slower kernels]
+    steps = profiled_steps(trace)
+    steps = steps[trace.steps.rank[steps] == trace.ranks[0]] if trace.ranks else steps[:0]
+    rows = work_rows(trace)
+    rows = rows[(trace.device.kind[rows] == DeviceKind.KERNEL) & ~communication_kernels(trace)[rows]]
+    of_step = launch_steps(trace)[rows]
+    rows, of_step = rows[np.isin(of_step, steps)], of_step[np.isin(of_step, steps)]
+    if len(steps) < 2 * STEPS_OF_A_LEVEL or not len(rows):
+        return None
+    names, name = np.unique(trace.device.name[rows], return_inverse=True)
+    counts, times_ns = np.zeros((2, len(steps), len(names)), dtype=np.int64)
+    place = np.searchsorted(steps, of_step)
+    np.add.at(counts, (place, name), 1)
+    np.add.at(times_ns, (place, name), trace.device.duration_ns[rows])
+    sums_ns = times_ns.sum(axis=1)
+    if (counts != counts[0]).any():
+        return None
+    at = min(range(STEPS_OF_A_LEVEL, len(steps) - STEPS_OF_A_LEVEL + 1), key=lambda at: _distance(sums_ns, at))
+    before, after = (np.median(part, axis=0) for part in (times_ns[:at], times_ns[at:]))
+    before_ns, after_ns = float(np.median(sums_ns[:at])), float(np.median(sums_ns[at:]))
+    middle_ns = (before_ns + after_ns) / 2
+    on_their_side = min((sums_ns[:at] < middle_ns).mean(), (sums_ns[at:] > middle_ns).mean())
+    if after_ns < (1 + MUCH_SPREAD) * before_ns or on_their_side < STEPS_FALLING_BEHIND:
+        return None
+    is_alike = np.abs(after * before_ns - before * after_ns) <= DEFAULT_TOLERANCE * before * after_ns
+    alike = bool(before[is_alike].sum() >= MOSTLY_MARKED * before.sum())
+    return Slowdown(int(trace.steps.number[steps[at]]), round(before_ns), round(after_ns), alike)
+
+
+def _distance(values: Column, at: int) -> float:
+    return float(sum(np.abs(part - np.median(part)).sum() for part in (values[:at], values[at:])))

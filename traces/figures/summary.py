@@ -7,14 +7,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communicates, communication
 from traces.analyses.idle import busy_times
-from traces.figures.bottleneck import PaceLimit, bottleneck_of
+from traces.figures.bottleneck import PaceLimit, Slowdown, bottleneck_of, slowdown_of
 from traces.figures.measure import (
     HostOpSum,
     MemoryPeak,
@@ -45,7 +45,7 @@ from traces.figures.pipeline import (
     step_kinds,
 )
 from traces.figures.problems import problems_of, why_work_is_hidden
-from traces.model.json_facts import Json, as_json
+from traces.model.json_facts import OMITTED_IF_NONE, Json, as_json
 from traces.model.machine import Machine
 from traces.model.result_cache import result_cache
 from traces.model.run import CleanSteps, ProfilerCost, RecorderNotes, Run
@@ -141,6 +141,7 @@ class Summary:
     provenance: dict[str, Json]
     analyses: Analyses
     estimate_error: EstimateError | None  # of a replay's estimated times
+    slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
 
     @property
     def gpu_names(self) -> str:
@@ -245,6 +246,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         compute_side_median_ns=None if pace is None else pace.without_data_ns,
         pace=pace,
         bottleneck=bottleneck_of(trace, pace, analyses, between_ranks),
+        slowdown=slowdown_of(trace),
         step_kinds=step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,

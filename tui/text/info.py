@@ -184,6 +184,8 @@ def note_sentences(summary: Summary) -> list[str]:
     noise = summary.pace.noise if summary.pace is not None else None
     if noise is not None and noise >= MUCH_SPREAD:
         notes.insert(0, f"The steps vary by ±{share_text(noise)}: their median says little about a single step")
+    if summary.slowdown is not None:
+        notes.insert(0, summary.slowdown.sentence())
     if lag := lag_sentence(summary.pace):
         notes.insert(0, lag.rstrip("."))
     if summary.estimate_error is not None:

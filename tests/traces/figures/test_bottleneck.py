@@ -12,11 +12,12 @@ from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
 from traces.comparison.compare import Both, compare
 from traces.comparison.explain import explain
-from traces.figures.bottleneck import CaughtUp, PaceLimit, bottleneck, caught_up
+from traces.figures.bottleneck import CaughtUp, PaceLimit, Slowdown, bottleneck, caught_up, slowdown_of
 from traces.figures.pace import StepPace
 from traces.figures.summary import summarize
 from traces.model.trace import Collectives, Device, DeviceKind, Ending, Origin, Phases, Sizes, Steps, Trace, Values
 from tui.text.bottleneck import bottleneck_text
+from tui.text.info import note_sentences
 
 MS = 1_000_000
 # A step takes 100 ms, of which the GPU is busy for 40 and waits 35 for data.
@@ -220,3 +221,35 @@ def test_one_step_shows_how_long_before_the_gpu_the_host_ends() -> None:
     recording does not show whether the host would have waited in the next step."""
     said = bottleneck_text(summarize(a_trace([(0, 10)], [Work(0.1, 0.2, 40)]), details=False))
     assert said.startswith("The GPU limits the pace: the host ends a 40.0 ms step 30.0 ms before the GPU.")
+
+
+def of_two_kernels(first_ms: list[float], second_ms: list[float]) -> Trace:
+    """One step every 20 ms with two kernels, "a kernel" and "another kernel"."""
+    work = []
+    for step, (first, second) in enumerate(zip(first_ms, second_ms, strict=True)):
+        start = 20 * step + 1
+        work += [Work(start - 0.5, start, start + first), Work(start - 0.4, start + first, start + first + second)]
+    trace = a_trace([(20 * step, 20 * step + 19.9) for step in range(len(first_ms))], work)
+    trace.device.name[1::2] = trace.strings.add("another kernel")
+    return trace
+
+
+def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None:
+    """GIVEN four steps with kernels of 4 and 2 ms WHEN both take 1.5 times as long from step 4 on THEN the clock may have
+    fallen. WHEN only one kernel becomes slower, the clock is not the reason."""
+    slower = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
+    assert slowdown_of(slower) == Slowdown(4, 6 * MS, 9 * MS, is_alike=True)
+    (said,) = [text for text in note_sentences(summarize(slower, details=False)) if "From step" in text]
+    assert said.startswith("From step 4 on, the same kernels take 50 % longer, all by about the same factor")
+    assert slowdown_of(of_two_kernels([4] * 4 + [7] * 4, [2] * 8)) == Slowdown(4, 6 * MS, 9 * MS, is_alike=False)
+    (problem,) = compare(of_two_kernels([4] * 8, [2] * 8), slower).problems.replayed
+    assert problem.startswith("From step 4 on")
+
+
+def test_kernels_that_vary_or_differ_between_steps_have_not_become_slower() -> None:
+    assert slowdown_of(of_two_kernels([4] * 8, [2] * 8)) is None
+    assert slowdown_of(of_two_kernels([4, 6] * 4, [2, 3] * 4)) is None  # steps in turn
+    assert slowdown_of(of_two_kernels([4] * 6 + [9] * 2, [2] * 8)) is None  # two slow steps are not a level
+    other = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
+    other.device.name[-1] = other.device.name[0]
+    assert slowdown_of(other) is None  # other kernels
