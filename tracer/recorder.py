@@ -42,7 +42,6 @@ from traces.script.step_rule import Optimizers
 
 # At the end of the script, the recorder waits at most 0.5 s for another thread to release the recorder's lock.
 _LOCK_S = 0.5
-_BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 _LEAST_PAUSE_NS = 100_000_000  # between two checks of the writing thread
 
 
@@ -88,6 +87,7 @@ class Recorder:
         self.aside_called = partial(reports[OP], ASIDE)  # clipping, unscaling or reading a value
         self.autograd_recorded = reports[RECORDED]  # an op after a backward pass
         self.optimizer_stepped = reports[STEPPED]  # an optimizer's `step` has returned
+        self.module_called = reports[MODULE]  # with the module, and whether gradients are enabled
 
     @property
     def phase(self) -> str:
@@ -105,9 +105,6 @@ class Recorder:
 
     def modules_left(self) -> None:
         """Do nothing. Only replays use this hook."""
-
-    def module_called(self, module: object, grad_enabled: bool) -> None:
-        self.steps.reports[MODULE]((id(module), grad_enabled))
 
     def module_returned(self) -> None:
         if (error := sys.exception()) is not None:
@@ -145,19 +142,19 @@ class Recorder:
 
     # --- values and batches
 
-    @counted_as_cost
     def batch(self, kind: BatchKind, loader: int, start_ns: int, end_ns: int, size_bytes: int) -> None:
-        row = self._writer.rank, loader, kind, start_ns, end_ns - start_ns, size_bytes
-        self._output.add_all("batches", [(_BATCH, *row)])
+        self._writer.batches.append((loader, kind, start_ns, end_ns - start_ns, size_bytes))
+        self.cost.calls += 1
 
     def loader_of(self, loader: object, describe: Callable[[], LoaderSettings]) -> int:
         """Return the number of a DataLoader. The function `describe` returns the DataLoader's settings and is called at most
         once per DataLoader."""
         return self._facts.loader(loader, describe)
 
-    @counted_as_cost
     def read(self, op: str, dtype: str, values: Sequence[float]) -> None:
-        self.steps.reads.append((op, dtype, values))
+        with self.cost.lock:
+            self.steps.reads.append((op, dtype, values))
+            self.cost.calls += 1
 
     @counted_as_cost
     def add_result_size(self, op: str, searched: Shape, size: int) -> None:

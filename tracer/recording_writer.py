@@ -30,7 +30,7 @@ from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
 from tracer.writing.step_writer import StepWriter
 from tracer.writing.thread_rows import ThreadRows
-from traces.model.trace import NONE, StepKind, Trace
+from traces.model.trace import NONE, BatchKind, StepKind, Trace
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
@@ -42,6 +42,7 @@ _USUAL_OF = 1024
 TOGETHER = 128
 # The numbers in the file's header are updated at most every ten seconds.
 FIGURES_NS = 10_000_000_000
+_BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,8 @@ class RecordingWriter:
         self.run: RepeatedRun | None = None  # the steps after `pending`
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # number of the next step
+        # Rows without the rank. `list.append` is atomic, so threads append batches without the lock.
+        self.batches: list[tuple[int, BatchKind, int, int, int]] = []
         # the durations of the last clean steps, and of the last other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
         self._read = 0  # number of steps at the last read of CUDA events
@@ -152,9 +155,16 @@ class RecordingWriter:
                 self._read = self.number
                 if due:
                     began_ns = cost.clock.perf_ns()
-                    self._step_writer.add_rows(self.rank)
+                    self._add_rows()
                     self._output.flush(self._changed_header())
                     cost.appended(cost.clock.perf_ns() - began_ns)
+
+    def _add_rows(self) -> None:
+        self._step_writer.add_rows(self.rank)
+        if self.batches:
+            count = len(self.batches)
+            self._output.add_all("batches", [(_BATCH, self.rank, *batch) for batch in self.batches[:count]])
+            del self.batches[:count]
 
     @property
     def due_ns(self) -> int:
@@ -162,7 +172,7 @@ class RecordingWriter:
 
     @property
     def due_in_ns(self) -> int:
-        if not self.number or not (self.has_steps or self._output.has_rows or self._step_writer.has_steps):
+        if not self.number or not (self.has_steps or self.batches or self._output.has_rows or self._step_writer.has_steps):
             return FLUSH_NS
         return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
 
@@ -185,7 +195,7 @@ class RecordingWriter:
         self.collectives.write_done(at_end=True)
         self._step_writer.write_reads(reads, NONE, self.rank)
         self._step_writer.write_found(found, NONE, self.rank)
-        self._step_writer.add_rows(self.rank)
+        self._add_rows()
         self._output.flush(self._header())
         self._facts.at_end(self._access)
         self._output.close(self._header())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -38,43 +39,48 @@ class Profiles(LivingObjects):
 
 
 class _RecorderState:
+    # The attribute exists only after the recorder was created. Reading the attribute then runs no Python code.
+    recorder: Recorder
+
     def __init__(self) -> None:
         self.make: Callable[[], Recorder | None] | None = None
-        self.recorder: Recorder | None = None
         self.optimizers = Optimizers()
         self.captures = LivingObjects()
         self.profiles = Profiles()
 
-    def after_fork(self) -> None:
-        self.recorder = None
+    def __getattr__(self, name: str) -> Recorder | None:
+        if name != "recorder":
+            raise AttributeError(name)
+        if self.make is None:
+            raise RuntimeError("no recorder was started in this process")
+        made = self.make()
+        if made is not None:
+            self.recorder = made
+        return made
+
+    def forget_recorder(self) -> None:
+        vars(self).pop("recorder", None)
 
 
 _STATE = _RecorderState()
-os.register_at_fork(after_in_child=_STATE.after_fork)
+os.register_at_fork(after_in_child=_STATE.forget_recorder)
+
+# Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers. Raise
+# RuntimeError if `start` was not called. Almost every wrapper calls this function, and a call of a partial object is faster.
+recorder: Callable[[], Recorder | None] = partial(getattr, _STATE, "recorder")
+# Return the recorder, or None if it was not created yet.
+started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")
 
 
 def start(make: Callable[[], Recorder | None]) -> None:
     """Set the function that creates the recorder. In processes that are not recorded, the function returns None."""
-    _STATE.make, _STATE.recorder = make, None
-
-
-def started() -> Recorder | None:
-    return _STATE.recorder
+    _STATE.make = make
+    _STATE.forget_recorder()
 
 
 def started_lock() -> AbstractContextManager[Any]:
     """Return the recorder's lock. If no recorder was started, return an empty context manager."""
-    return nullcontext() if _STATE.recorder is None else _STATE.recorder.cost.lock
-
-
-def recorder() -> Recorder | None:
-    """Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers. Raise
-    RuntimeError if `start` was not called."""
-    if _STATE.recorder is None:
-        if _STATE.make is None:
-            raise RuntimeError("no recorder was started in this process")
-        _STATE.recorder = _STATE.make()
-    return _STATE.recorder
+    return nullcontext() if (to := started()) is None else to.cost.lock
 
 
 def optimizers() -> Optimizers:

@@ -142,13 +142,15 @@ class StepRecorder:
         callables."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
-        offset_ns, lock = cost.clock.offset_ns, cost.lock
+        offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event
         current_device, current_handle = cuda.current_device, cuda.current_handle
         captures, profiles = access.captures, access.profiles
         leaves, modules = kind == LEAVE, kind == MODULE
 
-        def report(argument: Any = None) -> None:
+        def report(argument: Any = None, grad_enabled: bool | None = None) -> None:
             began_ns = cost.perf_ns()
+            if grad_enabled is not None:  # a module was called
+                argument = id(argument), grad_enabled
             if leaves and (error := exception()) is not None:
                 self._failed(error)
             with lock:
@@ -183,9 +185,17 @@ class StepRecorder:
                             self._leave_stream()
                             self._act(action, now_ns, boundary)
                         elif action != CONTINUES:
-                            self._record(stream)
+                            access.is_calling = True  # like `_record`, without a call of a Python function
+                            event = stream.free.pop() if stream.free else new_event()
+                            event.record(stream.stream)
+                            access.is_calling = False
+                            repeated.events.append(event)
                 except BaseException as error:
-                    self._drop_step(error)
+                    was_calling, access.is_calling = access.is_calling, False
+                    if was_calling and isinstance(error, RuntimeError) and is_own(error):
+                        self._failed_to_record(error)
+                    else:
+                        self._drop_step(error)
                 repeated.is_reporting = False
                 if weight := repeated.weight:
                     cost.calls += 1
@@ -286,18 +296,23 @@ class StepRecorder:
             self._continue_from(self._start_ns if boundary == NONE else self._repeated.times_ns[boundary])
 
     def _record(self, stream: EventStream) -> None:
-        access, free = self._events.access, stream.clock.free
+        access = self._events.access
         access.is_calling = True
         try:
-            event = free.pop() if free else self._events.cuda.event()
+            event = stream.free.pop() if stream.free else self._events.cuda.event()
             event.record(stream.stream)
         except RuntimeError as error:
-            self._leave_stream()
-            self._events.untimed = access.failed(error)
+            self._failed_to_record(error)
         else:
             self._repeated.events.append(event)
         finally:
             access.is_calling = False
+
+    def _failed_to_record(self, error: RuntimeError) -> None:
+        if not is_own(error):
+            raise error
+        self._leave_stream()
+        self._events.untimed = self._events.access.failed(error)
 
     def _follow(self) -> None:
         # see Note [Steps on one stream]

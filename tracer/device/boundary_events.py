@@ -55,10 +55,10 @@ class DeviceClock:
 
 
 class EventStream:
-    __slots__ = ("clock", "device", "handle", "is_default", "stream")
+    __slots__ = ("clock", "device", "free", "handle", "is_default", "stream")
 
     def __init__(self, stream: Any, clock: DeviceClock) -> None:
-        self.stream, self.clock = stream, clock
+        self.stream, self.clock, self.free = stream, clock, clock.free
         self.device = int(stream.device_index)
         self.handle = stream.cuda_stream
         self.is_default = self.handle == DEFAULT_STREAM
@@ -143,8 +143,7 @@ class BoundaryEvents:
             if not of.is_default and access.is_current_stream_capturing:
                 self.untimed = self.untimed or Untimed.CAPTURE
                 return None
-            free = of.clock.free
-            event = free.pop() if free else cuda.event()
+            event = of.free.pop() if of.free else cuda.event()
             event.record(of.stream)
         except RuntimeError as error:
             why = access.failed(error)

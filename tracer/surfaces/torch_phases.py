@@ -16,7 +16,7 @@ from typing import Any
 
 from tracer.state import optimizers, recorder
 from traces.script.patching import patch, patch_everywhere, stands_for
-from traces.script.script_hooks import ScriptHooks
+from traces.script.script_hooks import SINCE_BACKWARD, ScriptHooks
 
 _LOSSES = (
     "cross_entropy nll_loss log_softmax mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy"
@@ -31,7 +31,8 @@ def install(torch: ModuleType) -> None:
     hooks.backward()
 
     def loss_called(to: Any) -> None:
-        hooks.report_forward_pass(to)
+        if SINCE_BACKWARD.nodes is not None:
+            hooks.report_forward_pass(to)
         to.loss_called()
 
     functional = torch.nn.functional

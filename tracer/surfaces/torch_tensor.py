@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
@@ -26,30 +26,18 @@ class _Depth(threading.local):
     quiet = 0
 
 
-_DEPTH = _Depth()  # one value per thread
+DEPTH = _Depth()  # one value per thread
 
 
 class WithoutReads:
     """Stops the recording of tensor values in the current thread."""
 
     def __enter__(self) -> Self:
-        _DEPTH.quiet += 1
+        DEPTH.quiet += 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        _DEPTH.quiet -= 1
-
-
-def without_reads(call: Call) -> Call:
-    @wraps(call)
-    def inside(*args: Any, **kwargs: Any) -> Any:
-        _DEPTH.quiet += 1
-        try:
-            return call(*args, **kwargs)
-        finally:
-            _DEPTH.quiet -= 1
-
-    return inside
+        DEPTH.quiet -= 1
 
 
 def counting(torch: ModuleType) -> Callable[[Any], bool]:
@@ -63,7 +51,7 @@ def counting(torch: ModuleType) -> Callable[[Any], bool]:
     def counts(tensor: Any) -> bool:
         """Return True if reads of the tensor are recorded. On a machine without a GPU, reads of CPU tensors are recorded,
         except in an optimizer, which reads its step counts."""
-        if _DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
+        if DEPTH.quiet or not (tensor.is_cuda or without_gpu()) or is_compiling():
             return False
         to = started()
         return to is not None and (tensor.is_cuda or to.phase != "optimizer")
@@ -97,7 +85,7 @@ class _ReadsAndMoves:
         self._scope = PhaseScope("h2d", recorder)
 
     def scalar_read(self, call: Call) -> Call:
-        reads, depth = self._reads, _DEPTH
+        reads, depth = self._reads, DEPTH
 
         @stands_for(call)
         def read(tensor: Any, *args: Any) -> Any:
@@ -125,14 +113,14 @@ class _ReadsAndMoves:
         return copied
 
     def move(self, call: Call) -> Call:
-        upload = self.upload(call)
+        in_phase = self._scope.wrap(call)
 
         @stands_for(call)
         def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             target = _device_type(args, kwargs)
             if target == "cpu" and tensor.is_cuda:
                 return self.copy_read(call, tensor, *args, **kwargs)
-            return upload(tensor, *args, **kwargs) if target == "cuda" else call(tensor, *args, **kwargs)
+            return (in_phase if target == "cuda" and not tensor.is_cuda else call)(tensor, *args, **kwargs)
 
         return move
 

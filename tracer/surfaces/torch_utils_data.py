@@ -16,7 +16,7 @@ import torch.utils.data._utils.pin_memory
 import torch.utils.data.dataloader
 
 from tracer.state import optimizers, recorder
-from tracer.surfaces.torch_tensor import WithoutReads, without_reads
+from tracer.surfaces.torch_tensor import DEPTH, WithoutReads
 from traces.model.run import LoaderSettings
 from traces.model.trace import NONE, BatchKind
 from traces.script.patching import around, patch, patch_around, stands_for
@@ -26,20 +26,25 @@ from traces.script.script_hooks import ScriptHooks, tensors_in
 def install(torch_module: ModuleType) -> None:
     iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
     fetch = iterator.__next__
-    load = ScriptHooks(torch_module, recorder, optimizers()).loading(without_reads(fetch))
+    load = ScriptHooks(torch_module, recorder, optimizers()).loading(fetch)
 
     @stands_for(fetch)
     def fetch_as_phase(self: Any) -> Any:
         to = recorder()
         if to is None:
             return fetch(self)
-        start_ns = to.clock.now_ns()
-        batch = load(self)
+        clock = to.clock
+        start_ns = clock.perf_ns() + clock.offset_ns
+        DEPTH.quiet += 1
+        try:
+            batch = load(self)
+        finally:
+            DEPTH.quiet -= 1
         known, number = self._recorded_number
         if known is not to:
             number = to.loader_of(self._recorded_loader, lambda: _describe(self._recorded_loader))
             self._recorded_number = to, number
-        to.batch(BatchKind.WAIT, number, start_ns, to.clock.now_ns(), _size_of(batch))
+        to.batch(BatchKind.WAIT, number, start_ns, clock.perf_ns() + clock.offset_ns, _size_of(batch))
         return batch
 
     def make_quietly(make: Any, self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:

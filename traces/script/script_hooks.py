@@ -112,7 +112,8 @@ class ScriptHooks:
 
         def begins(builds_graph: Argument) -> Callable[..., None]:
             def begin(listener: CallListener, args: Positional, kwargs: Keywords) -> None:
-                self.report_forward_pass(listener)
+                if since.nodes is not None:
+                    self.report_forward_pass(listener)
                 since.built_graph = bool(builds_graph(args, kwargs))
 
             return begin

@@ -45,7 +45,8 @@ class Notes:
 @pytest.fixture
 def notes(monkeypatch: pytest.MonkeyPatch) -> Notes:
     notes: Any = Notes()
-    monkeypatch.setattr(state, "_STATE", state._RecorderState())
+    monkeypatch.setitem(vars(state._STATE), "recorder", None)
+    monkeypatch.setattr(state._STATE, "make", None)
     state.start(lambda: notes)
     state.recorder()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"{threading.current_thread().name} on {device}")

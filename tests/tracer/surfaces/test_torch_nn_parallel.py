@@ -55,7 +55,8 @@ def notes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notes]:
     for function in (_functions().Gather, _functions().Broadcast):
         monkeypatch.setattr(function, "backward", staticmethod(function.backward))
     notes: Any = Notes()
-    monkeypatch.setattr(state, "_STATE", state._RecorderState())
+    monkeypatch.setitem(vars(state._STATE), "recorder", None)
+    monkeypatch.setattr(state._STATE, "make", None)
     state.start(lambda: notes)
     torch_nn_parallel.install(torch)
     yield notes

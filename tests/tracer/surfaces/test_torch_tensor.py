@@ -83,7 +83,7 @@ class Script:
         self.tensor = ScriptTensor
         self.compiles = False
         self.recorder = Recorder()
-        monkeypatch.setattr(state._STATE, "recorder", self.recorder)
+        monkeypatch.setitem(vars(state._STATE), "recorder", self.recorder)
 
         def equal(one: Any, other: Any) -> bool:
             return bool(one.item() == other.item())
@@ -148,7 +148,7 @@ def test_reads_of_a_compiler_and_quiet_reads_are_not_recorded(on_gpu: Script) ->
 
 
 def test_a_process_without_a_recorder_reads_as_usual(on_gpu: Script, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state._STATE, "recorder", None)
+    monkeypatch.setitem(vars(state._STATE), "recorder", None)
     assert on_gpu.tensor([3.0]).item() == 3.0
     assert on_gpu.recorder.reads == []
 
