@@ -42,7 +42,7 @@ from traces.script.step_rule import Optimizers
 
 # At the end of the script, the recorder waits at most 0.5 s for another thread to release the recorder's lock.
 _LOCK_S = 0.5
-_LEAST_PAUSE_NS = 100_000_000  # between two checks of the writing thread
+_PAUSE_NS = 100_000_000  # before the writing thread checks again whether it may write
 
 
 class Recorder:
@@ -164,16 +164,18 @@ class Recorder:
     # --- writing
 
     def write_regularly(self) -> None:
-        """Start a thread that writes collected data if no step ends for half a second."""
+        """Start a thread that writes collected data twice a second."""
+        # see Note [The writing thread] in recording_writer.py
+        self._writer.has_thread = True
 
         def write() -> None:
             pause_ns = FLUSH_NS
             while not self._is_closed.wait(pause_ns / 1e9):
                 with self.cost.lock:
                     if not self.closed and not self._profiler.active and not self._writer.due_in_ns:
-                        self._writer.flush_if_due()
-                        self.cost.excluded_ns = 0  # this thread's time is not counted
-                    pause_ns = max(self._writer.due_in_ns, _LEAST_PAUSE_NS)
+                        self._writer.flush_in_thread()
+                        self.cost.excluded_ns = 0  # of the script's thread
+                    pause_ns = self._writer.due_in_ns or _PAUSE_NS
 
         threading.Thread(target=write, name="trace-writer", daemon=True).start()
 

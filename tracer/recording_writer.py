@@ -2,9 +2,14 @@
 
     writer.add(step)            # the step has ended on the host
     writer.write_done()         # write the steps that the GPU has finished, in order
-    writer.flush_if_due()       # append to the file, twice a second
+    writer.flush_if_due()       # append to the file, if it is time
     writer.read_last_events()   # at the end of the script
     writer.close(taken, reads, found)   # write the rest
+
+Note [The writing thread]
+    Twice a second, a thread of the recorder writes to the file (`Recorder.write_regularly`). Usually, the script's thread is
+    waiting for the GPU or computes without Python's global lock at that time, so writing does not delay the script. The script's
+    thread writes only during the first second, when the file is written more often, or if the writing thread is late.
 """
 
 from __future__ import annotations
@@ -42,6 +47,7 @@ _USUAL_OF = 1024
 TOGETHER = 128
 # The numbers in the file's header are updated at most every ten seconds.
 FIGURES_NS = 10_000_000_000
+_LATE_NS = 100_000_000  # if the writing thread is later than this, the script's thread writes
 _BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 
 
@@ -69,6 +75,8 @@ class RecordingWriter:
         # the durations of the last clean steps, and of the last other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
         self._read = 0  # number of steps at the last read of CUDA events
+        self.due_ns = 0  # when the script's thread should write, in Unix time
+        self.has_thread = False  # see Note [The writing thread]
         self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
         self._step_writer = StepWriter(output, facts)
         self._written_extent: tuple[Any, ...] = ()  # state of the last written header
@@ -143,21 +151,32 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self) -> None:
-        cost = self._from.cost
-        due = cost.perf_ns() >= self._output.due_ns
+        """Write in the script's thread."""
+        due = self._from.cost.clock.now_ns() >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))
         if due or waiting >= TOGETHER:
-            with deferred_signals():
-                cost.steps_ended(self.number)
-                began_ns = cost.clock.perf_ns()
-                self.write_done()
-                cost.read_events(cost.clock.perf_ns() - began_ns, self.number - self._read)
-                self._read = self.number
-                if due:
-                    began_ns = cost.clock.perf_ns()
-                    self._add_rows()
-                    self._output.flush(self._changed_header())
-                    cost.appended(cost.clock.perf_ns() - began_ns)
+            self._flush(self._from.cost.clock.perf_ns, due)
+
+    def flush_in_thread(self) -> None:
+        # see Note [The writing thread]
+        self._events.enter_thread()
+        self._flush(self._from.cost.clock.thread_ns, True)  # by the clock, the thread also waits for Python's global lock
+
+    def _flush(self, timer: Callable[[], int], due: bool) -> None:
+        cost = self._from.cost
+        with deferred_signals():
+            cost.steps_ended(self.number)
+            began_ns = timer()
+            self.write_done()
+            cost.read_events(timer() - began_ns, self.number - self._read)
+            self._read = self.number
+            if due:
+                began_ns = timer()
+                self._add_rows()
+                self._output.flush(self._changed_header())
+                cost.appended(timer() - began_ns)
+                late_ns = _LATE_NS if self.has_thread and self._output.is_regular else 0
+                self.due_ns = self._output.due_ns + cost.clock.offset_ns + late_ns
 
     def _add_rows(self) -> None:
         self._step_writer.add_rows(self.rank)
@@ -165,10 +184,6 @@ class RecordingWriter:
             count = len(self.batches)
             self._output.add_all("batches", [(_BATCH, self.rank, *batch) for batch in self.batches[:count]])
             del self.batches[:count]
-
-    @property
-    def due_ns(self) -> int:
-        return self._output.due_ns + self._from.cost.clock.offset_ns
 
     @property
     def due_in_ns(self) -> int:

@@ -34,6 +34,9 @@ class FakeClock:
     def perf_ns(self) -> int:
         return self.ns
 
+    def thread_ns(self) -> int:
+        return self.ns
+
     def sleep(self, duration_ns: int) -> None:
         self.ns += duration_ns
 
@@ -75,6 +78,9 @@ class FakeCuda:
 
     def current_device(self) -> int:
         return self.device
+
+    def set_device(self, device: int) -> None:
+        self.device = device
 
     def current_stream(self, device: int) -> FakeStream:
         return FakeStream(device, self.stream)

@@ -107,6 +107,12 @@ class BoundaryEvents:
     def devices(self) -> Iterable[int]:
         return list(self._clocks)
 
+    def enter_thread(self) -> None:
+        """Prepare a thread of the recorder for reading events. CUDA functions may create a context on the thread's current
+        device, so a device with events becomes current."""
+        if self._clocks and self.access.attempt(self.cuda.current_device) not in self._clocks:
+            self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
+
     def _current(self) -> EventStream | None:
         # see Note [Devices without a context]
         cuda = self.cuda

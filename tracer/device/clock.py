@@ -13,6 +13,7 @@ import time
 
 class EpochClock:
     perf_ns = staticmethod(time.perf_counter_ns)
+    thread_ns = staticmethod(time.thread_time_ns)  # processor time of the calling thread
 
     def __init__(self) -> None:
         before_ns = time.perf_counter_ns()

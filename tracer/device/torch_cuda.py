@@ -31,6 +31,7 @@ class TorchCuda:
         self.current_device: Callable[[], int] = getattr(bindings, "_cuda_getDevice", _missing)
         # The current stream's handle, as an integer
         self.current_handle: Callable[[int], int] = getattr(bindings, "_cuda_getCurrentRawStream", _missing)
+        self.set_device: Callable[[int], None] = getattr(bindings, "_cuda_setDevice", _missing)
         self.has_context: Callable[[int], bool] = getattr(bindings, "_cuda_hasPrimaryContext", _missing)
         self.current_stream: Callable[[int], Any] = torch.cuda.current_stream
         self.device_count: Callable[[], int] = torch.cuda.device_count

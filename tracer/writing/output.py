@@ -66,6 +66,11 @@ class RecordingFile:
         return self._written[table] + len(self._rows[table])
 
     @property
+    def is_regular(self) -> bool:
+        """Return False during the first second, when the file is written more often."""
+        return self._pause_ns == FLUSH_NS
+
+    @property
     def has_rows(self) -> bool:
         return any(self._rows.values())
 
