@@ -240,7 +240,12 @@ class PhaseListener(Protocol):
 
 
 class _EntriesOfThread(threading.local):
-    depth = 0
+    def __init__(self) -> None:
+        self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
+
+
+# One object for all scopes, so that few different places in memory are read for each call.
+_ENTRIES = _EntriesOfThread()
 
 
 class PhaseScope:
@@ -250,18 +255,20 @@ class PhaseScope:
     def __init__(self, phase: str, listener: Callable[[], PhaseListener | None]) -> None:
         self.phase = phase
         self._listener = listener
-        self._local = _EntriesOfThread()
 
     def __enter__(self) -> Self:
-        depth = self._local.depth
-        if not depth and (listener := self._listener()) is not None:
+        depths = _ENTRIES.depths
+        if self not in depths and (listener := self._listener()) is not None:
             listener.enter_phase(self.phase)
-        self._local.depth = depth + 1
+        depths[self] = depths.get(self, 0) + 1
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        depth = self._local.depth = self._local.depth - 1
-        if not depth and (listener := self._listener()) is not None:
+        depths = _ENTRIES.depths
+        depth = depths.pop(self) - 1
+        if depth:
+            depths[self] = depth
+        elif (listener := self._listener()) is not None:
             listener.leave_phase(self.phase)
 
     def wrap(
@@ -276,20 +283,21 @@ class PhaseScope:
             completed: called with the listener and the call's positional arguments after each call without an exception
             begins: called with the listener and the call's arguments before the phase begins
         """
-        local, hearing, phase = self._local, self._listener, self.phase
+        scope, hearing, phase = self, self._listener, self.phase
 
         @stands_for(call)
         def inside(*args: Any, **kwargs: Any) -> Any:
-            if local.depth or (listener := hearing()) is None:
+            depths = _ENTRIES.depths
+            if scope in depths or (listener := hearing()) is None:
                 return call(*args, **kwargs)
             if begins is not None:
                 begins(listener, args, kwargs)
             listener.enter_phase(phase)
-            local.depth = 1
+            depths[scope] = 1
             try:
                 result = call(*args, **kwargs)
             finally:
-                local.depth = 0
+                del depths[scope]
                 listener.leave_phase(phase)
             if completed is not None:
                 completed(listener, args)
@@ -302,16 +310,16 @@ class PhaseScope:
 
         @stands_for(call)
         def outside(*args: Any, **kwargs: Any) -> Any:
-            local, depth = self._local, self._local.depth
-            if not depth or (listener := self._listener()) is None:
+            depths = _ENTRIES.depths
+            if self not in depths or (listener := self._listener()) is None:
                 return call(*args, **kwargs)
             listener.leave_phase(self.phase)
-            local.depth = 0
+            depth = depths.pop(self)
             try:
                 return call(*args, **kwargs)
             finally:
                 listener.enter_phase(self.phase)
-                local.depth = depth
+                depths[self] = depth
 
         return outside
 
