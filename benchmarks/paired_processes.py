@@ -6,7 +6,8 @@
 Only one of the two processes runs at a time, for a turn of 128 steps or half a second. The recorder reads CUDA events after
 every 128 steps and twice a second, so every turn contains reads. Each recorded turn is compared with the bare turns before and
 after it, which cancels drift. The result is the median of these differences. The processor time is that of the script's thread.
-Other programs on the machine change the processor time less than the elapsed time.
+Other programs on the machine change the processor time less than the elapsed time. The recorder's own thread, which writes to the
+file, is measured separately.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import mean, median, quantiles
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -41,6 +43,7 @@ class Turn(NamedTuple):
     clock_us: float  # without the other work
     processor_us: float  # without the other work
     whole_us: float
+    writer_us: float  # processor time of the recorder's threads since the turn before
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Added:
     clock_us: float
     clock_quartiles_us: tuple[float, float]
     processor_us: float
+    writer_us: float  # processor time of the recorder's threads, the mean
 
 
 class Calls(NamedTuple):
@@ -86,9 +90,21 @@ def serve(step: Step, address: str) -> None:
         step()
         if number >= LEAST_IN_TURN and now_ns() > began_ns + SETTLING_S * 1e9:
             break
+    writer_ns = _writer_ns()
     with Client(address, family="AF_UNIX") as measuring:
         while steps := measuring.recv():
-            measuring.send(_turn(step, steps) if steps > 0 else min(_calls(step) for _ in range(COUNTED)))
+            if steps > 0:
+                turn = _turn(step, steps)
+                before_ns, writer_ns = writer_ns, _writer_ns()
+                measuring.send(turn._replace(writer_us=(writer_ns - before_ns) / steps / 1e3))
+            else:
+                measuring.send(min(_calls(step) for _ in range(COUNTED)))
+
+
+def _writer_ns() -> int:
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith("trace-")]
+    clocks = [time.pthread_getcpuclockid(thread.ident) for thread in ours if thread.ident is not None]
+    return sum(map(time.clock_gettime_ns, clocks))
 
 
 def _calls(step: Step) -> Calls:
@@ -115,7 +131,7 @@ def _turn(step: Step, steps: int) -> Turn:
         filled_processor_ns += processor_ns
     processor_ns, whole_ns = time.thread_time_ns() - start_processor_ns, now_ns() - start_ns
     found_ns = whole_ns - filled_ns, processor_ns - filled_processor_ns, whole_ns
-    return Turn(*(of / steps / 1e3 for of in found_ns))
+    return Turn(*(of / steps / 1e3 for of in found_ns), writer_us=0.0)
 
 
 def measure(words: list[str], seconds: float, on: str = "") -> Paired:
@@ -158,9 +174,9 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
 
 def _alternate(
     bare: Callable[[int], Turn], recorded: Callable[[int], Turn], seconds: float
-) -> tuple[list[tuple[float, float]], list[Turn]]:
-    """Return the added times by the clock and of the processor, and the bare turns."""
-    added: list[tuple[float, float]] = []
+) -> tuple[list[tuple[float, float, float]], list[Turn]]:
+    """Return the added times by the clock, of the script's thread and of the recorder's threads, and the bare turns."""
+    added: list[tuple[float, float, float]] = []
     in_turn = min(max(round(IN_TURN_US / bare(LEAST_IN_TURN).whole_us), LEAST_IN_TURN), IN_TURN)
     recorded(in_turn)
     turns = [bare(in_turn)]
@@ -170,13 +186,15 @@ def _alternate(
         turns.append(bare(in_turn))
         before, after = turns[-2:]
         clock_us = with_recorder.clock_us - (before.clock_us + after.clock_us) / 2
-        added.append((clock_us, with_recorder.processor_us - (before.processor_us + after.processor_us) / 2))
+        processor_us = with_recorder.processor_us - (before.processor_us + after.processor_us) / 2
+        added.append((clock_us, processor_us, with_recorder.writer_us))
     return added, turns
 
 
-def _summary(added: list[tuple[float, float]]) -> Added:
-    lower, middle, upper = quantiles([clock_us for clock_us, _ in added], n=4)
-    return Added(middle, (lower, upper), median(processor_us for _, processor_us in added))
+def _summary(added: list[tuple[float, float, float]]) -> Added:
+    clock_us, processor_us, writer_us = zip(*added, strict=True)
+    lower, middle, upper = quantiles(clock_us, n=4)
+    return Added(middle, (lower, upper), median(processor_us), mean(writer_us))
 
 
 class _Process:

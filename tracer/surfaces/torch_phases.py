@@ -30,16 +30,22 @@ def install(torch: ModuleType) -> None:
     hooks = ScriptHooks(torch, recorder, optimizers())
     hooks.backward()
 
-    def loss_called(to: Any) -> None:
-        if SINCE_BACKWARD.nodes is not None:
-            hooks.report_forward_pass(to)
-        to.loss_called()
+    def before_loss(call: Callable[..., Any]) -> Callable[..., Any]:
+        @stands_for(call)
+        def reported(*args: Any, **kwargs: Any) -> Any:
+            if (to := recorder()) is not None:
+                if SINCE_BACKWARD.nodes is not None:
+                    hooks.report_forward_pass(to)
+                to.loss_called()
+            return call(*args, **kwargs)
+
+        return reported
 
     functional = torch.nn.functional
     losses = [name for name in _LOSSES.split() if hasattr(functional, name)]
-    patch(functional, **{name: _before(getattr(functional, name), loss_called) for name in losses})
-    patch(torch, log_softmax=_before(torch.log_softmax, loss_called))
-    patch(torch.Tensor, log_softmax=_before(torch.Tensor.log_softmax, loss_called))
+    patch(functional, **{name: before_loss(getattr(functional, name)) for name in losses})
+    patch(torch, log_softmax=before_loss(torch.log_softmax))
+    patch(torch.Tensor, log_softmax=before_loss(torch.Tensor.log_softmax))
     aside_called = methodcaller("aside_called")
     for name in _CLIPPING.split():
         call = getattr(torch.nn.utils, name)
