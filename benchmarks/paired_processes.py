@@ -6,8 +6,8 @@
 Only one of the two processes runs at a time, for a turn of 128 steps or half a second. The recorder reads CUDA events after
 every 128 steps and twice a second, so every turn contains reads. Each recorded turn is compared with the bare turns before and
 after it, which cancels drift. The result is the median of these differences. The processor time is that of the script's thread.
-Other programs on the machine change the processor time less than the elapsed time. The recorder's own thread, which writes to the
-file, is measured separately.
+Other programs on the machine change the processor time less than the elapsed time. The recorder's own thread, which writes to
+the file, is measured separately.
 """
 
 from __future__ import annotations

@@ -8,11 +8,11 @@ first four programs trains a model. In the other programs, a step also loads a b
 Steps of 1, 5, 30 and 100 ms contain other work of the host, which is not measured.
 
 `added` is the added time by the clock, followed by its quartiles. `processor` is the added processor time of the script's
-thread, which depends less on other programs. `bound` is 50 µs per step and 0.5 µs for each module call. `writer` is the processor
-time of the thread that writes to the file. While that thread runs Python code, the script's thread cannot. The script is delayed
-only if it runs Python code at that time, so the bound applies to `processor`. `reported` is the recorder's own figure for both
-threads. It is `near` if it differs from `processor` + `writer` by at most a third or by 0.2 % of the step. `calls` counts the
-recorder's calls in a step: Python functions, C functions, and recorded CUDA events.
+thread, which depends less on other programs. `bound` is 50 µs per step and 0.5 µs for each module call. `writer` is the
+processor time of the thread that writes to the file. While that thread runs Python code, the script's thread cannot. The
+script is delayed only if it runs Python code at that time, so the bound applies to `processor`. `reported` is the recorder's
+own figure for both threads. It is `near` if it differs from `processor` + `writer` by at most a third or by 0.2 % of the
+step. `calls` counts the recorder's calls in a step: Python functions, C functions, and recorded CUDA events.
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def table(costs: list[Cost]) -> list[str]:
         lower, upper = added.clock_quartiles_us
         figures = f"{paired.turns:5} {paired.whole_us:10.1f} {added.clock_us:8.1f} {f'{lower:.1f} to {upper:.1f}':>18}"
         cheap, near = ("met" if cost.is_cheap else "NOT MET"), ("near" if cost.is_near else "NOT NEAR")
-        verdict = f"{added.processor_us:10.1f} {cost.bound_us:7.1f} {cheap:8} {added.writer_us:7.1f} {paired.reported_us:9.1f} {near:8}"
+        verdict = f"{added.processor_us:10.1f} {cost.bound_us:7.1f} {cheap:8}"
+        verdict += f" {added.writer_us:7.1f} {paired.reported_us:9.1f} {near:8}"
         calls = "/".join(map(str, paired.calls))
         lines.append(f"{cost.name:17} {figures} {verdict} {calls:>12}")
     return lines

@@ -7,9 +7,9 @@
     writer.close(taken, reads, found)   # write the rest
 
 Note [The writing thread]
-    Twice a second, a thread of the recorder writes to the file (`Recorder.write_regularly`). Usually, the script's thread is
-    waiting for the GPU or computes without Python's global lock at that time, so writing does not delay the script. The script's
-    thread writes only during the first second, when the file is written more often, or if the writing thread is late.
+    Twice a second, a thread of the recorder writes to the file (`Recorder.write_regularly`). In slow steps, the script's thread
+    usually waits for the GPU at that time, or computes without Python's global lock, so it is not delayed. The script's thread
+    writes only during the first second, when the file is written more often, or if the writing thread is late.
 """
 
 from __future__ import annotations

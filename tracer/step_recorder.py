@@ -140,8 +140,8 @@ class StepRecorder:
     # --- reports
 
     def _reporter(self) -> Callable[..., None]:
-        """Return the function that is called for each report. Closures are faster than other callables. One function handles all
-        kinds of reports. A function for each kind would be slower, because its variables are rarely in the processor's caches."""
+        """Return the function that is called for each report. A closure is faster than a method. One closure handles all kinds
+        of reports, because the variables of rarely called closures are not in the processor's caches."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
         offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event

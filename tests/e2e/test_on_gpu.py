@@ -279,8 +279,8 @@ def test_the_table_after_a_profile_has_the_median_of_the_processes() -> None:
 
 def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after() -> None:
     """GIVEN a machine that slows down by 20 µs with each turn, and a recorder that adds 12 µs to each step, 9 of them on the
-    processor and 3 in its thread THEN a step costs 12, 9 and 3 µs. A report of 16 µs is within a third of 12 µs. A report of 16.1 µs
-    is not, but in a step of 2.1 ms it is within 0.2 %."""
+    processor and 3 in its thread THEN a step costs 12, 9 and 3 µs. A report of 16 µs is within a third of 12 µs. A report of
+    16.1 µs is not, but in a step of 2.1 ms it is within 0.2 %."""
     from benchmarks.paired_processes import Added, Calls, Paired, Turn, _alternate, _summary
     from benchmarks.recording_cost import Cost, table
 

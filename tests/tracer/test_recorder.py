@@ -631,8 +631,8 @@ def test_finished_steps_are_written_while_no_other_step_ends(bench: Bench) -> No
 
 
 def test_the_scripts_thread_writes_only_at_first_and_if_the_writing_thread_is_late(bench: Bench) -> None:
-    """GIVEN a writing thread and steps of 50 ms THEN during the first second, the script's thread writes with pauses that double.
-    Afterwards, it writes when the writing thread is 0.1 s late."""
+    """GIVEN a writing thread and steps of 50 ms THEN during the first second, the script's thread writes with pauses that
+    double. Afterwards, it writes when the writing thread is 0.1 s late."""
     writes: list[int] = []
     flush = bench.output.flush
 

@@ -11,6 +11,8 @@ Note [Steps with one plan]
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -99,12 +101,10 @@ class StepWriter:
         count, stream = len(times_ns), run.stream
         alike = self._alike_with(run.plan, stream, rank)
         row = self._output.count("steps") + len(alike.steps)
-        for step in run.steps[:count]:
-            if step.reads:
-                self.write_reads(step.reads, row, rank)
+        self._write_values(enumerate((step.reads for step in run.steps[:count]), row), rank)
+        for number, step in enumerate(run.steps[:count], row):
             if step.found:
-                self.write_found(step.found, row, rank)
-            row += 1
+                self.write_found(step.found, number, rank)
         alike.steps.extend((number, StepKind.STEADY) for number in range(run.number, run.number + count))
         alike.times_ns.append(times_ns)
         if stream is not None and run.start is not None:
@@ -187,11 +187,17 @@ class StepWriter:
 
     def write_reads(self, reads: list[Read], step: int, rank: int) -> None:
         """Writes values that the host read. `step` is NONE outside of steps."""
-        text = self._output.text
-        for op, dtype, values in reads:
-            row = rank, step, self._reads, text(op), text(dtype)
-            self._output.add_all("values", [(_VALUE, *row, value) for value in values])
-            self._reads += 1
+        self._write_values([(step, reads)], rank)
+
+    def _write_values(self, steps: Iterable[tuple[int, list[Read]]], rank: int) -> None:
+        text = cache(self._output.text)
+        rows: list[tuple[object, ...]] = []
+        for step, reads in steps:
+            for op, dtype, values in reads:
+                names = text(op), text(dtype)
+                rows += [(_VALUE, rank, step, self._reads, *names, value) for value in values]
+                self._reads += 1
+        self._output.add_all("values", rows)
 
     def _device_times(self, begin: BoundaryEvent | None, end: BoundaryEvent | None) -> tuple[int, int, int]:
         if begin is None or end is None or begin.of is not end.of or begin.ticks_ns == NONE or end.ticks_ns == NONE:
