@@ -16,6 +16,7 @@ from torch.utils.backend_registration import _DummyDeviceGuard
 
 from replayer import state
 from replayer.ops import autocast, factories, gemm
+from replayer.ops import layouts as other_layouts
 from replayer.ops.composite import cuda_decompositions, rnn
 from replayer.ops.copies import Copies
 from replayer.ops.cpu.cpu_compute import CpuCompute
@@ -98,6 +99,7 @@ def register(*, compute: bool = False) -> None:
     PATCHES.set(SparseVirtualTensor, "__torch_dispatch__", staticmethod(layouts.dispatch))
     PATCHES.set(VirtualTensor, "__torch_dispatch__", staticmethod(dispatch))
     factories.register(plans, copies, dispatch)
+    other_layouts.register()
     cuda_decompositions.register(plans)
     rnn.register(plans)
     autocast.register()

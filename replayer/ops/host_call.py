@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import torch
 
+from replayer.errors import NotEmulated
 from replayer.state import computing, gpu
 from replayer.tensor.allocation import Allocation, allocate, make, make_view
 from replayer.tensor.plan import Where
-from replayer.tensor.planning.call_arguments import CallArguments
+from replayer.tensor.planning.call_arguments import CallArguments, shape_of
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.planning.shape_inference import layout_error
+from replayer.tensor.planning.shape_inference import QUANTISED
 from replayer.tensor.values.known_values import bytes_of, known_values, payload_of, set_known_values
 from replayer.torch_types import TorchAny
 
@@ -49,11 +50,11 @@ class HostCall(CallArguments):
         for tensor, host in self.given:
             if value is host:
                 return tensor
-        if value.is_nested or value.is_quantized:
-            raise layout_error(value)
-        if value.layout is not torch.strided:
+        if value.is_quantized:
+            raise NotEmulated(*QUANTISED)
+        if value.layout is not torch.strided or value.is_nested:
             made = self.plans.wrap_other_layout(value, index, self.allocations, known=self.known)
-            self.outputs += [tuple(value.shape)] if made.parts.keys() - self.allocations.keys() else []
+            self.outputs += [shape_of(value)] if made.parts.keys() - self.allocations.keys() else []
             return made
         storage = value.untyped_storage()
         allocation = self.allocations.get(storage._cdata)

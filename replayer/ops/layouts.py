@@ -1,10 +1,15 @@
 # mypy: allow-untyped-calls
-"""Implements sparse tensors (COO, CSR and others) in host memory.
+"""Implements sparse tensors (COO, CSR and others) and nested tensors of layout torch.strided in host memory.
 
     a = torch.sparse_coo_tensor(indices, values, (3, 3)).cuda()
     a @ x       # shape from the CPU, time from the recording; with --values compute the numbers are real too
 
 The CPU runs sparse ops, because result shapes depend on values. Unknown values are replaced by zeros.
+
+Note [Nested tensors]
+    The dispatch keys of `NestedVirtualTensor` make PyTorch choose the kernels and gradients of nested tensors. C++ code reads
+    sizes with `sym_size`, where -1 stands for a size that differs between entries. The sizes, strides and offsets of the
+    entries are CPU tensors, as on a GPU.
 
 Note [Parts of a sparse tensor]
     The indices and the values of a sparse tensor each have an allocation on the device. Each allocation is identified by a
@@ -13,6 +18,10 @@ Note [Parts of a sparse tensor]
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch.utils._pytree import tree_leaves
 
@@ -20,7 +29,7 @@ from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
 from replayer.ops.host_call import HostCall
-from replayer.state import computing, gpu
+from replayer.state import STATE, computing, gpu
 from replayer.tensor.allocation import Allocation, allocate
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.plan_cache import PlanCache
@@ -80,17 +89,52 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
 SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
 
 
+class NestedVirtualTensor(SparseVirtualTensor):  # type: ignore[metaclass]
+    """Represents a nested tensor. See Note [Nested tensors]."""
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return self.host.shape
+
+    def size(self, dim: int | None = None) -> TorchAny:  # type: ignore[override]
+        return self.host.size() if dim is None else self.host.size(dim)
+
+    def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
+        shown = ",\n".join("  " + repr(entry).replace("\n", "\n  ") for entry in self.detach().unbind())
+        suffix = f", grad_fn=<{type(self.grad_fn).__name__}>" if self.grad_fn is not None else ""
+        return f"nested_tensor([\n{shown}\n]{suffix or (', requires_grad=True' if self.requires_grad else '')})"
+
+
+NestedVirtualTensor.__module__, NestedVirtualTensor.__name__, NestedVirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
+_OF_ENTRIES = frozenset((
+    aten._nested_tensor_size.default, aten._nested_tensor_strides.default, aten._nested_tensor_storage_offsets.default,
+))  # fmt: skip
+_READ_BY_CPP: dict[TorchAny, Callable[[torch.Tensor], TorchAny]] = {
+    prim.layout.default: lambda host: host.layout,
+    aten.dim.default: torch.Tensor.dim,
+    aten.sym_numel.default: torch.Tensor.numel,
+    aten.is_contiguous.default: torch.Tensor.is_contiguous,
+}
+
+
+def _sizes(nested: torch.Tensor) -> list[int]:
+    columns = nested._nested_tensor_size().t().tolist()  # type: ignore[operator]
+    return [nested.size(0), *(column[0] if len(set(column)) == 1 else -1 for column in columns)]
+
+
 class Layouts:
     def __init__(self, plans: PlanCache) -> None:
         self._plans = plans
 
     def dispatch(self, func: TorchAny, types: TorchAny, args: TorchAny = (), kwargs: TorchAny = None) -> TorchAny:
-        if func is prim.layout.default:
-            return args[0].host.layout
+        if func in _READ_BY_CPP:
+            return _READ_BY_CPP[func](args[0].host)
+        if func is aten.sym_size.default:
+            return _sizes(args[0].host)
         if func is prim.device.default:
             return torch.device(BACKEND, args[0].index)
         composite = self._plans.composite(func)
-        if composite is not None:
+        if composite is not None and not any(isinstance(leaf, NestedVirtualTensor) for leaf in tree_leaves((args, kwargs))):
             return composite(*args, **(kwargs or {}))
         return self.run(func, args, kwargs or {})
 
@@ -116,11 +160,14 @@ class Layouts:
                     host = in_wider_dtypes(func, func, host_args, host_kwargs)
                 elif isinstance(refused, NotImplementedError):
                     advice = "PyTorch has no CPU version of it; use dense tensors"
-                    raise NotEmulated(f"{func._schema.name} of a sparse tensor", advice) from refused
+                    kind = "nested" if "NestedTensor" in str(refused) else "sparse"
+                    raise NotEmulated(f"{func._schema.name} of a {kind} tensor", advice) from refused
                 else:
                     raise
             if self._plans.leaves_device(kwargs):
                 return _to_host(args[0], host)
+            if func in _OF_ENTRIES:
+                return host
             index = call.device(gpu().current.device())
             result = call.back(host, index)
         gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), bool(call.outputs or writes)), index)
@@ -130,9 +177,13 @@ class Layouts:
         coo = host.layout is torch.sparse_coo
         layout = host.layout if coo else torch.strided
         place = torch.device(BACKEND, index)
-        made: TorchAny = _wrap(
-            SparseVirtualTensor, host.shape, None, None, None, host.dtype, layout, place, dispatch_layout=not coo
-        )
+        made: TorchAny
+        if host.is_nested:
+            keys = torch._C.DispatchKeySet(torch._C.DispatchKey.NestedTensor).add(torch._C.DispatchKey.AutogradNestedTensor)
+            how = None, host.dtype, torch.strided, place, False, False, "sizes", False, False, keys
+            made = _wrap(NestedVirtualTensor, (0,), (0,), 0, *how)
+        else:
+            made = _wrap(SparseVirtualTensor, host.shape, None, None, None, host.dtype, layout, place, dispatch_layout=not coo)
         made.host, made.index, made.parts = host, index, {}
         for part in _parts(host):
             storage = part.untyped_storage()
@@ -142,6 +193,26 @@ class Layouts:
                 allocation.known = bytes_of(storage) if known else None
             made.parts[storage._cdata] = allocation
         return made  # type: ignore[no-any-return]
+
+
+def register() -> None:
+    """Replace the kernels that cast nested tensors to a C++ class, and thereby end the process with virtual ones."""
+    library = torch.library.Library("aten", "IMPL")
+    STATE.kept.append(library)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Warning only once|.*previously registered kernel", category=UserWarning)
+        for op in (aten.reshape.default, aten.reshape_as.default):
+            library.impl(op.name(), partial(_reshape, op), "AutogradNestedTensor")
+
+
+def _reshape(op: torch._ops.OpOverload, source: torch.Tensor, shape: TorchAny) -> TorchAny:
+    if not isinstance(source, NestedVirtualTensor):
+        return op._op_dk(torch._C.DispatchKey.CompositeImplicitAutogradNestedTensor, source, shape)
+    view = torch.Tensor.view if op is aten.reshape.default else torch.Tensor.view_as
+    try:
+        return view(source, shape)
+    except RuntimeError:
+        return view(source.contiguous(), shape)
 
 
 def _to_host(source: SparseVirtualTensor, host: torch.Tensor) -> torch.Tensor:
@@ -160,6 +231,8 @@ def moved_to(host: torch.Tensor, device: TorchAny, wrap: TorchAny) -> TorchAny:
 
 
 def _parts(host: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    if host.is_nested:
+        return (aten.values(host),)
     if host.layout is torch.sparse_coo:
         return aten._indices(host), aten._values(host)
     if host.layout in (torch.sparse_csr, torch.sparse_bsr):

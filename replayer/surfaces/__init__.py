@@ -23,7 +23,7 @@ _SURFACES = (
     " nvml"  # after torch_cuda, which refuses these NVML functions
     " torch_cuda_nvtx torch_cuda_comm torch_cuda_memory torch_cuda_memory_snapshot torch_backends"
     " torch_accelerator"  # after torch_cuda and torch_cuda_memory, whose patches are called
-    " torch_tensor torch_fake_tensor torch_jit torch_tensor_subclass torch_func"
+    " torch_tensor torch_nested torch_fake_tensor torch_jit torch_tensor_subclass torch_func"
     " torch_utils_python_dispatch torch_pin_memory torch_cuda_tensors torch_nn_module torch_storage torch_serialization"
     " torch_amp torch_autograd torch_optim torch_utils_data torch_nn_parallel torch_nn_sync_batch_norm torch_distributed"
     " torch_distributed_checkpoint torch_distributed_functional_collectives torch_distributed_rpc torch_multiprocessing"

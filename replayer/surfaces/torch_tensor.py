@@ -13,11 +13,12 @@ import torch
 from torch.overrides import _get_current_function_mode_stack, handle_torch_function, has_torch_function_unary
 from torch.utils import _device
 
+from replayer.errors import NotEmulated
 from replayer.state import STATE, computing
 from replayer.surfaces.torch_pin_memory import with_pin_memory
 from replayer.tensor.allocation import make_view
 from replayer.tensor.device_args import backend_arguments, backend_device, device_of_cuda
-from replayer.tensor.planning.shape_inference import layout_error
+from replayer.tensor.planning.shape_inference import QUANTISED
 from replayer.tensor.storage import VirtualStorage
 from replayer.tensor.subclasses import virtual_class
 from replayer.tensor.tensor import VirtualTensor, move_to
@@ -72,7 +73,9 @@ def _install_moves(tensor_class: TorchAny) -> None:
             return handle_torch_function(tensor_class.to, (self,), self, *args, **kwargs)
         args, kwargs = backend_arguments(args, kwargs)
         if self.is_quantized:
-            _refuse_quantized(self, args[0] if args else kwargs.get("device"))
+            _refuse_quantized(args[0] if args else kwargs.get("device"))
+        if self.is_nested and (moved := _nested_on_device(self, *args, **kwargs)) is not None:
+            return moved
         return _moving(to, self, *args, **kwargs)
 
     @stands_for(tensor_class.cuda)
@@ -81,7 +84,9 @@ def _install_moves(tensor_class: TorchAny) -> None:
             return handle_torch_function(tensor_class.cuda, (self,), self, device, non_blocking, **kwargs)
         device = device_of_cuda(device)
         if self.is_quantized:
-            _refuse_quantized(self, device)
+            _refuse_quantized(device)
+        if self.is_nested and (moved := _nested_on_device(self, device)) is not None:
+            return moved
         return _moving(to, self, device, non_blocking=non_blocking, **kwargs)
 
     @stands_for(copy_)
@@ -113,10 +118,20 @@ def _reading(read: Callable[..., TorchAny]) -> Callable[..., TorchAny]:
     return read_in_python
 
 
-def _refuse_quantized(tensor: torch.Tensor, device: TorchAny) -> None:
+def _refuse_quantized(device: TorchAny) -> None:
     """Raise NotEmulated for quantized tensors on the GPU."""
     if isinstance(device, torch.device) and device.type == BACKEND:
-        raise layout_error(tensor)
+        raise NotEmulated(*QUANTISED)
+
+
+def _nested_on_device(nested: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
+    """Return the nested tensor of the CPU on the virtual GPU, or None if it stays on the CPU."""
+    if nested.layout is not torch.strided or nested.device.type != "cpu":
+        return None
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    if device is None or device.type != BACKEND:
+        return None
+    return torch.nested.as_nested_tensor([entry.to(device, dtype or nested.dtype) for entry in nested.unbind()])
 
 
 def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

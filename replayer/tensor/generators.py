@@ -13,7 +13,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import prod
 from typing import Self
 
 import torch
@@ -249,15 +248,27 @@ def numbers_drawn(func: Op, args: Sequence[TorchAny], device: DeviceProperties) 
         return _RESERVED[name]
     if name == "multinomial" and len(args) > 2 and args[2]:
         return _PER_CALL
-    if "flash_attention" in name:
-        return prod(tensor.shape[:2]) * 32
-    if "efficient_attention" in name:
-        return prod((*tensor.shape[:3], args[1].size(2)))
+    if "_attention" in name:
+        return _numbers_of_attention(func, args)
     itemsize = tensor.element_size()
     end = args[-1]  # None means the largest number of the dtype
     if name == "random_" and len(args) > 1 and end is not None and end - (args[1] if len(args) > 2 else 0) < _WIDE_RANGE:
         itemsize = 4
     return _per_thread(tensor.numel(), itemsize, device)
+
+
+def _numbers_of_attention(func: torch._ops.OpOverload, args: Sequence[TorchAny]) -> int:
+    """Attention draws numbers only for dropout (ATen/native/transformers/cuda)."""
+    given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)}
+    if not given.get("dropout_p"):
+        return 0
+    query, key = given["query"], given["key"]
+    lengths = given.get("cum_seq_q", given.get("cu_seqlens_q"))
+    batch = query.size(0) if lengths is None else lengths.numel() - 1
+    # see Note [Layouts of attention]
+    heads_at, tokens_at = (-3, -2) if "scaled_dot_product" in func._schema.name else (-2, -3)
+    per_head = 32 if "flash" in func._schema.name else query.size(tokens_at) * key.size(tokens_at)
+    return int(batch * query.size(heads_at) * per_head)
 
 
 def _per_thread(count: int, itemsize: int, device: DeviceProperties) -> int:

@@ -150,13 +150,6 @@ class VirtualStorage(torch.UntypedStorage):
             gpu().launches.launch(_copy_signature(size_bytes), self._index)
         return VirtualStorage.over(made, self._index)
 
-    def _deepcopy_once(self, memo: dict[TorchAny, TorchAny]) -> Allocation:
-        done: dict[int, Allocation] = memo.setdefault("torch", {})
-        key = self._cdata
-        if key not in done:
-            done[key] = self.clone().allocation
-        return done[key]
-
     def __repr__(self) -> str:
         return f"[torch.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
 

@@ -335,7 +335,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
                 whole: TorchAny = self.resolve_conj().resolve_neg()
                 made = make_as(type(self), whole.tensor_meta, whole.allocation)
             else:
-                made = make_as(type(self), self.tensor_meta, self.untyped_storage()._deepcopy_once(memo))
+                made = make_as(type(self), self.tensor_meta, copy.deepcopy(self.untyped_storage(), memo).allocation)
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))
         made.requires_grad_(self.requires_grad)
         if self.grad is not None:

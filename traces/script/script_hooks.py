@@ -297,9 +297,9 @@ def _subclasses(cls: Any) -> Iterator[type]:
 
 
 def tensors_in(torch: Any, batch: Any) -> Iterator[Any]:
-    """Yield all strided tensors in a batch, which may be a nested container."""
+    """Yield all strided tensors in a batch, which may be a nested container. Nested tensors have no shape and are left out."""
     if isinstance(batch, torch.Tensor):
-        if batch.layout is torch.strided:
+        if batch.layout is torch.strided and not batch.is_nested:
             yield batch
     elif isinstance(batch, Mapping):
         for item in batch.values():

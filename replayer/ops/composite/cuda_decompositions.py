@@ -41,6 +41,7 @@ CUDNN, FLASH, EFFICIENT, MATH = "cudnn", "flash", "efficient", "math"
 # (check_prefer_cudnn_attention in ATen/native/transformers/cuda/sdp_utils.cpp).
 _CUDNN_FIRST_ON, _CUDNN_FIRST_AFTER = (9, 10), 91500
 _CUDNN_HEAD_SIZE, _CUDNN_LARGEST_DIMENSION = 128, 65535
+_SMALL_SHARED_MEMORY = ((8, 6), (8, 7), (8, 9), (12, 0))
 _HALVES = (torch.float16, torch.bfloat16)
 _CUDNN_DROPOUT_STEPS = 16  # since torch 2.12, cuDNN is only used for dropout probabilities that are multiples of 1/16
 
@@ -56,6 +57,7 @@ def attention_kernel(
     cudnn: int = 0,
     rounds_dropout: bool = False,
     groups_efficient: bool = False,
+    causal: bool = False,
 ) -> str:
     """Return the attention kernel that CUDA uses (ATen/native/transformers/cuda/sdp_utils.cpp).
 
@@ -64,20 +66,22 @@ def attention_kernel(
         cudnn: the cuDNN version, such as 91900, or 0 to exclude cuDNN's attention
         rounds_dropout: allows cuDNN's attention to round the dropout probability, as before torch 2.12
         groups_efficient: allows `grouped` for memory-efficient attention, as since torch 2.14
+        causal: hides later keys
     """
     if query.dim() != 4:
         return MATH
-    if (
-        capability[0] in _CUDNN_FIRST_ON
-        and cudnn > _CUDNN_FIRST_AFTER
-        and (rounds_dropout or (dropout * _CUDNN_DROPOUT_STEPS).is_integer())
-        and _suits_cudnn(query, key, value, mask, bool(dropout), grouped)
-    ):
+    suits_cudnn = (rounds_dropout or (dropout * _CUDNN_DROPOUT_STEPS).is_integer()) and _suits_cudnn(
+        query, key, value, mask, bool(dropout), grouped
+    )
+    if capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER and suits_cudnn:
         return CUDNN
-    if _suits_flash(query, key, value, mask, capability, grouped):
+    if _suits_flash(query, key, value, mask, capability, grouped, causal, dropout):
         return FLASH
     if _suits_efficient(query, key, value, mask, capability, grouped and groups_efficient):
         return EFFICIENT
+    # cuDNN comes last in CUDA's usual order, and is therefore used only if everything else is switched off.
+    if not torch.backends.cuda.math_sdp_enabled() and capability >= (8, 0) and suits_cudnn:
+        return CUDNN
     return MATH
 
 
@@ -88,7 +92,9 @@ def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> boo
         return False
     capability, machine = torch.cuda.get_device_capability(query.get_device()), state.gpu().machine
     if kernel == FLASH:
-        return _suits_flash(query, key, value, params.attn_mask, capability, params.enable_gqa)
+        return _suits_flash(
+            query, key, value, params.attn_mask, capability, params.enable_gqa, params.is_causal, params.dropout
+        )
     if kernel == EFFICIENT:
         grouped = params.enable_gqa and not machine.is_before(2, 14)
         return _suits_efficient(query, key, value, params.attn_mask, capability, grouped)
@@ -97,18 +103,34 @@ def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> boo
 
 
 def _heads_fit(query: torch.Tensor, key: TorchAny, value: TorchAny, grouped: bool) -> bool:
+    if not query.size(0) == key.size(0) == value.size(0) or not (query.size(2) and key.size(2)):
+        return False
     groups_match = key.size(1) == value.size(1) and query.size(1) % key.size(1) == 0
     return query.size(1) == key.size(1) == value.size(1) or (grouped and groups_match)
 
 
 def _is_packed(*tensors: torch.Tensor) -> bool:
-    return all(tensor.stride(-1) == 1 for tensor in tensors)
+    return all(tensor.stride(-1) == 1 or tensor.size(-1) == 1 for tensor in tensors)
 
 
 def _suits_flash(
-    query: torch.Tensor, key: TorchAny, value: TorchAny, mask: TorchAny, capability: tuple[int, int], grouped: bool
+    query: torch.Tensor,
+    key: TorchAny,
+    value: TorchAny,
+    mask: TorchAny,
+    capability: tuple[int, int],
+    grouped: bool,
+    causal: bool,
+    dropout: float,
 ) -> bool:
     size = query.size(-1)
+    trains = any(tensor.requires_grad for tensor in (query, key, value))
+    # The backward pass of large heads needs more shared memory than these cards have.
+    if trains and capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and dropout)):
+        return False
+    # Flash attention aligns a causal mask at the bottom right, and PyTorch at the top left.
+    if causal and query.size(2) != key.size(2):
+        return False
     return (
         torch.backends.cuda.flash_sdp_enabled()
         and query.dtype in _HALVES
@@ -200,10 +222,9 @@ def scaled_dot_product_attention(
         q, k, v = (tensor.unsqueeze(0) for tensor in (query, key, value))
         made = scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         return made.squeeze(0)
-    cudnn = 0 if state.computing() else machine.cudnn or 0  # the CPU cannot compute cuDNN's op
-    rounds_dropout, groups_efficient = machine.is_before(2, 12), is_recent and not state.computing()
+    rounds_dropout, cudnn = machine.is_before(2, 12), machine.cudnn or 0
     chosen = attention_kernel(
-        query, key, value, attn_mask, capability, enable_gqa, dropout_p, cudnn, rounds_dropout, groups_efficient
+        query, key, value, attn_mask, capability, enable_gqa, dropout_p, cudnn, rounds_dropout, is_recent, is_causal
     )
     saved = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (query, key, value))
     if chosen == CUDNN:
@@ -277,7 +298,8 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> TorchAny:
     """Run `torch.ctc_loss` with the lengths in host memory."""
-    return aten.ctc_loss.IntList(log_probs, targets, inputs.tolist(), lengths.tolist(), blank, reduction, zero_infinity)
+    sizes = inputs.flatten().tolist(), lengths.flatten().tolist()  # without a batch dimension, a length has no dimensions
+    return aten.ctc_loss.IntList(log_probs, targets, *sizes, blank, reduction, zero_infinity)
 
 
 def observed_fake_quantization(

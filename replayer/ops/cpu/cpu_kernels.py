@@ -1,82 +1,23 @@
 # mypy: allow-untyped-calls
-"""Computes CUDA-only ops on the CPU, such as flash attention and SyncBatchNorm.
+"""Computes CUDA-only ops on the CPU, such as cuDNN's RNNs and SyncBatchNorm.
 
-    FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
+    FORMS[torch.ops.aten.batch_norm_stats.default](x, 1e-5)
 
 Backward ops reuse the random state of the forward ops.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 
+from replayer.ops.cpu import attention
 from replayer.tensor.planning.shape_rules import require_training, svd
 from replayer.tensor.values.cuda_only_ops import CUDA_ONLY
 from replayer.torch_types import TorchAny, TorchFunction
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True)
-class _Attention:
-    dropout_p: float
-    causal: bool
-    scale: float | None
-    seed: torch.Tensor
-
-    @classmethod
-    def drawn(cls, dropout_p: float, causal: bool, scale: float | None) -> _Attention:
-        zero = torch.zeros((), dtype=torch.int64, device="cpu")
-        return cls(dropout_p, causal, scale, torch.randint(1 << 62, (), device="cpu") if dropout_p else zero)
-
-    def scores(self, q: TorchAny, k: TorchAny, bias: TorchAny) -> torch.Tensor:
-        scores: torch.Tensor = q.float() @ _per_head(k, q).transpose(-2, -1) * self._factor(q)
-        if bias is not None:
-            scores = scores + bias
-        if self.causal:
-            seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device="cpu").tril()
-            scores = scores.masked_fill(~seen, float("-inf"))
-        return scores
-
-    def _factor(self, q: torch.Tensor) -> float:
-        return float(q.size(-1) ** -0.5) if self.scale is None else self.scale
-
-    def _dropped(self, weights: torch.Tensor) -> torch.Tensor:
-        if not self.dropout_p:
-            return weights
-        drawn = torch.rand(weights.shape, generator=torch.Generator().manual_seed(int(self.seed)), device="cpu")
-        return weights * ((drawn >= self.dropout_p).to(weights.dtype) / (1 - self.dropout_p))
-
-    def forward(self, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None) -> tuple[TorchAny, TorchAny]:
-        scores = self.scores(q, k, bias)
-        out = self._dropped(scores.softmax(-1)) @ _per_head(v, q)
-        return _tokens_first(out.to(q.dtype)), scores.logsumexp(-1)
-
-    def backward(
-        self, grad: TorchAny, out: TorchAny, lse: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None
-    ) -> list[TorchAny]:
-        """Compute the gradients from the output and the logsumexp. In ring attention, both include the keys of all ranks."""
-        weights, of_out = (self.scores(q, k, bias) - lse[..., : q.size(2), None]).exp(), grad.float()
-        of_weights = self._dropped(of_out @ _per_head(v, q).transpose(-2, -1))
-        of_scores = weights * (of_weights - (of_out * out.float()).sum(-1, keepdim=True))
-        scaled = of_scores * self._factor(q)
-        of_k, of_v = (
-            wide.unflatten(1, (k.size(1), -1)).sum(2)
-            for wide in (scaled.transpose(-2, -1) @ q.float(), self._dropped(weights).transpose(-2, -1) @ of_out)
-        )
-        of_bias = None if bias is None else of_scores.sum_to_size(bias.shape).to(bias.dtype)
-        return [(scaled @ _per_head(k, q)).to(q.dtype), of_k.to(k.dtype), of_v.to(v.dtype), of_bias]
-
-
-def _per_head(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    return x.float().repeat_interleave(q.size(1) // x.size(1), 1)
-
-
-def _tokens_first(heads_first: torch.Tensor) -> torch.Tensor:
-    return heads_first.transpose(1, 2).contiguous().transpose(1, 2)
 
 
 def _gradients(forward: TorchFunction, inputs: list[torch.Tensor], gradients: TorchAny) -> list[TorchAny]:
@@ -89,42 +30,6 @@ def _gradients(forward: TorchFunction, inputs: list[torch.Tensor], gradients: To
         return list(
             torch.autograd.grad([y for y, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True, materialize_grads=True)
         )
-
-
-def _flash(
-    q: TorchAny, k: TorchAny, v: TorchAny, p: float = 0.0, causal: bool = False, debug: bool = False, *, scale: TorchAny = None
-) -> TorchAny:
-    attention = _Attention.drawn(p, causal, scale)
-    out, logsumexp = attention.forward(q, k, v)
-    nothing = q.new_zeros((), dtype=torch.int64)
-    return out, logsumexp, None, None, q.size(2), k.size(2), attention.seed, nothing, q.new_empty((0,))
-
-
-def _flash_backward(
-    grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, out: TorchAny, lse: TorchAny, cq: TorchAny, ck: TorchAny,
-    mq: TorchAny, mk: TorchAny, p: float, causal: bool, seed: TorchAny, offset: TorchAny, *, scale: TorchAny = None
-) -> TorchAny:  # fmt: skip
-    gradients = _Attention(p, causal, scale, seed).backward(grad, out, lse, q, k, v)
-    return [torch.empty_like(x).copy_(gradient) for x, gradient in zip((q, k, v), gradients[:3], strict=True)]
-
-
-def _efficient(
-    q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, saved: bool, p: float = 0.0, causal: bool = False, *,
-    scale: TorchAny = None
-) -> TorchAny:  # fmt: skip
-    attention = _Attention.drawn(p, causal, scale)
-    out, logsumexp = attention.forward(q, k, v, bias)
-    # CUDA's kernel pads the logsumexp with infinity to a multiple of 32 rows.
-    padded = torch.nn.functional.pad(logsumexp, (0, -logsumexp.size(2) % 32), value=float("inf"))
-    return out, padded if saved else padded[..., :0].clone(), attention.seed, attention.seed.clone()
-
-
-def _efficient_backward(
-    grad: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny, out: TorchAny, lse: TorchAny, seed: TorchAny,
-    offset: TorchAny, p: float, mask: list[bool], causal: bool = False, *, scale: TorchAny = None
-) -> TorchAny:  # fmt: skip
-    *of_inputs, of_bias = _Attention(p, causal, scale, seed).backward(grad, out, lse, q, k, v, bias)
-    return *map(_tokens_first, of_inputs), of_bias if mask[3] else None
 
 
 _LAYERS = (aten.rnn_relu, aten.rnn_tanh, aten.lstm, aten.gru)  # in the order of cudnnRNNMode_t
@@ -266,10 +171,7 @@ FORMS: dict[TorchAny, TorchFunction] = {
     **{division: partial(_divide, division) for division in _DIVISIONS},
     aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),
     **{form: _product(packet.default) for packet in _PRODUCTS for form in (packet.dtype, packet.dtype_out)},
-    aten._scaled_dot_product_flash_attention.default: _flash,
-    aten._scaled_dot_product_flash_attention_backward.default: _flash_backward,
-    aten._scaled_dot_product_efficient_attention.default: _efficient,
-    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_backward,
+    **attention.FORMS,
     aten._cudnn_rnn.default: _cudnn_rnn,
     aten._cudnn_rnn_backward.default: _cudnn_rnn_backward,
     aten._cudnn_rnn_flatten_weight.default: _flatten,

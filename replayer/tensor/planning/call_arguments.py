@@ -58,7 +58,7 @@ class CallArguments:
         return converted
 
     def add_operand(self, value: torch.Tensor) -> None:
-        self.seen.append((tuple(value.shape), str(value.dtype).removeprefix("torch.")))
+        self.seen.append((shape_of(value), str(value.dtype).removeprefix("torch.")))
 
     def virtual(self, value: TorchAny, where: Where) -> torch.Tensor:
         raise NotImplementedError
@@ -72,6 +72,10 @@ class CallArguments:
     def signature(self, op: str, outputs: tuple[Shape, ...], launches: bool) -> OpSignature:
         shapes, dtypes = tuple(shape for shape, _ in self.seen), tuple(dtype for _, dtype in self.seen)
         return OpSignature(op, shapes, dtypes, outputs, launches, layout=memory_layout(self.placed))
+
+
+def shape_of(tensor: torch.Tensor) -> Shape:
+    return (tensor.numel(),) if tensor.is_nested else tuple(tensor.shape)
 
 
 @cache

@@ -77,19 +77,14 @@ class OtherLayout(Exception):
     pass
 
 
-def layout_error(made: torch.Tensor) -> NotEmulated:
-    return NotEmulated(*(_NESTED if made.is_nested else _QUANTISED))
-
-
-_NESTED = ("a nested tensor of layout torch.strided", "make it with layout=torch.jagged")
-_QUANTISED = ("a quantised tensor", "use torch.fake_quantize_per_tensor_affine, or quantise a copy on the CPU")
+QUANTISED = ("a quantised tensor", "use torch.fake_quantize_per_tensor_affine, or quantise a copy on the CPU")
 
 
 def _outcome(metas: TensorMetaTable, result: TorchAny, arguments: _MetaArguments, device: int) -> Outcome:
     if isinstance(result, torch.Tensor):
-        if result.is_nested or str(result.dtype).startswith(("torch.q", "torch.quint")):
-            raise layout_error(result)
-        if result.layout is not torch.strided:
+        if str(result.dtype).startswith(("torch.q", "torch.quint")):
+            raise NotEmulated(*QUANTISED)
+        if result.layout is not torch.strided or result.is_nested:
             raise OtherLayout
         where = arguments.objects.get(id(result))
         if where is not None:
@@ -164,7 +159,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             raise _cpu_kernel_error(func, args, kwargs) or refused from None
     # The meta kernels of quantize_per_* return ordinary tensors with a quantized dtype.
     if func._schema.name.startswith("aten::quantize_per"):
-        raise NotEmulated(*_QUANTISED)
+        raise NotEmulated(*QUANTISED)
     on_cpu = _refuse_missing_dtypes(func, args, kwargs)
     try:
         result = func(*args, **kwargs)
@@ -192,7 +187,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         if asks_for_sizes(refused):
             return _ASKS_FOR_SIZES
         if "nested" in func._schema.name:
-            raise NotEmulated(*_NESTED) from None
+            raise OtherLayout from None
         error = _cpu_kernel_error(func, args, kwargs) or refused
         if any(internal in str(error) for internal in _INTERNAL):
             advice = "PyTorch has no shape rule for this call; use other arguments or do it on the CPU"
@@ -214,10 +209,10 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         raise RuntimeError(func._schema.name)
 
     def on_meta(value: torch.Tensor) -> torch.Tensor:
-        if value.layout is not torch.strided:
+        if value.layout is not torch.strided or value.is_nested:
             raise OtherLayout
-        if value.is_quantized or value.is_nested:
-            raise layout_error(value)
+        if value.is_quantized:
+            raise NotEmulated(*QUANTISED)
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
 
     return tree_map_only(torch.Tensor, on_meta, func(*_ones_on_host(args), **_ones_on_host(kwargs)))

@@ -79,8 +79,9 @@ def test_output_arguments_are_not_part_of_an_ops_shapes() -> None:
 
 def _chosen(*, capability: tuple[int, int] = (9, 0), cudnn: int = 91900, heads: int = 4, **changes: Any) -> str:
     size, dtype, tokens = changes.pop("size", 64), changes.pop("dtype", torch.bfloat16), changes.pop("tokens", 16)
-    query = torch.empty(2, 4, tokens, size, dtype=dtype, device="meta")
-    key = torch.empty(2, heads, tokens, size, dtype=dtype, device="meta")
+    trains, keys = changes.pop("trains", False), changes.pop("keys", tokens)
+    query = torch.empty(2, 4, tokens, size, dtype=dtype, device="meta", requires_grad=trains)
+    key = torch.empty(2, heads, keys, size, dtype=dtype, device="meta")
     return attention_kernel(query, key, key, changes.pop("mask", None), capability, cudnn=cudnn, **changes)
 
 
@@ -97,6 +98,13 @@ def test_other_cases_run_flash_attention_as_before() -> None:
     with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.FLASH_ATTENTION]):
         assert _chosen() == FLASH
     assert _chosen(dtype=torch.float32) == EFFICIENT
+    assert _chosen(capability=(8, 0), causal=True) == FLASH
+    assert _chosen(capability=(8, 0), causal=True, keys=32) == EFFICIENT  # flash attention aligns the mask otherwise
+    assert _chosen(capability=(8, 0), keys=0) == MATH
+    assert _chosen(capability=(8, 6), size=208) == FLASH
+    assert _chosen(capability=(8, 6), size=208, trains=True) == EFFICIENT  # not enough shared memory
+    with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.CUDNN_ATTENTION]):
+        assert _chosen(capability=(8, 0)) == CUDNN
     needs_gradient = torch.empty(16, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
     assert _chosen(mask=needs_gradient) == EFFICIENT
 
@@ -156,7 +164,9 @@ def test_can_use_attention_answers_as_cuda_does(shape: tuple[int, ...], dtype: s
     use()
     data: Any = torch.empty(shape, device="cuda", dtype=getattr(torch, dtype))
     cuda: Any = torch.backends.cuda
-    params = SimpleNamespace(query=data, key=data, value=data, attn_mask=None, dropout=0.0, enable_gqa=False)
+    params = SimpleNamespace(
+        query=data, key=data, value=data, attn_mask=None, dropout=0.0, is_causal=False, enable_gqa=False
+    )
     with patch.object(torch.cuda, "get_device_capability", lambda device=None: (8, 0)):
         asked = cuda.can_use_flash_attention, cuda.can_use_efficient_attention, cuda.can_use_cudnn_attention
         assert [can_use(params) for can_use in asked] == answers

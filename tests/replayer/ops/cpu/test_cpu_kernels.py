@@ -93,6 +93,72 @@ def test_efficient_attention_with_a_bias_agrees_with_torch() -> None:
     assert backward(*arguments, [True, True, True, False])[3] is None
 
 
+def test_cudnn_attention_agrees_with_torch() -> None:
+    torch.manual_seed(2)
+    q, k, v = torch.randn(2, 4, 5, 8), torch.randn(2, 4, 6, 8), torch.randn(2, 4, 6, 4)
+
+    def own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    expected, grad, gradients = in_training(own, q, k, v)
+    out, lse, *_, seed, offset, _ = FORMS[aten._scaled_dot_product_cudnn_attention.default](q, k, v, None, True, 0.0, True)
+    torch.testing.assert_close(out, expected)
+    assert lse.shape == (2, 4, 5, 1)
+    backward = FORMS[aten._scaled_dot_product_cudnn_attention_backward.default]
+    found = backward(grad, q, k, v, out, lse, seed, offset, None, None, None, 5, 6, 0.0, True)
+    torch.testing.assert_close(found, gradients)
+
+
+@pytest.mark.parametrize("flash", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_to_sequences_of_different_lengths_equals_attention_to_each(flash: bool, causal: bool) -> None:
+    """With one more key than queries, a causal mask ends at the last key."""
+    torch.manual_seed(4)
+    of_q, of_k = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 3, 7], dtype=torch.int32)
+    q, k, v = torch.randn(5, 4, 8), torch.randn(7, 4, 8), torch.randn(7, 4, 8)
+
+    def own(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        made = []
+        for i in range(2):
+            mask = torch.ones(int(of_q[i + 1] - of_q[i]), int(of_k[i + 1] - of_k[i])).bool().tril(1 if causal else 9)
+            parts = q[of_q[i] : of_q[i + 1]], k[of_k[i] : of_k[i + 1]], v[of_k[i] : of_k[i + 1]]
+            heads_first = (part.transpose(0, 1) for part in parts)
+            made.append(nn.functional.scaled_dot_product_attention(*heads_first, attn_mask=mask).transpose(0, 1))
+        return torch.cat(made)
+
+    expected, grad, gradients = in_training(own, q, k, v)
+    if flash:
+        forward, backward = aten._flash_attention_forward.default, aten._flash_attention_backward.default
+        out, lse, seed, offset, _ = FORMS[forward](q, k, v, of_q, of_k, 3, 4, 0.0, causal, False)
+        found = FORMS[backward](grad, q, k, v, out, lse, of_q, of_k, 3, 4, 0.0, causal, seed, offset)
+    else:
+        forward, backward = aten._efficient_attention_forward.default, aten._efficient_attention_backward.default
+        out, lse, seed, offset, *_ = FORMS[forward](*(x[None] for x in (q, k, v)), None, of_q, of_k, 3, 4, 0.0, 2 * causal, True)
+        arguments = *(x[None] for x in (grad, q, k, v)), None, out, of_q, of_k, 3, 4, lse, 0.0, seed, offset, 2 * causal, False
+        found = [x[0] for x in FORMS[backward](*arguments)[:3]]
+        out = out[0]
+    assert lse.shape == ((4, 5) if flash else (2, 4, 32))
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(list(found), gradients)
+
+
+def test_a_query_that_sees_no_key_gets_zeros() -> None:
+    q, k = torch.randn(1, 3, 1, 8), torch.randn(1, 2, 1, 8)
+    out, lse, *_ = FORMS[aten._flash_attention_forward.default](q, k, k, None, None, 3, 2, 0.0, True, False)
+    assert not out[0, 0].any() and out[0, 1:].all() and lse[0, 0, 0] == math.inf
+
+
+def test_scripts_can_read_which_weights_were_dropped() -> None:
+    q, k = torch.zeros(1, 1, 130, 4), torch.ones(1, 1, 130, 4)
+    *_, shown = FORMS[aten._scaled_dot_product_flash_attention.default](q, k, k, 0.25, False, True)
+    assert shown.shape == (1, 1, 256, 256) and not shown[..., 130:].any() and not shown[:, :, 130:].any()
+    assert 0.7 < float((shown[..., :130, :130] > 0).float().mean()) < 0.8
+    out, _, seed, offset = FORMS[aten._scaled_dot_product_efficient_attention.default](q, k, k, None, True, 0.25)
+    numbers = torch.empty(1, 1, 130, 130)
+    FORMS[aten._fill_mem_eff_dropout_mask_.default](numbers, 0.25, int(seed), int(offset))
+    torch.testing.assert_close(out[..., 0], (numbers >= 0.25).float().mean(-1) / 0.75)
+
+
 def test_attention_to_parts_of_the_keys_merges_by_logsumexp() -> None:
     """GIVEN three keys with equal scores WHEN attention is computed for the first key and for the last two keys THEN the two
     results have the weights 1 and 2. Ring attention merges such results."""

@@ -1,0 +1,68 @@
+# mypy: allow-untyped-calls
+"""Nested tensors of layout torch.strided have the sizes and gradients of nested tensors on a GPU. Runs in the warm
+interpreter."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.replayer.fake_gpu import use
+
+_CUDA = torch.device("cuda", 0)
+
+
+def _use() -> Any:
+    warnings.filterwarnings("ignore", "The PyTorch API of nested tensors")
+    return use()
+
+
+def test_a_nested_tensor_can_be_made_in_every_way() -> None:
+    _use()
+    entries: Any = [torch.ones(2, 3), torch.ones(4, 3)]
+    made = [
+        torch.nested.nested_tensor([entry.cuda() for entry in entries]),
+        torch.nested.nested_tensor(entries, device="cuda"),
+        torch.nested.nested_tensor([entry.tolist() for entry in entries], device="cuda"),
+        torch.nested.as_nested_tensor(entries, device="cuda"),
+        torch.nested.nested_tensor(entries).cuda(),
+        torch.nested.nested_tensor(entries).to("cuda", torch.float64),
+    ]
+    for nested in made:
+        assert (nested.is_nested, nested.device, nested.is_cuda, nested.dim(), nested.numel()) == (True, _CUDA, True, 3, 18)
+        assert (nested.size(0), nested.size(2)) == (2, 3)
+        assert [(entry.shape, entry.device) for entry in nested.unbind()] == [((2, 3), _CUDA), ((4, 3), _CUDA)]
+        assert not nested.cpu().is_cuda
+        with pytest.raises(RuntimeError, match="dimension 1 is irregular"):
+            nested.size(1)
+        with pytest.raises(RuntimeError, match="doesn't support sizes"):
+            _ = nested.shape
+    assert repr(made[0]).startswith("nested_tensor([\n  tensor([[1., 1., 1.],\n          [1., 1., 1.]], device='cuda:0'),")
+
+
+def test_gradients_flow_through_nested_tensors() -> None:
+    gpu = _use()
+    entries: Any = [torch.ones(size, 3, device="cuda", requires_grad=True) for size in (2, 4)]
+    layer = nn.Linear(3, 4).cuda()
+    nested = layer(torch.nested.as_nested_tensor(entries))
+    before = len(gpu.launched_ops)
+    apart = nested.reshape(2, -1, 2, 2).transpose(1, 2)
+    assert apart.reshape_as(apart).is_nested  # without an end of the process
+    torch.nested.to_padded_tensor(nested, 0.0).sum().backward()
+    assert "aten::linear_backward" in [launch.op for launch, _ in gpu.launched_ops[before:]]
+    assert [entry.grad.shape for entry in entries] == [(2, 3), (4, 3)]
+    assert layer.weight.grad is not None and layer.weight.grad.device == _CUDA
+    nested.detach().mul_(2)
+    assert torch.nested.nested_tensor([[[1.0]]]).reshape(1, 1, 1).is_nested  # on the CPU as before
+
+
+def test_a_transformer_layer_accepts_a_nested_tensor() -> None:
+    _use()
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).cuda().eval()
+    with torch.no_grad():
+        made = layer(torch.nested.nested_tensor([torch.ones(3, 8, device="cuda"), torch.ones(5, 8, device="cuda")]))
+    assert [entry.shape for entry in made.unbind()] == [(3, 8), (5, 8)]
