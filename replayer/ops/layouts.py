@@ -89,14 +89,14 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
 SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
 
 
-class NestedVirtualTensor(SparseVirtualTensor):  # type: ignore[metaclass]
+class NestedVirtualTensor(SparseVirtualTensor):
     """Represents a nested tensor. See Note [Nested tensors]."""
 
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         return self.host.shape
 
-    def size(self, dim: int | None = None) -> TorchAny:  # type: ignore[override]
+    def size(self, dim: int | None = None) -> TorchAny:
         return self.host.size() if dim is None else self.host.size(dim)
 
     def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
@@ -118,7 +118,7 @@ _READ_BY_CPP: dict[TorchAny, Callable[[torch.Tensor], TorchAny]] = {
 
 
 def _sizes(nested: torch.Tensor) -> list[int]:
-    columns = nested._nested_tensor_size().t().tolist()  # type: ignore[operator]
+    columns = nested._nested_tensor_size().t().tolist()
     return [nested.size(0), *(column[0] if len(set(column)) == 1 else -1 for column in columns)]
 
 

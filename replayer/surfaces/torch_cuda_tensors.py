@@ -16,7 +16,6 @@ from types import ModuleType
 import torch
 
 from replayer.tensor.tensor import TYPES, VirtualTensor
-from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
 from traces.script.patching import patch, patch_around
 
@@ -88,12 +87,6 @@ def install(torch_module: ModuleType) -> None:
         type_name = convert(self, dtype, non_blocking, **options)
         return type_name.replace("torch.lazy.", "torch.cuda.") if isinstance(type_name, str) else type_name
 
-    def new(make_new: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
-        try:
-            return make_new(*args, **options)
-        except TypeError as error:
-            raise in_words_of_cuda(error) from None
-
     def set_default_tensor_type(set_default_type: TorchAny, tensor_type: TorchAny) -> None:
         known = _named(types, tensor_type)
         if known is None:
@@ -117,5 +110,4 @@ def install(torch_module: ModuleType) -> None:
 
     patch_around(torch_module.Tensor, type=to_type)
     patch_around(VirtualTensor, type=to_type)
-    patch_around(torch_module.Tensor, new=new)
     patch_around(torch_module, set_default_tensor_type=set_default_tensor_type)

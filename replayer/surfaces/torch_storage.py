@@ -45,7 +45,7 @@ def install(torch_module: ModuleType) -> None:
         try:
             return of_host(self, *args, **options)
         except (RuntimeError, TypeError) as error:
-            raise in_words_of_cuda(error) if isinstance(self, VirtualTensor) else error from None
+            raise in_words_of_cuda(error) from None
 
     # scripts call torch.Tensor.untyped_storage(tensor)
     patch_around(

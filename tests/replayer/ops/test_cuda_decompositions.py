@@ -203,3 +203,10 @@ def test_memory_efficient_attention_accepts_grouped_heads_since_torch_2_14() -> 
     assert _chosen(heads=2, grouped=True, dtype=torch.float32, groups_efficient=True) == EFFICIENT
     assert _chosen(heads=2, grouped=True, dtype=torch.float32) == MATH
     assert _chosen(heads=2, dtype=torch.float32, groups_efficient=True) == MATH
+
+
+def test_ctc_loss_accepts_one_sequence_without_a_batch_dimension() -> None:
+    use()
+    targets, lengths = torch.ones(2, dtype=torch.int64, device="cuda"), torch.tensor(5, device="cuda")
+    loss = F.ctc_loss(torch.empty(5, 4, device="cuda").log_softmax(1), targets, lengths, torch.tensor(2, device="cuda"))
+    assert loss.shape == ()

@@ -28,7 +28,7 @@ def test_a_nested_tensor_can_be_made_in_every_way() -> None:
         torch.nested.nested_tensor([entry.cuda() for entry in entries]),
         torch.nested.nested_tensor(entries, device="cuda"),
         torch.nested.nested_tensor([entry.tolist() for entry in entries], device="cuda"),
-        torch.nested.as_nested_tensor(entries, device="cuda"),
+        torch.nested.as_nested_tensor(entries, device=_CUDA),
         torch.nested.nested_tensor(entries).cuda(),
         torch.nested.nested_tensor(entries).to("cuda", torch.float64),
     ]

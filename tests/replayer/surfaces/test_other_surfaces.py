@@ -287,6 +287,8 @@ def test_legacy_constructors_accept_only_tensors_of_their_type() -> None:
                 cuda.FloatTensor(wrong)
         with pytest.raises(RuntimeError, match="expects device type: cuda but device type: cpu was passed"):
             cuda.FloatTensor([1.0], device="cpu")
+        with pytest.raises(TypeError, match=r"device=cpu, .* \(got TensorOptions\(dtype=float, device=cuda:0"):
+            torch.ones(2).new(here)
 
 
 def test_the_default_tensor_type_can_be_a_cuda_type() -> None:

@@ -126,6 +126,8 @@ def test_tensors_that_share_memory_share_it_after_loading() -> None:
     assert (loaded[1].storage_offset(), loaded[2].stride()) == (6, (1, 6))
     copied = copy.deepcopy([x, x[1:]])
     assert copied[0].allocation is copied[1].allocation is not x.allocation
+    storage, view = copy.deepcopy([x.untyped_storage(), x[1:]])
+    assert storage == view.untyped_storage() != x.untyped_storage()
     assert [kind for _, kind, *_ in gpu.copies] == ["d2h", "h2d"]
 
 

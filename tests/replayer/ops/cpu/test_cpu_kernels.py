@@ -122,8 +122,8 @@ def test_attention_to_sequences_of_different_lengths_equals_attention_to_each(fl
         for i in range(2):
             mask = torch.ones(int(of_q[i + 1] - of_q[i]), int(of_k[i + 1] - of_k[i])).bool().tril(1 if causal else 9)
             parts = q[of_q[i] : of_q[i + 1]], k[of_k[i] : of_k[i + 1]], v[of_k[i] : of_k[i + 1]]
-            heads_first = (part.transpose(0, 1) for part in parts)
-            made.append(nn.functional.scaled_dot_product_attention(*heads_first, attn_mask=mask).transpose(0, 1))
+            a, b, c = (part.transpose(0, 1) for part in parts)
+            made.append(nn.functional.scaled_dot_product_attention(a, b, c, mask).transpose(0, 1))
         return torch.cat(made)
 
     expected, grad, gradients = in_training(own, q, k, v)
@@ -133,9 +133,10 @@ def test_attention_to_sequences_of_different_lengths_equals_attention_to_each(fl
         found = FORMS[backward](grad, q, k, v, out, lse, of_q, of_k, 3, 4, 0.0, causal, seed, offset)
     else:
         forward, backward = aten._efficient_attention_forward.default, aten._efficient_attention_backward.default
-        out, lse, seed, offset, *_ = FORMS[forward](*(x[None] for x in (q, k, v)), None, of_q, of_k, 3, 4, 0.0, 2 * causal, True)
-        arguments = *(x[None] for x in (grad, q, k, v)), None, out, of_q, of_k, 3, 4, lse, 0.0, seed, offset, 2 * causal, False
-        found = [x[0] for x in FORMS[backward](*arguments)[:3]]
+        lengths = of_q, of_k, 3, 4
+        out, lse, seed, offset, *_ = FORMS[forward](q[None], k[None], v[None], None, *lengths, 0.0, 2 * causal, True)
+        given = *(x[None] for x in (grad, q, k, v)), None, out, *lengths, lse, 0.0, seed, offset, 2 * causal, False
+        found = [x[0] for x in FORMS[backward](*given)[:3]]
         out = out[0]
     assert lse.shape == ((4, 5) if flash else (2, 4, 32))
     torch.testing.assert_close(out, expected)
