@@ -11,13 +11,13 @@ Note [Layouts of attention]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
 from replayer.errors import NotEmulated
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
 aten = torch.ops.aten
 pad = torch.nn.functional.pad
@@ -301,7 +301,7 @@ def _dropout_numbers(into: torch.Tensor, _p: float, seed: int, _offset: int) -> 
     return into.copy_(uniform(into.shape, seed))
 
 
-_ALL: dict[str, Callable[..., TorchAny]] = {
+_ALL: dict[str, TorchFunction] = {
     "_scaled_dot_product_flash_attention": _flash,
     "_scaled_dot_product_flash_attention_backward": _flash_backward,
     "_scaled_dot_product_efficient_attention": _efficient,
@@ -314,6 +314,6 @@ _ALL: dict[str, Callable[..., TorchAny]] = {
     "_efficient_attention_backward": _direct_efficient_backward,
     "_fill_mem_eff_dropout_mask_": _dropout_numbers,
 }
-FORMS: dict[TorchAny, Callable[..., TorchAny]] = {
+FORMS: dict[TorchAny, TorchFunction] = {
     getattr(aten, name).default: form for name, form in _ALL.items() if hasattr(aten, name)  # older releases lack some
 }

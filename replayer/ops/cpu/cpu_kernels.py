@@ -1,7 +1,7 @@
 # mypy: allow-untyped-calls
-"""Computes CUDA-only ops on the CPU, such as cuDNN's RNNs and SyncBatchNorm.
+"""Computes CUDA-only ops on the CPU, such as cuDNN's RNNs and attention.
 
-    FORMS[torch.ops.aten.batch_norm_stats.default](x, 1e-5)
+    FORMS[torch.ops.aten._scaled_dot_product_flash_attention.default](q, k, v, 0.1, True)
 
 Backward ops reuse the random state of the forward ops.
 """
