@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -378,3 +379,17 @@ def test_large_content_is_compressed_with_less_search_and_read_back() -> None:
     payload = compress(LZMA_PLANES, content)
     assert Frame(0, DATA, LZMA_PLANES, len(content), payload).content() == content
     assert len(payload) < len(content) / 3.3  # two bits of each byte are random
+
+
+@pytest.mark.parametrize(("levels", "is_written"), [(31, True), (32, False)])
+def test_what_can_be_written_can_be_read_up_to_32_levels(tmp_path: Path, levels: int, is_written: bool) -> None:
+    """The header is one level, so that provenance may have 31."""
+    provenance: Any = "innermost"
+    for _ in range(levels):
+        provenance = {"a": provenance}
+    if is_written:
+        save(Trace(provenance=provenance), tmp_path / "x.msgpack")
+        assert load(tmp_path / "x.msgpack").provenance == provenance
+    else:
+        with pytest.raises(TraceWriteError, match="more than 32 levels"):
+            save(Trace(provenance=provenance), tmp_path / "x.msgpack")
