@@ -13,9 +13,10 @@ import pytest
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.eras import TsUnit, era
 from traces.kineto.structure.annotations import phase_of_annotation
+from traces.kineto.structure.steps import _recorded_by_autograd
 from traces.model.machine import DeviceProperties
 from traces.model.run import Distributed
-from traces.model.trace import NONE, DeviceKind, HostKind, StepKind, Trace, TraceImportError
+from traces.model.trace import NONE, DeviceKind, HostKind, HostSpans, StepKind, Trace, TraceImportError
 from traces.script.step_rule import RECORDERS_MARK
 
 Event = dict[str, Any]
@@ -491,6 +492,16 @@ def test_only_the_first_optimizer_ends_steps_even_if_both_call_closures() -> Non
         one.append(op("aten::mul_", at + 20, 2))
     steps_from, kinds, ends = seen([*one, *shifted(one, 100)])
     assert (steps_from, kinds, ends) == ("optimizer", ["STEADY"] * 2, [50, 150])
+
+
+def test_autograd_has_recorded_an_op_if_the_next_op_has_a_larger_number() -> None:
+    """GIVEN ops with the numbers 5, 6, 6, 7 and none, in another order in the table, and a range with the number 9."""
+    numbers, starts = [7, 5, NONE, 6, 6, 9], [40, 10, 15, 20, 30, 25]
+    kinds = [*[HostKind.OP] * 5, HostKind.ANNOTATION]
+    host = HostSpans.of(kind=kinds, start_ns=starts, sequence=numbers)
+    assert _recorded_by_autograd(host, np.arange(6)).tolist() == [1, 4]  # 5 before 6, and the second 6 before 7
+    assert _recorded_by_autograd(host, np.array([1, 0])).tolist() == [1]
+    assert _recorded_by_autograd(host, np.array([2])).tolist() == []
 
 
 def seen(events: list[Event]) -> tuple[str, list[str], list[int]]:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.traces.handmade import MS, US, phase_grained, training
 from tests.tui.view.scenes import crowd, one_event, side_tables, stack, whole
-from traces.model.trace import Collectives, DeviceKind, Ending, HostKind, HostSpans, Thread, Trace
+from traces.model.trace import Collectives, Device, DeviceKind, Ending, HostKind, HostSpans, MemoryEvents, Thread, Trace
 from tui.view.scene.categories import Category, of_device, of_host, of_kernel
 from tui.view.scene.lanes import Lane
 from tui.view.scene.scene import Scene
@@ -155,3 +155,27 @@ def test_stragglers_come_first_and_similar_ranks_are_one_row() -> None:
     scene = Scene.of(("a", trace)).with_host()
     rows = ShownRows(scene, height=40)
     assert shown() == ["rank 0 cuda:0 stream 0", "rank 0 cuda:0 stream 1", "rank 0 collectives", "ranks 1-11: similar"]
+
+
+@pytest.mark.parametrize(
+    ("total_gib", "held_gib", "limit_gib", "top_gib"),
+    [
+        ((8, 16), (4, 4), (8, 16), (8, 4)),  # a chart ends at the GPU's memory if half of it was used
+        ((8, 16), (3, 16), (8, 16), (3, 16)),
+        ((8, 0), (9, 5), (8, None), (9, 5)),  # more than the GPU has, and a GPU of unknown size
+    ],
+)
+def test_a_memory_chart_ends_at_the_limit_of_its_own_gpu(
+    total_gib: tuple[int, int], held_gib: tuple[int, int], limit_gib: tuple[int | None, int | None], top_gib: tuple[int, int]
+) -> None:
+    trace, gib = training(), 1 << 30
+    trace.devices = [Device(0, index, "GPU", total_memory_bytes=size * gib) for index, size in enumerate(total_gib)]
+    held = [size * gib for size in held_gib]
+    start_ns = int(trace.steps.start_ns[0])
+    trace.memory = MemoryEvents.of(
+        thread=[0, 0], device=[0, 1], time_ns=[start_ns, start_ns + 1], bytes=held, address=[1, 2], allocated_bytes=held
+    )
+    scene = Scene.of(("a", trace))
+    rows = [number for number, row in enumerate(scene.rows) if row.kind is TrackKind.MEMORY]
+    assert [scene.limit_bytes(row) for row in rows] == [None if size is None else size * gib for size in limit_gib]
+    assert [scene.top_bytes(row) for row in rows] == [size * gib for size in top_gib]
