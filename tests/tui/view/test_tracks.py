@@ -179,3 +179,24 @@ def test_a_memory_chart_ends_at_the_limit_of_its_own_gpu(
     rows = [number for number, row in enumerate(scene.rows) if row.kind is TrackKind.MEMORY]
     assert [scene.limit_bytes(row) for row in rows] == [None if size is None else size * gib for size in limit_gib]
     assert [scene.top_bytes(row) for row in rows] == [size * gib for size in top_gib]
+
+
+@pytest.mark.parametrize("traces", [1, 2])
+@pytest.mark.parametrize("makes_memory", [True, False])
+def test_rows_grow_as_far_as_the_window_has_lines_for_them(traces: int, makes_memory: bool) -> None:
+    """GIVEN windows of every height THEN no row grows beyond the window, and each size that a larger window has is reached as
+    soon as the window has as many lines."""
+    scene = Scene.of(*(("a", training()), ("b", training(jitter_us=(5,))))[:traces]).with_host()
+    lines = []
+    for height in range(80):
+        rows = ShownRows(scene, height)
+        rows.memory = makes_memory
+        lines.append(len(rows.lines))
+    assert all(count <= max(height, lines[0]) for height, count in enumerate(lines))
+    assert len(set(lines)) > 5 and lines[-1] < 79 and lines == sorted(lines)
+    assert all(lines[count] == count for count in set(lines) - {lines[0]})
+    least, most = (ShownRows(scene, height).heights for height in (0, 79))
+    kinds = {row: scene.rows[row].kind for row in most}
+    assert all(least[row] == (2 if kind is TrackKind.MEMORY else 1) for row, kind in kinds.items())
+    largest = {TrackKind.GPU: 12, TrackKind.MEMORY: 8, TrackKind.PHASES: 4}
+    assert all(most[row] <= largest.get(kind, 2) for row, kind in kinds.items())
