@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import tempfile
@@ -13,6 +14,7 @@ import torch
 from replayer.surfaces import nvidia_smi
 from replayer.surfaces.nvidia_smi_command import SmiFacts, answer
 from tests.replayer.fake_gpu import use
+from traces.model.machine import Machine
 
 TOLD: SmiFacts = {
     "driver": "550.54.15",
@@ -33,6 +35,19 @@ def test_queries_return_the_output_of_nvidia_smi() -> None:
     assert free == ["16153", "16160"]
     assert answer(TOLD, ["--query-compute-apps=pid,used_memory", "--format=csv,noheader"]) == []
     assert any("16160MiB" in line for line in answer(TOLD, []))
+
+
+def test_the_versions_of_the_recorded_machine_are_shown() -> None:
+    gpu = use(major=7, minor=0)
+    with tempfile.TemporaryDirectory() as folder:
+        for machine, versions in (
+            (Machine(driver="550.54.15", cuda="12.4"), ("550.54.15", "12.4")),
+            (Machine(), (nvidia_smi.ASSUMED_DRIVER, "")),
+        ):
+            gpu.machine = machine
+            nvidia_smi._write_facts(Path(folder) / "facts.json")
+            facts = json.loads((Path(folder) / "facts.json").read_text(encoding="utf-8"))
+            assert (facts["driver"], facts["cuda"]) == versions
 
 
 def test_nvidia_smi_rejects_unknown_options_by_name() -> None:

@@ -470,6 +470,16 @@ def test_an_op_in_an_unrecorded_phase_starts_at_its_call() -> None:
     assert all(row["start_ns"] > called_ns for row in stage.log.device)
 
 
+@pytest.mark.parametrize(("flows", "apart_ns"), [(True, 0), (False, 1)])
+def test_unrecorded_ops_keep_their_order_on_a_clock_that_stands_still(flows: bool, apart_ns: int) -> None:
+    stage = Stage(make_recording([("loader", 0, 100)], []))
+    stage.clock.flows = flows
+    begun_ns = stage.clock.time_ns
+    for _ in range(3):
+        stage.op("aten::mm")
+    assert [row[3] - begun_ns for row in stage.log.host] == [0, apart_ns, 2 * apart_ns]
+
+
 @pytest.mark.parametrize(("ahead_ms", "until_ms"), [(19, []), (21, [6])])
 @pytest.mark.parametrize("name", ["aten::mm", "aten::erfinv"])
 def test_a_host_more_than_20_ms_ahead_waits_until_it_is_15_ms_ahead(name: str, ahead_ms: int, until_ms: list[int]) -> None:

@@ -17,7 +17,7 @@ from traces.comparison.compare import Both, compare
 from traces.comparison.explain import Explanation, explain
 from traces.format.trace_file import load
 from traces.library import find
-from traces.model.trace import NONE, PHASES, Trace
+from traces.model.trace import NONE, PHASES, DeviceSpans, Trace
 
 
 def explained(one: Trace, other: Trace) -> Explanation:
@@ -151,6 +151,18 @@ def test_gpu_work_of_phases_is_the_reason_if_the_host_runs_ahead() -> None:
         name: f"GPU work of {name} takes 200.0 \N{MICRO SIGN}s more: 200.0 \N{MICRO SIGN}s -> 400.0 \N{MICRO SIGN}s"
         for name in ("h2d", "forward", "loss", "backward", "optimizer")
     }
+
+
+def test_gpu_work_of_phases_is_a_mean_of_the_gpus_if_their_numbers_differ() -> None:
+    """GIVEN a kernel of 400 us per phase on each of two GPUs of B THEN a GPU works 400 us, not 800 us."""
+    both = running_ahead(400)
+    both.devices.append(replace(both.devices[0], index=1))
+    second = both.device.take(np.arange(len(both.device)))
+    second.device[:] = 1
+    both.device = DeviceSpans.concatenated([both.device, second])
+    found = {reason.what: reason for reason in explained(running_ahead(200), both).reasons if reason.what in PHASES}
+    assert {(of.before_ns, of.after_ns) for of in found.values()} == {(200_000, 400_000)} and len(found) == 5
+    assert found["loss"].text.endswith("400.0 \N{MICRO SIGN}s; mean of the GPUs")
 
 
 def waiting(kernel_ns: int) -> Trace:
