@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from tests.traces.figures.test_pace import Work, a_trace, at
 from tests.traces.handmade import replay_of, training
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
+from traces.analyses.stragglers import RankLateness
 from traces.comparison.compare import Both, compare
 from traces.comparison.explain import explain
-from traces.figures.bottleneck import CaughtUp, PaceLimit, Slowdown, bottleneck, caught_up, slowdown_of
+from traces.figures.bottleneck import CaughtUp, PaceLimit, Slowdown, bottleneck, bottleneck_of, caught_up, slowdown_of
 from traces.figures.pace import StepPace
 from traces.figures.summary import summarize
 from traces.model.trace import Collectives, Device, DeviceKind, Ending, Origin, Phases, Sizes, Steps, Trace, Values
@@ -117,6 +119,18 @@ def test_a_late_rank_limits_all_ranks() -> None:
     trace.collectives.start_ns = np.array([at(ms) for ms in (20, 25, 120, 125)])
     trace.collectives.duration_ns = np.array([80 * MS, 75 * MS] * 2)  # 5 ms late: less than a tenth of a step
     assert summarize(replace(trace)).bottleneck != summary.bottleneck
+
+
+@pytest.mark.parametrize(("late_ns", "late_rank"), [(10 * MS, 1), (10 * MS - 1, None)])
+def test_a_rank_is_late_from_a_tenth_of_a_step(late_ns: int, late_rank: int | None) -> None:
+    """GIVEN two steps of 100 ms, which the GPU limits WHEN rank 1 is 10 ms late in each THEN it limits the pace."""
+    trace = a_trace([(0, 100), (0, 100), (100, 200), (100, 200)], numbers=[0, 0, 1, 1], ranks=[0, 1, 0, 1], devices=(0, 1))
+    late = [RankLateness(1, 4, 4, 0, 2 * late_ns), RankLateness(0, 4, 0, 2 * late_ns, 0)]
+    analyses = replace(summarize(trace).analyses, idle=idle(0, 25, launch=35), stragglers=late)
+    ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
+    found = bottleneck_of(trace, ahead, analyses, None)
+    assert found is not None and found.late_rank == late_rank
+    assert (found.gain_ns, found.share) == ((late_ns, 0.1) if late_rank else (60 * MS, 0.6))
 
 
 def test_the_bottleneck_without_kernels_comes_from_the_step_times() -> None:

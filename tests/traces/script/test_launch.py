@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from traces.model.trace import TraceError
-from traces.script.launch import check_torch, write_session
+from traces.script.launch import _group, check_torch, ranks_per_machine, write_session
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.10.0+cu128", "2.14.1", "2.12.0a0+git1234567", "3.0.0", "unknown"])
@@ -32,3 +32,16 @@ def test_without_pytorch_the_script_fails_at_its_import(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     check_torch()
+
+
+@pytest.mark.parametrize(("ranks", "local", "machines"), [(2, 2, 1), (128, 128, 1), (136, 8, 17), (256, 8, 32)])
+def test_ranks_are_on_one_machine_or_eight_on_each(ranks: int, local: int, machines: int) -> None:
+    found = _group({"OMP_NUM_THREADS": "4", "WORLD_SIZE": "9"}, ranks)
+    assert (found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"], found["GROUP_WORLD_SIZE"]) == (f"{ranks}", f"{local}", f"{machines}")
+    assert found["OMP_NUM_THREADS"] == "4" and found["TRACE_RANKS"] == f"{ranks}"  # the user's own number of threads remains
+    assert _group({}, ranks)["OMP_NUM_THREADS"] == "1"
+
+
+def test_more_ranks_than_a_machine_has_are_a_multiple_of_eight() -> None:
+    with pytest.raises(TraceError, match="129 ranks: PyTorch numbers at most 128 GPUs"):
+        ranks_per_machine(129)
