@@ -13,6 +13,7 @@ import torch
 
 from replayer.surfaces import nvidia_smi
 from replayer.surfaces.nvidia_smi_command import SmiFacts, answer
+from replayer.surfaces.nvml import ASSUMED_DRIVER
 from tests.replayer.fake_gpu import use
 from traces.model.machine import Machine
 
@@ -41,8 +42,8 @@ def test_the_versions_of_the_recorded_machine_are_shown() -> None:
     gpu = use(major=7, minor=0)
     with tempfile.TemporaryDirectory() as folder:
         for machine, versions in (
-            (Machine(driver="550.54.15", cuda="12.4"), ("550.54.15", "12.4")),
-            (Machine(), (nvidia_smi.ASSUMED_DRIVER, "")),
+            (Machine(driver="535.1", cuda="12.4"), ("535.1", "12.4")),
+            (Machine(), (ASSUMED_DRIVER, "")),
         ):
             gpu.machine = machine
             nvidia_smi._write_facts(Path(folder) / "facts.json")

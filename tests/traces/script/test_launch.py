@@ -37,7 +37,8 @@ def test_without_pytorch_the_script_fails_at_its_import(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("ranks", "local", "machines"), [(2, 2, 1), (128, 128, 1), (136, 8, 17), (256, 8, 32)])
 def test_ranks_are_on_one_machine_or_eight_on_each(ranks: int, local: int, machines: int) -> None:
     found = _group({"OMP_NUM_THREADS": "4", "WORLD_SIZE": "9"}, ranks)
-    assert (found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"], found["GROUP_WORLD_SIZE"]) == (f"{ranks}", f"{local}", f"{machines}")
+    sizes = [found[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")]
+    assert sizes == [str(ranks), str(local), str(machines)]
     assert found["OMP_NUM_THREADS"] == "4" and found["TRACE_RANKS"] == f"{ranks}"  # the user's own number of threads remains
     assert _group({}, ranks)["OMP_NUM_THREADS"] == "1"
 
