@@ -18,6 +18,9 @@ from traces.model.layouts import CHANNELS_LAST, Shape
 from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Trace, shapes_text
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
 
+_INDEXED = frozenset({"index", "_unsafe_index"})  # a tensor and a list of indices
+_INDEXED_PUT = frozenset({"index_put", "_unsafe_index_put", "_index_put_impl"})  # also the values
+
 
 class RecordedKeys:
     def __init__(self, trace: Trace) -> None:
@@ -26,6 +29,7 @@ class RecordedKeys:
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
         # Some AMD kernels copy memory without recording the direction.
         self.has_directions = any(directions_of(trace).values())
+        self._unindexed = _ops_without_indices(trace)
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
@@ -40,10 +44,25 @@ class RecordedKeys:
         if direction and self.has_directions:
             dtype += f"|{direction}"
         own = wide = "?"
+        if canonical in self._unindexed:
+            shapes = _without_indices(canonical, shapes)
         if self.has_shapes and canonical not in self._unshaped:
             own, wide = shapes_text(shapes), shapes_text(canonical_shapes(shapes))
         kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
         return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
+
+
+def _without_indices(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    return shapes[:1] if op in _INDEXED else (*shapes[:1], *shapes[1:][-1:])
+
+
+def _ops_without_indices(trace: Trace) -> frozenset[str]:
+    """Return the ops for which the profiler did not record the shapes of the indices, which are a list of optional tensors."""
+    host, strings, longest = trace.host, trace.strings, dict[str, int]()
+    for name, shapes in np.unique(np.stack([host.name, host.shapes], axis=1)[host.kind == HostKind.OP], axis=0).tolist():
+        if shapes != NONE and (op := canonical_op(strings[name])) in _INDEXED | _INDEXED_PUT:
+            longest[op] = max(longest.get(op, 0), strings[shapes].count(";") + 1)
+    return frozenset(op for op, count in longest.items() if count <= 1 + (op in _INDEXED_PUT))
 
 
 def _incomplete_ops(trace: Trace) -> tuple[frozenset[str], frozenset[str]]:

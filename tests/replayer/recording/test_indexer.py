@@ -263,6 +263,15 @@ def keys_of(*calls: Recorded) -> RecordedKeys:
 SQUARE = ((4, 4),)
 
 
+def test_indices_without_recorded_shapes_are_not_compared() -> None:
+    """GIVEN calls of index and index_put_, for which the profiler recorded the shapes of the indices or did not."""
+    for indices, index, put in (("", "20", "20;1"), (";16", "20;16", "20;16;1")):
+        recorded = [("aten::index", f"20{indices}", "float32", None), ("aten::index_put_", f"20{indices};1", "float32", None)]
+        keys = keys_of(*recorded)
+        assert keys.of_op("aten::index", ((20,), (16,)), "float32").exact == f"aten::index|{index}|float32"
+        assert keys.of_op("aten::index_put_", ((20,), (16,), (1,)), "float32").exact == f"aten::index_put_|{put}|float32"
+
+
 @pytest.mark.parametrize(
     ("recorded", "exact"),
     [
