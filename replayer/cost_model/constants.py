@@ -191,6 +191,9 @@ SAME_SHARE = _declare("SAME_SHARE", 0.8, "share of time and of calls", CHOSEN,
 DIFFERENT_COUNT_SHARE = _declare("DIFFERENT_COUNT_SHARE", 0.03, "share of time, or of calls", FITTED,
     "a script is a different program if the counts of its ops differ by at least this share; see Note [Another program]",
     "one layer more or less among 24 gives 0.04")
+ALIKE_SHARE = _declare("ALIKE_SHARE", 0.05, "share of the step", CHOSEN,
+    "recorded steps are alike if the phases that only one of them has are shorter; see Note [Training steps of several kinds]",
+    "rule of thumb")
 AGAIN_SHARE = _declare("AGAIN_SHARE", 0.9, "share of calls", CHOSEN,
     "a recorded step has a further call of the model if at least this share of the last call is left", "rule of thumb")
 BORROWED_AHEAD = _declare("BORROWED_AHEAD", 16, "recorded launches", CHOSEN,

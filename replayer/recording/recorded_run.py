@@ -8,7 +8,8 @@
 Note [Training steps of several kinds]
     Steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step takes its
     times from a recorded step with the same numbers of backward passes and optimizer steps. If several steps have these
-    numbers, the times come from those whose phases differ least from the phases of the recorded step with the same number.
+    numbers, the times come from those that are most like the recorded step with the same number: the phases that only one of
+    the two steps has are shortest. A step that starts the loader's processes, for example, has a long phase "other".
 
 Note [Windows of the profiler]
     The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to
@@ -28,7 +29,7 @@ from dataclasses import replace
 from itertools import pairwise
 from statistics import median
 
-from replayer.cost_model.constants import LAUNCH_QUEUE_DEPTH, SHORT_KERNEL_NS, TYPICAL_LATENCY_NS
+from replayer.cost_model.constants import ALIKE_SHARE, LAUNCH_QUEUE_DEPTH, SHORT_KERNEL_NS, TYPICAL_LATENCY_NS
 from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.cost_model.op_costs import OpCosts, Sample
 from replayer.cost_model.op_work import ConvolutionOutputs
@@ -174,9 +175,9 @@ class RecordedRun:
         # see Note [Training steps of several kinds]
         key = id(among), step.passes, frozenset(step.segments)
         if key not in self._alike:
-            of_passes = [i for i in among if self.steps[i].passes == step.passes]
-            differ = [len(step.segments.keys() ^ self.steps[i].segments.keys()) for i in of_passes]
-            self._alike[key] = [i for i, count in zip(of_passes, differ, strict=True) if count == min(differ)]
+            differ_ns = {i: step.differs_by_ns(self.steps[i]) for i in among if self.steps[i].passes == step.passes}
+            most_ns = min(differ_ns.values(), default=0) + ALIKE_SHARE * sum(of.lasts_ns for of in step.segments.values())
+            self._alike[key] = [i for i, ns in differ_ns.items() if ns <= most_ns]
         return self._alike[key]
 
     def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:

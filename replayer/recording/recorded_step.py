@@ -81,6 +81,10 @@ class RecordedSegment:
         return self if ordinal == 0 else self.lanes.setdefault(ordinal, RecordedSegment(self.name))
 
     @property
+    def lasts_ns(self) -> int:
+        return max(self.host_ns, self.wait_ns, self.least_host_ns)
+
+    @property
     def is_host_only(self) -> bool:
         return not (self.named or self.kernels or self.lanes or self.device_ns > 0)
 
@@ -127,6 +131,11 @@ class RecordedStep:
     def passes(self) -> tuple[int, int]:
         names = [name for name, _ in self.segments]
         return names.count("backward"), names.count("optimizer")
+
+    def differs_by_ns(self, other: RecordedStep) -> int:
+        """Return the total duration of the phases that only one of the two steps has."""
+        either = {**self.segments, **other.segments}
+        return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 
     def work_ns(self, kernels: Iterable[int]) -> int:
         return sum(self.kernels[k].duration_ns for k in kernels)

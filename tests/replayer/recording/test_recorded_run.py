@@ -25,6 +25,10 @@ def _recorded(passes: str, kinds: str) -> Trace:
     return recording_of(steps)
 
 
+def _after(name: str, until_us: int) -> RecordedPhases:
+    return [(name, 0, until_us), *((own, start + until_us, end + until_us) for own, start, end in ONE)]
+
+
 @pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS", "WWSSPPPAAA"])
 def test_a_step_replays_a_recorded_step_with_the_same_number_of_passes(kinds: str) -> None:
     """GIVEN alternating steps of two trainers WHEN a replay is longer than the recording THEN each kind replays its
@@ -68,17 +72,26 @@ def test_a_recording_of_phases_replays_the_steps_before_the_scripts_profile() ->
 
 def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
     """GIVEN a search for the learning rate without a loader, training with one, and a window of the profiler in each."""
-    kernel, loaded, evaluated = [Op("aten::mm", 2, 5, (10, 5))], [("loader", 0, 2), *ONE], [("forward", 0, 9)]
+    kernel, loaded, evaluated = [Op("aten::mm", 12, 5, (20, 5))], _after("loader", 10), [("forward", 0, 30)]
     kinds, after, steady = [StepKind.PROFILED] * 2, StepKind.AFTER_PROFILE, StepKind.STEADY
     steps = [(kind, ONE, kernel if kind == StepKind.PROFILED else []) for kind in (steady, steady, *kinds, after)]
     steps += [(after, loaded, []), (StepKind.WARMUP, loaded, []), *[(kind, loaded, kernel) for kind in kinds]]
-    steps.append((after, [*loaded, ("other", 50, 60)], []))
+    steps.append((after, [*loaded, ("other", 60, 70)], []))
     recording = RecordedRun.of(recording_of(steps))
     assert [recording.step(number).row for number in range(14)] == [2, 3, 2, 3, 2, 7, 8, 7, 8, 7, 8, 7, 8, 7]
     # AND the same applies to evaluation
     steps = [(StepKind.EVALUATION, of, kernel) for of in (evaluated, [*ONE[:1], ("other", 20, 30)]) for _ in range(2)]
     recording = RecordedRun.of(recording_of([*[(StepKind.PROFILED, ONE, kernel)] * 2, *steps]))
     assert [recording.evaluation(number).row for number in range(4)] == [2, 3, 4, 5]
+
+
+def test_a_profiled_step_with_a_long_phase_of_its_own_is_not_repeated() -> None:
+    """GIVEN profiled steps that begin with a phase "other", which is long in the second one, and clean steps without this phase
+    THEN only the first and the third profiled step are repeated."""
+
+    profiled = [(StepKind.PROFILED, _after("other", by_us), [Op("aten::mm", 12, 5, (20, 5))]) for by_us in (1, 40, 2)]
+    recording = RecordedRun.of(recording_of([*[(StepKind.STEADY, ONE, [])] * 2, *profiled, *[(StepKind.STEADY, ONE, [])] * 4]))
+    assert [recording.step(number).row for number in range(12)] == [2, 4, 2, 3, 4, *[4, 2] * 3, 4]
 
 
 def test_a_step_replays_the_latest_window_of_the_profiler() -> None:
