@@ -78,6 +78,8 @@ LONGEST_PERIOD = _declare("LONGEST_PERIOD", 32, "steps", CHOSEN,
 SLOW_STEP = _declare("SLOW_STEP", 10, "times the pace", CHOSEN,
     "`trace info` names a step that takes at least this many times as long as the median step",
     "such a step contains more than a training step, such as a checkpoint or a validation")
+LONG_STEP = _declare("LONG_STEP", 2, "times the pace", CHOSEN,
+    "where single long steps lengthen the mean step, `trace info` names steps from this length on", "rule of thumb")
 STEPS_FOR_NOISE = _declare("STEPS_FOR_NOISE", 4, "steps", CHOSEN,
     "the noise floor needs at least this many steps", "quartiles of three values say nothing")
 SERIOUS_SHARE = _declare("SERIOUS_SHARE", 0.01, "share of the kernels", CHOSEN,

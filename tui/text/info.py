@@ -11,7 +11,7 @@ from textwrap import wrap
 from typing import Any
 
 from traces.analyses.stragglers import late_ranks
-from traces.comparison.thresholds import MUCH_SPREAD, SLOW_STEP
+from traces.comparison.thresholds import LONG_STEP, MUCH_SPREAD, SLOW_STEP
 from traces.figures.measure import WorkSum
 from traces.figures.problems import Severity, problems_of
 from traces.figures.summary import Summary
@@ -197,14 +197,18 @@ def note_sentences(summary: Summary) -> list[str]:
 def _slow_steps(summary: Summary) -> list[str]:
     pace = summary.pace
     usual = [step for step in summary.steps if step.kind not in ("warmup", "evaluation", "incomplete")]
-    slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= SLOW_STEP * pace.pace_ns]
+    # the mean of steps that hardly vary is described only because of single long steps
+    is_alike = pace is not None and pace.mean is not None and pace.noise is not None and pace.noise < MUCH_SPREAD
+    least = LONG_STEP if is_alike else SLOW_STEP
+    slow = [step for step in usual if pace is not None and pace.steps > 1 and step.interval_ns >= least * pace.pace_ns]
     if pace is None or not slow:
         return []
     longest = max(slow, key=lambda step: step.interval_ns)
     others = f" and {counted(len(slow) - 1, 'other step')}" if len(slow) > 1 else ""
+    up_to, times = "up to " if others else "", longest.interval_ns / pace.pace_ns
     return [
-        f"Step {longest.number}{others} took at least {SLOW_STEP} times as long as the median step (up to"
-        f" {time_text(longest.interval_ns)}): GPU busy and GPU idle include this time"
+        f"Step {longest.number}{others} took {up_to}{times:.0f} times as long as the median step ({up_to}"
+        f"{time_text(longest.interval_ns)}): GPU busy and GPU idle include this time"
     ]
 
 

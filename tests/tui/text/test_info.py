@@ -182,8 +182,19 @@ def test_a_step_that_takes_ten_times_as_long_as_the_others_is_noted() -> None:
         table.start_ns[later] += 1_000_000
     trace.steps.duration_ns[3] += 1_000_000
     (said,) = [said for said in note_sentences(summarize(trace)) if "times as long" in said]
-    assert said.startswith("Step 8 took at least 10 times as long as the median step (up to 1.1 ms)")
+    assert said.startswith("Step 8 took 11 times as long as the median step (1.1 ms)")
     assert not any("times as long" in said for said in note_sentences(summarize(training(steps=6))))
+
+
+def test_a_step_that_lengthens_the_mean_step_is_named() -> None:
+    """GIVEN ten steps of 100 us WHEN the host sleeps for 400 us in the fourth THEN info names it: the mean is 40 % longer"""
+    trace = training(steps=10)
+    for table in (trace.steps, trace.phases, trace.host, trace.device):
+        later = table.start_ns >= trace.steps.end_ns[3]
+        table.start_ns[later] += 400_000
+    trace.steps.duration_ns[3] += 400_000
+    (said,) = [said for said in note_sentences(summarize(trace)) if "times as long" in said]
+    assert said.startswith("Step 8 took 5 times as long as the median step (500.0 µs)")
 
 
 def test_info_says_that_kernels_are_loaded_only_once() -> None:
