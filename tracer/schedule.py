@@ -131,16 +131,16 @@ class Schedule:
             known = self._kinds[key] = _KindOfStep(number)
         else:
             known = _KindOfStep(number, is_profiled=True)
-        is_recorded = self.profile == "record"
-        known.is_profiled |= is_recorded
+        action = self.profile
+        known.is_profiled |= action == "record"
         if window is not None:
-            is_over = window.of is not known if window.is_run else window.of is known and is_recorded
+            is_over = window.of is not known if window.is_run else window.of is known and action == "record"
             if number >= window.last or (is_over and number >= window.prepare):
-                self._window = None
-        elif not known.is_profiled and self._windows_left and self._may_open(evaluation, known.distance):
+                window = self._window = None
+        if window is None and not known.is_profiled and self._windows_left and self._may_open(evaluation, known.distance):
             expected = number + (known.distance or 1)
-            prepare = max(number + 1, expected - 1 - _EARLY)
             is_run = expected == number + 1
+            prepare = number if is_run and action else max(number + 1, expected - 1 - _EARLY)
             self._window = _ProfilerWindow(known, prepare, prepare + self._profiled if is_run else expected + _EARLY, is_run)
             self._windows_left -= 1
 

@@ -79,6 +79,8 @@ def test_evaluation_that_could_disturb_the_clean_steps_is_not_profiled_before_th
         ("TTTTTTvTTTTTTvTTTTTTvTTTTTTv", "..prr..p..........prr......."),
         # inference of two kinds
         ("aaaaaabbbbbb", "..prr..prr.."),
+        # the first batch of validation has another phase, so the profiler that is ready records the second kind
+        ("TTTTTTwvvvTTT", "..prr..prr..."),
     ],
 )
 def test_a_later_kind_of_step_gets_another_window(steps: str, actions: str) -> None:
