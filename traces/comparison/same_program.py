@@ -114,6 +114,14 @@ class Verdict:
         return self.sameness in (Sameness.SAME_PROGRAM, Sameness.OTHER_COMPILATION)
 
 
+class _Nesting(Enum):
+    """Says which of several nested ops with GPU work count as calls."""
+
+    SHARED = 0  # the outermost op that both traces have
+    INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops
+    WITHOUT_PARTS = 2  # as SHARED, but without the other ops inside an op, such as the addition of a convolution's bias
+
+
 _Counted = TypeVar("_Counted", bound=Hashable)
 
 
@@ -132,9 +140,10 @@ class _DeviceOp:
 def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
     """Compare the chosen steps of two traces. An empty array means the whole trace."""
     verdict = _same_program(recorded, other, recorded_steps, other_steps)
-    if verdict.sameness is Sameness.OTHER_PROGRAM:  # torch.func.vmap runs other ops inside the called ops
-        inner = _same_program(recorded, other, recorded_steps, other_steps, innermost=True)
-        verdict = inner if inner.sameness is Sameness.SAME_PROGRAM else verdict
+    for nesting in (_Nesting.INNERMOST, _Nesting.WITHOUT_PARTS):
+        if verdict.sameness is Sameness.OTHER_PROGRAM:
+            again = _same_program(recorded, other, recorded_steps, other_steps, nesting)
+            verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
     if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
         verdict = _otherwise_compiled(recorded, other, recorded_steps, other_steps) or verdict
     cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
@@ -163,14 +172,14 @@ def _step_counts(recorded_steps: Column, other_steps: Column) -> tuple[int, int]
 
 
 def _same_program(
-    recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, *, innermost: bool = False
+    recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, nesting: _Nesting = _Nesting.SHARED
 ) -> Verdict:
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     ours, theirs = _alike_nested(
         (recorded, *_launching(recorded, recorded_steps, other)),
         (other, *_launching(other, other_steps, recorded)),
-        innermost=innermost,
+        nesting=nesting,
     )
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
         return _without_ops(recorded, other)
@@ -495,17 +504,17 @@ def _backward_passes(trace: Trace) -> int | None:
     return int(np.median(counts[counts > 0])) if counts.any() else None
 
 
-def _alike_nested(*traces: tuple[Trace, Column, Column], innermost: bool) -> list[list[_DeviceOp]]:
+def _alike_nested(*traces: tuple[Trace, Column, Column], nesting: _Nesting) -> list[list[_DeviceOp]]:
     known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
     found = []
     for (trace, op, step), names in zip(traces, reversed(known), strict=True):
-        shared = _shared_op(trace, op, names, innermost)
+        shared = _shared_op(trace, op, names, nesting)
         op, first = np.unique(shared[shared != NONE], return_index=True)
         found.append(_calls(trace, op, step[shared != NONE][first]))
     return found
 
 
-def _shared_op(trace: Trace, rows: Column, names: set[str], innermost: bool) -> Column:
+def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: _Nesting) -> Column:
     host = trace.host
     used, which = np.unique(host.name, return_inverse=True)
     called = [canonical_op(trace.strings[name]) for name in used.tolist()]
@@ -520,14 +529,13 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], innermost: bool) -> 
     while (at != NONE).any():
         known[at[(canonical[at] == canonical[rows]) & ~(is_copy[at] & is_copy[rows])]] = False
         at = parent[at]
-    found, at = rows.copy(), parent[rows]
+    found, at, innermost = rows.copy(), parent[rows], nesting is _Nesting.INNERMOST
     is_part = np.zeros(len(rows), bool)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows])
         at = parent[at]
-    is_cast = named[found] & is_copy[rows]  # autocast's casts come before the op in some traces
-    return np.where(is_part & ~is_cast, NONE, found)
+    return np.where(is_part & ~(named[found] & (nesting is not _Nesting.WITHOUT_PARTS)), NONE, found)
 
 
 def _launching(trace: Trace, steps: Column, other: Trace) -> tuple[Column, Column]:

@@ -471,13 +471,14 @@ def test_an_op_matches_the_inner_ops_of_the_other_trace() -> None:
     assert _verdict(training(steps=1), traced(with_inner=False))[0] is False
 
 
-def test_autocast_casts_within_an_op_do_not_count_as_calls() -> None:
-    """GIVEN recorded convolutions with a cast inside WHEN a replay has the cast before the convolution THEN neither is called
-    more often."""
+@pytest.mark.parametrize("inner", ["aten::copy_", "aten::where"])
+def test_ops_within_an_op_do_not_count_as_more_calls(inner: str) -> None:
+    """GIVEN recorded convolutions with a cast or another op inside WHEN a replay has it before the convolution THEN neither is
+    called more often."""
 
     operands = "32,3,8,8;4,3,3,3"
     made = [
-        Call("aten::conv2d", operands, 31, "cast", inner="aten::copy_"),
+        Call("aten::conv2d", operands, 31, "cast", inner=inner),
         Call("aten::conv2d", operands, 40, "volta_sgemm", inner="aten::cudnn_convolution"),
     ]
     recorded, replayed = training(made=made), training(made=made)
