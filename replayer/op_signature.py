@@ -24,7 +24,7 @@ class OpSignature:
     dtypes: tuple[str, ...]
     outputs: tuple[Shape, ...] = ()  # the shapes of newly created outputs
     launches: bool = True  # False for views and other ops that never reach the device
-    # "h2d", "d2h", "p2p", or "" for all other ops and copies within a device
+    # "h2d", "d2h", "p2p", or "" for all other ops and copies within a device; for a launch of a CUDA graph, the graph's number
     direction: str = ""
     layout: str = ""  # memory layout of image arguments, see traces/model/layouts.py
     phase_class: int = field(init=False)

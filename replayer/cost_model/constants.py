@@ -199,6 +199,9 @@ AGAIN_SHARE = _declare("AGAIN_SHARE", 0.9, "share of calls", CHOSEN,
 BORROWED_AHEAD = _declare("BORROWED_AHEAD", 16, "recorded launches", CHOSEN,
     "a call may use a recorded call of a different shape up to this far ahead",
     "the order may differ within a layer, but not between layers")
+SIMILAR_GRAPHS = _declare("SIMILAR_GRAPHS", 1.5, "factor", CHOSEN,
+    "a captured CUDA graph may be a recorded graph if their numbers of kernels differ by at most this factor",
+    "an op may launch two kernels")
 RENAMED_CALLS = _declare("RENAMED_CALLS", 64, "calls", CHOSEN,
     "number of calls by which a phase may always differ between torch releases",
     "rule of thumb")

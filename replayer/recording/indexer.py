@@ -375,7 +375,7 @@ class RecordingIndexer:
     def _keys_of(self, row: int, work_names: set[int]) -> tuple[MatchKeys, tuple[Shape, ...], str]:
         host, strings = self.trace.host, self.trace.strings
         name = int(host.name[row])
-        direction = ""
+        direction = self._keys.graph_of(row)
         if strings[name] == "aten::copy_":
             direction = max(self.directions.get(work, "") for work in work_names)
         ids = (name, int(host.shapes[row]), int(host.dtypes[row]), int(host.layout[row]), direction)

@@ -14,6 +14,8 @@ import torch
 from replayer.cost_model.copy_costs import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
+from traces.compiled.cuda_graph_figures import launches_by_graph
+from traces.compiled.regions import GRAPH_LAUNCHES
 from traces.model.layouts import CHANNELS_LAST, Shape
 from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Trace, shapes_text
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
@@ -30,7 +32,14 @@ class RecordedKeys:
         # Some AMD kernels copy memory without recording the direction.
         self.has_directions = any(directions_of(trace).values())
         self._unindexed = _ops_without_indices(trace)
+        graphs = launches_by_graph(trace)
+        self._graph_of = {row: number for number, launches in enumerate(graphs) for row in launches}
+        self.works_of_graphs = [max(map(len, launches.values())) for launches in graphs]
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
+
+    def graph_of(self, row: int) -> str:
+        """Return the number of the CUDA graph that the call in a host row launched, or "" for other calls."""
+        return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
         dtype = next((dtype for shape, dtype in zip(signature.shapes, signature.dtypes, strict=True) if shape), "")
@@ -41,7 +50,7 @@ class RecordedKeys:
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
             dtype = ""
-        if direction and self.has_directions:
+        if direction and (self.has_directions or op in GRAPH_LAUNCHES):
             dtype += f"|{direction}"
         own = wide = "?"
         if canonical in self._unindexed:

@@ -192,21 +192,22 @@ def _kind(op: str) -> str:
 class _Signatures:
     def __init__(self, trace: Trace, match_keys: RecordedKeys, keys: KeptBySignature[MatchKeys]) -> None:
         self._trace, self._match_keys, self._keys = trace, match_keys, keys
-        self._known: dict[tuple[int, int, int, int], OpSignature] = {}
+        self._known: dict[tuple[int, int, int, int, str], OpSignature] = {}
 
     def of_call(self, call: RegionCall) -> tuple[OpSignature, ...]:
         return tuple(map(self._of, call.launching))
 
     def _of(self, row: int) -> OpSignature:
         host, strings = self._trace.host, self._trace.strings
-        ids = int(host.name[row]), int(host.shapes[row]), int(host.dtypes[row]), int(host.layout[row])
+        graph = self._match_keys.graph_of(row)
+        ids = int(host.name[row]), int(host.shapes[row]), int(host.dtypes[row]), int(host.layout[row]), graph
         known = self._known.get(ids)
         if known is None:
             name, shapes, dtypes, layout = strings[ids[0]], parse_shapes(strings[ids[1]]), strings[ids[2]], strings[ids[3]]
             first, *others = dtypes.split(";")
             own = (first, *others) if len(others) + 1 == len(shapes) else (first,) * len(shapes)
-            known = self._known[ids] = OpSignature(name, shapes, own, layout=layout)
-            self._keys[known] = self._match_keys.of_op(name, shapes, first, "", layout)
+            known = self._known[ids] = OpSignature(name, shapes, own, direction=graph, layout=layout)
+            self._keys[known] = self._match_keys.of_op(name, shapes, first, graph, layout)
         return known
 
 

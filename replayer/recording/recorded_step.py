@@ -137,6 +137,10 @@ class RecordedStep:
         either = {**self.segments, **other.segments}
         return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 
+    def calls(self, exact: str) -> bool:
+        """Return True if the step calls an op with this key."""
+        return any(exact in segment.exact for segment in self.segments.values())
+
     def work_ns(self, kernels: Iterable[int]) -> int:
         return sum(self.kernels[k].duration_ns for k in kernels)
 

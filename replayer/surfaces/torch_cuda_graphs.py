@@ -18,6 +18,7 @@ from typing import Self
 
 import torch
 
+from replayer.op_signature import OpSignature
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
 from replayer.tensor.device_args import SINCE_2_14, CudaError
@@ -31,6 +32,8 @@ _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
+
+_FILL = OpSignature("aten::fill_", ((1,),), ("int64",))
 
 PoolHandle = tuple[int, int]
 
@@ -147,7 +150,10 @@ class VirtualGraph:
             self.instantiate()  # raises the error of torch 2.14
         if self._graph is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        gpu().launches.replay_graph(self._graph)
+        launches = gpu().launches
+        for _ in range(2 * self._graph.generators):  # PyTorch writes the seed and the offset to device memory
+            launches.launch(_FILL, self._graph.origin.device)
+        launches.replay_graph(self._graph)
 
     def reset(self) -> None:
         self._graph = None

@@ -65,6 +65,7 @@ class PhiloxState:
             self._buffers = ()
 
     def kept_in(self, capture: GraphCapture) -> None:
+        capture.generators.add(self)
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 

@@ -9,6 +9,11 @@ Note [Stream numbers during a capture]
     During a capture, a stream allocates memory from the graph's private pool. The stream's number is therefore replaced by a
     number of the pool until the capture ends.
 
+Note [Recorded graphs]
+    A recorded launch of a CUDA graph does not list the captured ops, and a script may launch several graphs in any order. A
+    captured graph therefore takes the times of a recorded graph with a similar number of kernels and copies. It prefers graphs
+    that no other captured graph has taken, and graphs that the recording launches in the same phase.
+
 Note [Joined streams]
     As in CUDA, the first stream of a capture must wait for all work that was captured on other streams before the capture ends.
 """
@@ -36,6 +41,7 @@ class CapturedGraph:
     others: tuple[VirtualStream, ...]  # all other streams
     calls: tuple[Call, ...]
     computing: tuple[Callable[[], None], ...]  # these functions compute tensor values
+    generators: int = 0  # number of random generators that the captured ops use
 
 
 class GraphCapture:
@@ -54,6 +60,7 @@ class GraphCapture:
         self._events: dict[VirtualEvent, Works] = {}
         self._calls: list[Call] = []
         self._computing: list[Callable[[], None]] = []
+        self.generators: set[object] = set()
         self._as_before: dict[int, Callable[[], None]] = {}
         self._add(stream)
 
@@ -113,7 +120,7 @@ class GraphCapture:
         for stream in self._preceding:
             stream.number = stream.own_number
         others = tuple(stream for stream in self._preceding if stream is not self.origin)
-        return CapturedGraph(self.origin, others, tuple(self._calls), tuple(self._computing))
+        return CapturedGraph(self.origin, others, tuple(self._calls), tuple(self._computing), len(self.generators))
 
     def _add(self, stream: VirtualStream) -> None:
         stream.number = self._pool + len(self._preceding)  # see Note [Stream numbers during a capture]

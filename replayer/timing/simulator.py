@@ -6,10 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import compress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from replayer.cost_model.constants import SIMILAR_GRAPHS
 from replayer.cost_model.copy_costs import Copy
 from replayer.errors import NotExact
 from replayer.op_signature import OpSignature
@@ -61,7 +64,11 @@ class Simulator:
         self.tracker = StepTracker(recording, self.scheduler, optimizers, strict=strict, pad_loader=pad_loader)
         self._strict = strict
         names = (name for name in sorted(GRAPH_LAUNCHES) if recording.trace.strings.find(name) != NONE)
-        self.graph_launch = OpSignature(next(names, "cudaGraphLaunch"), (), ())
+        name, works = next(names, "cudaGraphLaunch"), recording.match_keys.works_of_graphs
+        self._recorded_graphs = [(OpSignature(name, (), (), direction=str(of)), count) for of, count in enumerate(works)]
+        self._unrecorded_graph = OpSignature(name, (), ())
+        # see Note [Recorded graphs] in cuda_graph.py
+        self._launches = WeakKeyDictionary[CapturedGraph, list[OpSignature]]()
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
         self._batches: dict[RecordedSegment, dict[int, PhaseGrainBatch]] = {}
 
@@ -164,6 +171,7 @@ class Simulator:
             self.tracker.op(thread, PLAIN, now_ns)
         add, queue = self.timeline.strings.add, list(stream.pending)
         start_ns, row, is_recorded = NONE, NONE, False
+        launches = self._launches.get(graph) or self._launches_like(graph)
 
         def here(arg: Any) -> Any:
             return stream if arg is graph.origin else arg
@@ -175,18 +183,21 @@ class Simulator:
         for call, args in graph.calls:
             if call != self.play_node:
                 if not (is_within_phase and call in (self.tracker.enter, self.tracker.leave)):
-                    with temporarily_set(self.tracker, launches_graph=True):
+                    with temporarily_set(self.tracker, launches_graph=launches[0]):
                         call(thread, *map(here, args))
                 continue
             if start_ns == NONE:
                 # Place the graph launch just before the first captured op.
-                segment, phase_class = self.tracker.segment, self.graph_launch.phase_class
+                segment, phase_class = self.tracker.segment, launches[0].phase_class
                 if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)
-                is_recorded = segment.has_call(self.graph_launch)
+                launch = next(filter(segment.has_call, launches), None)
+                is_recorded = launch is not None
                 start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
-                if is_recorded:
-                    self.play(thread, stream, self.graph_launch, now_ns)
+                if launch is not None:
+                    launches.remove(launch)
+                    launches.insert(0, launch)
+                    self.play(thread, stream, launch, now_ns)
                 else:
                     row = self.timeline.op(thread.row, (add("cudaGraphLaunch"), add(""), add(""), NONE), start_ns, start_ns)
             if not is_recorded:
@@ -195,6 +206,16 @@ class Simulator:
             stream.wait(branch.ready_ns)
         stream.pending.clear()  # a graph occupies one place in the launch queue
         stream.pending.extend([*queue, stream.ready_ns])
+
+    def _launches_like(self, graph: CapturedGraph) -> list[OpSignature]:
+        # see Note [Recorded graphs]
+        works = max(sum(call == self.play_node for call, _ in graph.calls), 1)
+        taken = {id(launches[0]) for launches in self._launches.values()}
+        ranked = [(max(works / count, count / works), launch) for launch, count in self._recorded_graphs]
+        near = [one for one in ranked if one[0] <= SIMILAR_GRAPHS] or sorted(ranked, key=itemgetter(0))[:1]
+        near.sort(key=lambda one: (id(one[1]) in taken, one[0]))
+        self._launches[graph] = [launch for _, launch in near] or [self._unrecorded_graph]
+        return self._launches[graph]
 
     def play_all(self, callers: list[Caller], signatures: list[OpSignature], called_ns: list[int]) -> None:
         """Simulate ops in call order. Each list has one entry per op."""

@@ -6,6 +6,11 @@
 
     trace = with_profile(recording, read_kineto(Path("steps30to34.json")), [30, 31, 32, 33, 34])
     trace.run_of(0).profiler_cost       # host time of the profiler per op and launch
+
+Note [Phases in a CUDA graph]
+    A profile does not contain the ops that a CUDA graph has captured. If a script launches its own CUDA graph, the profile
+    therefore cannot tell which phases follow the launch, such as clipping after a captured backward pass. The recorder knows
+    the captured phases, so such a step keeps the recorder's phases.
 """
 
 from __future__ import annotations
@@ -18,7 +23,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traces.combining.profiler_cost import with_clean_pace
-from traces.figures.measure import clean_steps, of_one_kind, passes_of_steps, work_rows
+from traces.compiled.regions import is_graph_launch
+from traces.figures.measure import clean_steps, enclosing, host_ranks, of_one_kind, passes_of_steps, step_windows, work_rows
 from traces.model.intervals import Intervals, TimeWindows
 from traces.model.row_order import in_order, new_positions, repointed, with_rows
 from traces.model.run import CleanSteps, Run
@@ -31,6 +37,7 @@ from traces.model.trace import (
     Column,
     Device,
     DeviceSpans,
+    HostKind,
     HostSpans,
     MemoryEvents,
     Phases,
@@ -226,8 +233,12 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
     step_of[theirs] = own
     devices, device_of = _matched_devices(recording.devices, profile.devices, rank)
     threads, thread_of = _matched_threads(recording.threads, profile.threads, rank)
-    profile = with_rows(profile, {"phases": np.flatnonzero(step_of[profile.phases.step] != NONE)})
-    stays = ~np.isin(recording.phases.step, own)
+    hidden = _steps_with_own_graphs(profile) if _have_epochs(recording, profile) else np.empty(0, np.int64)
+    hidden = hidden[np.isin(step_of[hidden], recording.phases.step)]
+    profile = with_rows(
+        profile, {"phases": np.flatnonzero((step_of[profile.phases.step] != NONE) & ~np.isin(profile.phases.step, hidden))}
+    )
+    stays = ~np.isin(recording.phases.step, np.setdiff1d(own, step_of[hidden]))
     of_part = np.append(recording.phases.step, NONE)[recording.parts.phase]
     measured = np.isin(of_part, step_of[np.append(profile.phases.step, NONE)[profile.parts.phase]]) & (of_part != NONE)
     kept = replace(
@@ -246,10 +257,31 @@ def _replaced_steps(recording: Trace, profile: Trace, own: Column, theirs: Colum
         profile = with_rows(profile, {"collectives": np.flatnonzero(~_covered(own_calls, seen.call_ns))})
     profile = _as_rank(replace(profile, steps=type(steps).empty()), rank)
     joined = _stacked([kept, profile], {"steps": step_of, "devices": device_of, "threads": thread_of})
+    _fit_phases(joined, step_of[hidden])
     moved = np.flatnonzero(np.isin(of_part[~measured], own))
     phases = TimeWindows(joined.phases.start_ns, joined.phases.end_ns, joined.phases.step)
     joined.parts.phase[moved] = phases.holding(joined.parts.start_ns[moved], of_part[~measured][moved])
     return in_order(replace(joined, devices=devices, threads=threads))
+
+
+def _steps_with_own_graphs(profile: Trace) -> Column:
+    # see Note [Phases in a CUDA graph]
+    host = profile.host
+    launches = np.flatnonzero(is_graph_launch(profile) & (enclosing(host, host.kind == HostKind.OP) == NONE))
+    steps = step_windows(profile).holding(host.start_ns[launches], host_ranks(profile)[launches])
+    return np.asarray(np.setdiff1d(steps, [NONE]))
+
+
+def _fit_phases(trace: Trace, steps: Column) -> None:
+    """Move the first start and the last end of each step's phases to those of the step."""
+    phases = trace.phases
+    for step in steps.tolist():
+        rows = np.flatnonzero(phases.step == step)
+        rows = rows[np.argsort(phases.start_ns[rows], kind="stable")]
+        moments_ns = np.append(phases.start_ns[rows], trace.steps.end_ns[step])
+        moments_ns[0] = trace.steps.start_ns[step]
+        moments_ns = np.clip(np.maximum.accumulate(moments_ns), None, moments_ns[-1])
+        phases.start_ns[rows], phases.duration_ns[rows] = moments_ns[:-1], np.diff(moments_ns)
 
 
 def _covered(spans: Steps | Collectives, times_ns: Column) -> Column:

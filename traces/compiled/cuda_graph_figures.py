@@ -42,28 +42,34 @@ def graph_launch_of(trace: Trace) -> Column:
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
     """Return the CUDA graphs that one rank launches in the given steps. Without recorded graph ids, launches with the same
     kernels count as one CUDA graph. CUPTI may change a memset's name between launches (CUDA 13, H200)."""
+    step_of = launch_steps(trace)
+    chosen = device_ranks(trace) == rank
+    if steps is not None and len(steps):
+        chosen &= np.isin(step_of, steps)
+    graphs = launches_by_graph(trace, np.flatnonzero(chosen))
+    return tuple(_graph(trace, f"CUDA graph {number}", launches, step_of) for number, launches in enumerate(graphs, start=1))
+
+
+def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
+    """For each CUDA graph, map the host rows of its launches to the device rows of their work. The graph launched first comes
+    first. `rows` limits the device rows."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():
-        return ()
-    step_of = launch_steps(trace)
-    chosen = (at != NONE) & device.is_work & (device_ranks(trace) == rank)
-    if steps is not None and len(steps):
-        chosen &= np.isin(step_of, steps)
+        return []
+    in_graph = np.flatnonzero((at != NONE) & device.is_work)
+    rows = in_graph if rows is None else np.intersect1d(in_graph, rows)
     by_launch: dict[int, list[int]] = {}
-    rows = np.flatnonzero(chosen)
     for row in rows[np.lexsort((device.start_ns[rows], host.start_ns[at[rows]]))].tolist():
         by_launch.setdefault(int(at[row]), []).append(row)
     what = np.where(device.kind == DeviceKind.KERNEL, device.name, -1 - device.kind.astype("i8"))
-    launches: dict[tuple[int, ...], list[int]] = {}
+    rank_of = device_ranks(trace)
+    graphs: dict[tuple[int, ...], dict[int, list[int]]] = {}
     for launch, work in by_launch.items():
-        graph = int(device.graph[work[0]])
-        key = (graph,) if graph != NONE else tuple(sorted(what[work].tolist()))
-        launches.setdefault(key, []).append(launch)
-    return tuple(
-        _graph(trace, f"CUDA graph {number}", {row: by_launch[row] for row in of}, step_of)
-        for number, of in enumerate(launches.values(), start=1)
-    )
+        graph, rank = int(device.graph[work[0]]), int(rank_of[work[0]])
+        key = (rank, graph) if graph != NONE else (rank, *sorted(what[work].tolist()))
+        graphs.setdefault(key, {})[launch] = work
+    return list(graphs.values())
 
 
 def _graph(trace: Trace, name: str, launches: dict[int, list[int]], step_of: Column) -> CudaGraph:

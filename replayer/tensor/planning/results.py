@@ -118,6 +118,7 @@ def _drawing(device: int, func: Op, make_results: Results) -> Results:
         if capture is None or caller.stream not in capture:
             philox.advance(numbers)
         else:
+            capture.generators.add(philox)
             capture.add_computation(partial(philox.advance, numbers))
         return make_results(gpu, caller, args, kwargs)
 

@@ -130,7 +130,7 @@ class StepTracker:
         self.stages = DataParallelStages(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
         self.grads_enabled: Callable[[], bool] | None = None
-        self.launches_graph = False  # the calls come from the launch of a CUDA graph, which has captured them
+        self.launches_graph: OpSignature | None = None  # the launch of a CUDA graph that has captured the present calls
         self._evaluates = False  # the current step takes its times from an evaluation step
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
@@ -268,12 +268,16 @@ class StepTracker:
         # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates or (is_evaluation and self._is_recorded and not is_certain):
             return
-        # A training step may launch a CUDA graph that was captured without gradients. A step that launches a CUDA graph while
-        # gradients are enabled is therefore not an evaluation step.
-        if is_evaluation and self.launches_graph and self.trained and self.grads_enabled is not None and self.grads_enabled():
-            return
-        self._evaluates = is_evaluation
         chosen = self.recording.evaluation(self._evaluated) if is_evaluation else self.recording.step(self.trained)
+        # A training step may launch a CUDA graph that was captured without gradients. A step that launches a CUDA graph while
+        # gradients are enabled is therefore an evaluation step only if the recorded evaluation launches the graph, and the
+        # recorded training step does not.
+        launch = self.launches_graph
+        if is_evaluation and launch and self.trained and self.grads_enabled is not None and self.grads_enabled():
+            exact = self.recording.keys[launch].exact
+            if not chosen.calls(exact) or self.step.step.calls(exact):
+                return
+        self._evaluates = is_evaluation
         driven_by = self.step.step
         stands_in = is_evaluation and chosen.kind != StepKind.EVALUATION and driven_by.kind != StepKind.WARMUP
         if stands_in or chosen is driven_by:

@@ -87,6 +87,21 @@ def test_a_graph_that_begins_with_a_phase_takes_the_recorded_launch() -> None:
     assert work["duration_ns"] == 5 * MS and work["origin"] == Origin.EXACT
 
 
+def test_a_graph_with_random_numbers_gets_seed_and_offset_before_each_launch() -> None:
+    gpu, log = start()
+    x, graphs = torch.ones(4, 4, device="cuda"), []
+    for function in (torch.nn.functional.dropout, torch.nn.functional.relu):
+        with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+            function(x)
+        graphs.append(graph)
+    before = len(log.host)
+    for graph in graphs:
+        graph.replay()
+    gpu.launches.flush()
+    names = [log.strings[row[2]] for row in log.host[before:]]
+    assert names == ["aten::fill_", "aten::fill_", "cudaGraphLaunch", "cudaGraphLaunch"]
+
+
 def test_a_capturing_stream_keeps_its_cublas_workspace() -> None:
     """GIVEN a product on a stream WHEN the stream captures a product THEN there is still one workspace. Another stream has
     another one."""

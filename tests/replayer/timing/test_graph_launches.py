@@ -16,7 +16,7 @@ from replayer.gpu.virtual_gpu import GpuOptions, VirtualGpu
 from replayer.op_signature import OpSignature
 from replayer.timing.cuda_graph import CapturedGraph
 from replayer.timing.stream import VirtualEvent
-from tests.replayer.recordings import US, FakeClock, Log, Op, make_recording
+from tests.replayer.recordings import US, FakeClock, Log, Op, RecordedPhases, make_recording
 from traces.model.trace import NONE, Origin, Trace
 
 OPS = [Op("aten::mm", 10, 5, kernel=(18, 1_000)), Op("aten::sum", 20, 5, kernel=(1_019, 40))]
@@ -24,6 +24,12 @@ OPS = [Op("aten::mm", 10, 5, kernel=(18, 1_000)), Op("aten::sum", 20, 5, kernel=
 
 def op(name: str, *shape: int) -> OpSignature:
     return OpSignature(f"aten::{name}", (shape or (4, 4),), ("float32",))
+
+
+def graph_recording(phases: RecordedPhases, launches: list[Op]) -> Trace:
+    trace = make_recording(phases, launches)
+    trace.host.dtypes[:] = NONE  # launches have no dtypes
+    return trace
 
 
 class Graphs:
@@ -147,12 +153,44 @@ def test_a_phase_of_a_graph_counts_outside_the_script_s_own_phase(within: bool) 
 
 
 def test_a_recorded_graph_launch_has_the_recorded_kernels() -> None:
-    trace = make_recording([("forward", 0, 100)], [Op("cudaGraphLaunch", 10, 5, kernel=(18, 300), shapes=())])
-    trace.host.dtypes[:] = NONE
+    trace = graph_recording([("forward", 0, 100)], [Op("cudaGraphLaunch", 10, 5, kernel=(18, 300), shapes=())])
     run = Graphs(trace)
     graph = run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
     run.gpu.launches.replay_graph(graph)
     assert run.kernels() == [(0, 18, 300)]
+
+
+def test_graphs_are_told_apart_by_the_number_of_their_kernels() -> None:
+    """GIVEN a recorded launch of one kernel and then one of three WHEN the script first launches its graph of three ops THEN
+    the graph takes the three kernels."""
+    kernels = [Op("", 51, 1, kernel=(60 + 20 * i, 10), shapes=()) for i in range(3)]
+    one = Op("cudaGraphLaunch", 10, 5, kernel=(18, 30), shapes=())
+    three = Op("cudaGraphLaunch", 50, 5, children=kernels, shapes=())
+    run = Graphs(graph_recording([("forward", 0, 100)], [one, three]))
+
+    def calls() -> None:
+        for _ in range(3):
+            run.gpu.launches.launch(op("mm"), 0)
+
+    graphs = run.captured(calls), run.captured(lambda: run.gpu.launches.launch(op("mm"), 0))
+    for graph in graphs:
+        run.gpu.launches.replay_graph(graph)
+    assert [duration_us for _, _, duration_us in run.kernels()] == [10, 10, 10, 30]
+
+
+def test_two_graphs_with_equally_many_kernels_take_different_recorded_graphs() -> None:
+    """GIVEN a recorded graph in the forward pass and another in the backward pass WHEN the script launches two graphs THEN the
+    second graph takes the recorded launch of the backward pass."""
+    ops = [Op("cudaGraphLaunch", at, 5, kernel=(at + 8, us), shapes=()) for at, us in ((10, 30), (60, 20))]
+    trace = graph_recording([("forward", 0, 50), ("backward", 50, 100)], ops)
+    trace.device.graph[:] = [1, 2]
+    run = Graphs(trace)
+    first, second = (run.captured(lambda: run.gpu.launches.launch(op("mm"), 0)) for _ in range(2))
+    run.gpu.launches.replay_graph(first)
+    run.gpu.launches.flush()
+    run.gpu.steps.enter_phase("backward")
+    run.gpu.launches.replay_graph(second)
+    assert [duration_us for _, _, duration_us in run.kernels()] == [30, 20]
 
 
 def test_a_graph_without_ops_has_no_launch() -> None:

@@ -364,10 +364,25 @@ def test_a_graph_captured_without_gradients_may_be_launched_by_a_training_step(o
     tracker = stage.simulator.tracker
     tracker.grads_enabled = lambda: True
     train(stage)
-    tracker.launches_graph = of_graph
+    tracker.launches_graph = OpSignature("cudaGraphLaunch", (), ()) if of_graph else None
     stage.module(grad=False)
     stage.op("aten::mm")
     assert stage.log.device[-1]["duration_ns"] == took_us * US
+
+
+def test_a_graph_that_only_recorded_evaluation_launches_is_evaluation() -> None:
+    """GIVEN an evaluation that launches a CUDA graph WHEN the script launches the graph while gradients are enabled THEN the
+    step takes the times of the evaluation."""
+    evaluation = [Op("cudaGraphLaunch", 70, 10, kernel=(75, 20), shapes=())]
+    trace = recording_of([TRAIN, (StepKind.EVALUATION, EVALUATION_PHASES, evaluation), TRAIN])
+    trace.host.dtypes[trace.host.name == trace.strings.find("cudaGraphLaunch")] = NONE
+    stage = Stage(trace)
+    tracker = stage.simulator.tracker
+    tracker.grads_enabled = lambda: True
+    train(stage)
+    tracker.launches_graph = OpSignature("cudaGraphLaunch", (), (), direction="0")
+    stage.module(grad=False)
+    assert tracker.step.step.kind == StepKind.EVALUATION
 
 
 # --- recordings with profiled and clean steps

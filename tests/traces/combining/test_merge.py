@@ -438,3 +438,20 @@ def test_a_profile_names_threads_that_the_recorder_does_not_know(recorded: Threa
     profile.threads = [Thread(0, 77, "python", "main"), profiled, Thread(0, 3, "new", "other")]
     found = with_profile(recording, profile, [1]).threads
     assert found == [Thread(0, 1, "python", "main"), merged, Thread(0, 3, "new", "other")]
+
+
+def test_a_step_that_launches_the_script_s_own_graph_keeps_the_recorder_s_phases() -> None:
+    """GIVEN a profile whose second step launches a CUDA graph outside an op THEN only this step has the recorder's phases."""
+    profile = training(steps=3)
+    host, strings = profile.host, profile.strings
+    (launch, *_) = np.flatnonzero((host.name == strings.find("cudaLaunchKernel")) & (host.start_ns > profile.steps.start_ns[1]))
+    host.name[launch], host.parent[launch] = strings.add("cudaGraphLaunch"), NONE
+    recording, numbers = around(profile)
+
+    trace = with_profile(recording, profile, numbers)
+
+    assert fault(trace) is None
+    rows = [np.flatnonzero(trace.phases.step == number - 100) for number in numbers]
+    names = [[trace.strings[name] for name in trace.phases.name[of]] for of in rows]
+    assert names[1] == ["forward", "backward"] and names[0] == names[2] and len(names[0]) == 6
+    assert trace.phases.duration_ns[rows[1]].sum() == trace.steps.duration_ns[numbers[1] - 100]
