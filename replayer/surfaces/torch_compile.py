@@ -8,12 +8,14 @@ Dynamo's guards, graph breaks and recompilations work as usual.
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 
 from replayer.compiled.backend import compile_graph
 from replayer.compiled.compiled_code import compiling
 from replayer.surfaces.patching import refusal
+from replayer.tensor.generators import Generator
 from replayer.tensor.planning.plan_keys import KEYER_FILE
 from replayer.torch_types import TorchAny
 from traces.script.compiled_functions import see_through_wrappers, wrap_conversion
@@ -50,6 +52,18 @@ def install(torch_module: ModuleType) -> None:
             patch(torch_module._C, **{name: refusal(f"torch._C.{name}", "nothing is compiled")})
     see_through_wrappers((KEYER_FILE,))
     when_imported("torch._dynamo.convert_frame", _measure_compiling)
+    when_imported("torch._dynamo.variables.script_object", _break_graphs_at_generators)
+
+
+def _break_graphs_at_generators(variables: TorchAny) -> None:
+    """Dynamo recognizes a generator by its exact class, `torch._C.Generator`, and would trace objects of our subclass."""
+
+    def matches(matching: TorchAny, kind: type) -> bool:
+        return not issubclass(kind, Generator) and bool(matching(kind))
+
+    for name in ("TorchScriptObjectVariable", "CustomClassObjectVariable"):  # before and since PyTorch 2.14
+        if (kind := getattr(variables, name, None)) is not None and hasattr(kind, "is_matching_cls"):
+            patch(kind, is_matching_cls=staticmethod(partial(matches, kind.is_matching_cls)))
 
 
 def _measure_compiling(convert_frame: TorchAny) -> None:

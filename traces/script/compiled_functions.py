@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import walk_stack
-from types import FunctionType, MethodDescriptorType
+from types import FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
 from traces.script.patching import PATCHES, patch, patch_around, when_imported
@@ -55,7 +55,11 @@ def _leave_out_our_frames(rules: Any) -> None:
 
     torch: Any = importlib.import_module("torch")
     methods_once = functools.cache(functools.partial(tensor_methods, rules.get_tensor_method))
-    patch_around(rules, lookup_inner=lambda lookup, function, *args, **kwargs: lookup(_original_of(function), *args, **kwargs))
+    patch_around(
+        rules,
+        lookup_inner=lambda lookup, function, *args, **kwargs: lookup(_original_of(function), *args, **kwargs),
+        check=lambda check, function, *args, **kwargs: check(_original_of_callable(function), *args, **kwargs),
+    )
     rules_once = functools.cache(functools.partial(with_originals, rules.get_torch_obj_rule_map))
     patch(rules, get_tensor_method=methods_once, get_torch_obj_rule_map=rules_once)
 
@@ -66,10 +70,20 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
+    # Guards on default arguments and closures read the original function, which is an attribute of our wrapper.
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
-        create(self, _original_of(fn), *args, **kwargs)
+        original = _original_of(fn)
+        if original is not fn and type(self) is variables.UserFunctionVariable and kwargs.get("source") is not None:
+            kwargs["source"] = variables.AttrSource(kwargs["source"], "stands_for")
+        create(self, original, *args, **kwargs)
+
+    def traced_method(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
+        create(self, fn, *args, **kwargs)
+        if _original_of(fn) is not fn and getattr(self, "source_fn", None) is not None:
+            self.source_fn = variables.AttrSource(self.source_fn, "stands_for")
 
     patch_around(variables.UserFunctionVariable, __init__=traced)
+    patch_around(variables.UserMethodVariable, __init__=traced_method)
 
 
 def _find_original_methods(variables: Any) -> None:
@@ -95,6 +109,12 @@ def _original_of(function: Any) -> Any:
     return getattr(function, "stands_for", function) if is_ours else function
 
 
+def _original_of_callable(function: Any) -> Any:
+    own = function.__func__ if isinstance(function, MethodType) else function
+    original = _original_of(own)
+    return function if original is own else original
+
+
 def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -> None:
     """Prevent Dynamo from tracing this project's functions and context managers. Dynamo still traces this project's wrappers of
     PyTorch functions, because the wrappers may call functions of the script."""
@@ -105,7 +125,8 @@ def _leave_out_frames_below_ours(convert_frame: Any, generated: Sequence[str]) -
         file = frame.f_code.co_filename
         if file in generated or (file.startswith(_OURS) and not file.startswith(_WRAPPERS)):
             return types.ConvertFrameReturn(frame_exec_strategy=nowhere)
-        if file == contextlib.__file__ and _caller(convert_frame.__file__).startswith(_OURS):
+        is_helper = file == contextlib.__file__ or frame.f_code.co_name == "__instancecheck__"
+        if is_helper and _caller(convert_frame.__file__).startswith(_OURS):
             return types.ConvertFrameReturn(frame_exec_strategy=nowhere, apply_to_code=False)
         return call(self, frame, *args)
 

@@ -385,6 +385,27 @@ def scheduled_optimizer_step(compiler: Compiler) -> Any:
 
 
 @program
+def methods_of_optimizers(compiler: Compiler) -> Any:
+    """Guards read the default arguments and closures of `step`, which the replayer has wrapped."""
+    for kind, options in (("SGD", {"foreach": True, "momentum": 0.9}), ("Muon", {})):
+        if hasattr(torch.optim, kind):
+            model = nn.Linear(4, 4, bias=False).to(compiler.device)
+            optimizer = getattr(torch.optim, kind)(model.parameters(), lr=0.1, **options)
+            step = compiler(optimizer.step)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(compiler.tensor(2, 4)).sum().backward()
+                step()
+
+
+@program
+def generator_breaks_the_graph(compiler: Compiler) -> Any:
+    generator = torch.Generator(compiler.device)
+    function = compiler(lambda x: x + torch.bernoulli(x, generator=generator))
+    return list(function(compiler.tensor(3)).shape)
+
+
+@program
 def whole_step(compiler: Compiler) -> Any:
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)).to(compiler.device)
 
