@@ -238,17 +238,20 @@ def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) ->
     rows = [_work_of(trace, of, DeviceKind.KERNEL) for trace, of in ((a, a_steps), (b, b_steps))]
     kernels = [[t.strings[name] for name in t.device.name[of].tolist()] for t, of in zip((a, b), rows, strict=True)]
     in_graphs = [(graph_launch_of(trace)[of] != NONE).any() for trace, of in zip((a, b), rows, strict=True)]
+    known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name).tolist()} for trace in (a, b)]
+    fused = [{op for name in set(names) for op in named_ops(name, _LAYERS)} for names in kernels]
+    named = None
     if all(is_compiled):
         ours, theirs = ([kernel_key(name) for name in names] for names in kernels)
         alike = _similarity(ours, theirs, steps)
-        if alike < SAME_NAMES:
+        reason = f"{_percent(alike)} of the kernels have the same names"
+        named = Verdict(Sameness.OTHER_COMPILATION, Evidence.OP_NAMES, reason) if alike >= SAME_NAMES else None
+        layers = [of_fused | (of_ops & _LAYERS) for of_fused, of_ops in zip(fused, known, strict=True)]
+        if named is None and layers[0] != layers[1]:
             return None
-        named = Verdict(Sameness.OTHER_COMPILATION, Evidence.OP_NAMES, f"{_percent(alike)} of the kernels have the same names")
     else:
-        which, named = is_compiled.index(True), None
-        eager = (b, a)[which]
-        known = {canonical_op(eager.strings[name]) for name in np.unique(eager.host.name).tolist()}
-        added = {op for name in set(kernels[which]) for op in named_ops(name, _LAYERS)} - known
+        which = is_compiled.index(True)
+        added = fused[which] - known[1 - which]
         if added and not in_graphs[1 - which]:
             reason = f"compiled code contains {min(added)}, but the eager trace does not"
             return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
@@ -259,6 +262,8 @@ def _otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) ->
     if named is not None:
         return named
     if match is None or match.sameness is not Sameness.SAME_PROGRAM:
+        if all(is_compiled):
+            return None
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, "only one trace is compiled, so their op names differ")
     return Verdict(Sameness.OTHER_COMPILATION, Evidence.WORKLOAD_SIGNATURE, "; ".join(match.reasons), match.not_compared)
 
