@@ -153,3 +153,14 @@ def test_the_batch_size_is_that_of_the_last_attempt_after_a_retry() -> None:
         observer.optimizer_stepped("SGD")
         observer.step_ended(is_evaluation=False)
         assert observer.signature is not None and observer.signature.inputs == (InputTensor((batch, 8), "float32"),)
+
+
+def test_at_another_batch_size_only_inputs_with_a_batch_change() -> None:
+    """GIVEN a batch of 32 with an input of another first dimension and a number WHEN the batch is 8 THEN a quarter remains."""
+    others = InputTensor((31, 32), "int64"), InputTensor((), "float32")
+    small = replace(RESNET, inputs=(IMAGES, *others)).at_batch(8, 32)
+    assert small.inputs == (InputTensor((8, 3, 224, 224), "float32"), *others)
+    assert (small.batch_bytes, small.parameters) == (19_267_840 // 4, RESNET.parameters)
+    assert replace(RESNET, batch_bytes=None).at_batch(8, 32).batch_bytes is None
+    without = replace(RESNET, inputs=None)
+    assert without.at_batch(8, 32) == without  # nothing shows the batch
