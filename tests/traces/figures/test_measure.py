@@ -19,10 +19,12 @@ from traces.figures.measure import (
     clean_steps,
     device_time_by_origin,
     evaluation_steps,
+    innermost_at,
     kernel_table,
     launch_phases,
     launch_steps,
     launch_time_ns,
+    launches_without_work,
     memory_curve,
     memory_curves,
     memory_peaks,
@@ -316,3 +318,23 @@ def test_memory_curves_of_several_devices_take_each_event_once() -> None:
     assert {device: curve.allocated_bytes.tolist() for device, curve in curves.items()} == {0: [4, 3], 2: [5]}
     assert {device: peak.peak_allocated_bytes for device, peak in memory_peaks(trace).items()} == {0: 4, 2: 5}
     assert {value: rows.tolist() for value, rows in by_value(trace.memory.device).items()} == {0: [0, 2], 2: [1]}
+
+
+def test_the_innermost_call_at_a_time_includes_its_first_and_last_nanosecond() -> None:
+    host = HostSpans.of(start_ns=[0, 10, 30], duration_ns=[100, 10, 10], parent=[NONE, 0, 0])
+    times = {-5: NONE, 0: 0, 9: 0, 10: 1, 20: 1, 21: 0, 30: 2, 40: 2, 41: 0, 100: 0, 101: NONE}
+    assert innermost_at(host, np.arange(3), np.array(list(times))).tolist() == list(times.values())
+
+
+@pytest.mark.parametrize("problem", ["lost-kernel", "unfinished-launch", "truncated-file"])
+def test_only_a_profile_that_lost_kernels_has_launches_without_work(problem: str) -> None:
+    """GIVEN a launch with a kernel, one without, a launch within that one, an op and a copy."""
+    trace = Trace(problems={problem: 1})
+    names = ["cudaLaunchKernel", "cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync"]
+    kinds = [HostKind.RUNTIME] * 3 + [HostKind.OP, HostKind.RUNTIME]
+    trace.host = HostSpans.of(
+        kind=kinds, name=[trace.strings.add(name) for name in names], start_ns=[0, 10, 12, 30, 40], duration_ns=[5, 9, 2, 5, 5],
+        parent=[NONE, NONE, 1, NONE, NONE],
+    )  # fmt: skip
+    trace.device = DeviceSpans.of(launch=[0], name=[0], kind=[DeviceKind.KERNEL])
+    assert launches_without_work(trace).tolist() == ([] if problem == "truncated-file" else [1])
