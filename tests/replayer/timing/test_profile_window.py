@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from replayer.timing.timeline.profile_window import with_virtual_gpu
+from replayer.timing.timeline.profile_window import _Clocks, with_virtual_gpu
 from replayer.timing.timeline.timeline_writer import LoaderWait
 from tests.goldens import assert_golden
 from tests.traces.handmade import training
@@ -118,3 +118,20 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
         thread = threads.setdefault(event.get("tid"), f"thread {len(threads)}")
         lines.append(f"{event['ph']} {event.get('cat', '')} {event['name']} {thread} {times}\n")
     assert_golden(Path(__file__).with_name("golden") / "profile_window.txt", "".join(lines))
+
+
+def test_times_between_and_beside_two_ties_are_converted() -> None:
+    """GIVEN 10 us of this machine's clock at 100 us of the virtual one, and 20 us at 130 us."""
+    clocks = _Clocks([20.0, 10.0], [130.0, 100.0])
+    assert [clocks.recorded(at_us) for at_us in (5, 10, 15, 20, 25)] == [95, 100, 115, 130, 135]
+    # the virtual clock moves on to the end of an op that begins before the time
+    clocks.pass_over([(114.0, 118.0), (129.5, 129.0)])
+    assert [clocks.recorded(at_us) for at_us in (14, 15, 19, 20)] == [112, 118, 127, 130]
+
+
+def test_ties_in_between_never_turn_the_virtual_clock_back() -> None:
+    """GIVEN ties within, and outside of, 10 to 20 us THEN the virtual time of those within is limited to 100 to 130 us."""
+    clocks = _Clocks([10.0, 20.0], [100.0, 130.0])
+    clocks.tie_between([([12.0, 15.0], [104.0, 90.0]), ([18.0, 10.0, 40.0], [125.0, 7.0, 900.0])])
+    times = {10: 100, 11: 102, 12: 104, 15: 104, 16.5: 114.5, 18: 125, 19: 127.5, 21: 131}
+    assert {at_us: clocks.recorded(at_us) for at_us in times} == times
