@@ -304,9 +304,9 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
             mean_busy.append(float(busy_ns.sum() / np.where(measured, lasted_ns, mean_ns).sum()))
     gpu_time_ns = median_per_step(times.gpu_time_ns[with_kernels]) if busy else None
     busy_share = max(busy, default=None)
-    waits_ns = None if slowest is None else _without_queue_ns(times, slowest.device, with_kernels)
-    has_queue = waits_ns is not None and waits_ns <= (1 - ALWAYS_BUSY) * (device_ns or 0)
-    runs_ahead = has_queue and (device_ns or 0) - host_ns > max(RUNS_AHEAD * host_ns, waits_ns or 0)
+    waits_ns, profiled_ns = (0, 0) if slowest is None else _without_queue(times, slowest.device, with_kernels)
+    has_queue = device_ns is not None and waits_ns <= (1 - ALWAYS_BUSY) * profiled_ns
+    runs_ahead = has_queue and (device_ns or 0) - host_ns > max(RUNS_AHEAD * host_ns, waits_ns)
     falls_behind_ns = _falls_behind(times, slowest, pace_ns) if has_queue else 0
     noise = noise_floor(chosen.interval_ns[chosen.rows])
     mean_step = None
@@ -328,17 +328,18 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
         without_data_ns=median_per_step(chosen.without_data_ns[chosen.rows]) or 0,
         period=period_of(chosen.interval_ns[chosen.rows]),
         noise=noise,
-        falls_behind_ns=falls_behind_ns if falls_behind_ns > (waits_ns or 0) else 0,
+        falls_behind_ns=falls_behind_ns if falls_behind_ns > waits_ns else 0,
         mean=mean_step,
     )
 
 
-def _without_queue_ns(times: StepTimes, device: int, rows: Column) -> int:
-    """Return the mean time per step in which the device has no work, neither running nor queued."""
+def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
+    """Return the mean time per step in which the device has no work, neither running nor queued, and the mean interval."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
-        return 0
-    return mean(times.device_interval_ns[device][mine] - times.queued_ns[device][mine])
+        return 0, 0
+    interval_ns = times.device_interval_ns[device][mine]
+    return mean(interval_ns - times.queued_ns[device][mine]), mean(interval_ns)
 
 
 def _limit(runs_ahead: bool, busy_share: float | None) -> str:
