@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -92,6 +93,18 @@ SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTenso
 class NestedVirtualTensor(SparseVirtualTensor):
     """Represents a nested tensor. See Note [Nested tensors]."""
 
+    # The gradients of these methods cast nested tensors to a C++ class, which ends the process with virtual ones.
+    def unbind(self, dim: int = 0) -> TorchAny:
+        return _Unbind.apply(self) if dim == 0 and self.requires_grad else super().unbind(dim)
+
+    def split(self, split_size: TorchAny, dim: int = 0) -> TorchAny:
+        if not self.requires_grad:
+            return super().split(split_size, dim)
+        parts = [entry.split(split_size, dim - (dim > 0)) for entry in self.unbind()]
+        return tuple([torch.nested.as_nested_tensor(list(column)) for column in zip(*parts, strict=True)])
+
+    split_with_sizes: TorchAny = split
+
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         return self.host.shape
@@ -106,6 +119,18 @@ class NestedVirtualTensor(SparseVirtualTensor):
 
 
 NestedVirtualTensor.__module__, NestedVirtualTensor.__name__, NestedVirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
+
+
+class _Unbind(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: TorchAny, nested: torch.Tensor) -> TorchAny:
+        return torch.unbind(nested)
+
+    @staticmethod
+    def backward(ctx: TorchAny, *gradients: TorchAny) -> TorchAny:
+        return torch.nested.as_nested_tensor(list(gradients))
+
+
 _OF_ENTRIES = frozenset((
     aten._nested_tensor_size.default, aten._nested_tensor_strides.default, aten._nested_tensor_storage_offsets.default,
 ))  # fmt: skip
@@ -169,7 +194,10 @@ class Layouts:
             if func in _OF_ENTRIES:
                 return host
             index = call.device(gpu().current.device())
-            result = call.back(host, index)
+            # see Note [Views in inference mode]
+            as_before = func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference()
+            with torch.inference_mode(False) if as_before else nullcontext():
+                result = call.back(host, index)
         gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), bool(call.outputs or writes)), index)
         return result
 

@@ -56,8 +56,20 @@ def test_gradients_flow_through_nested_tensors() -> None:
     assert "aten::linear_backward" in [launch.op for launch, _ in gpu.launched_ops[before:]]
     assert [entry.grad.shape for entry in entries] == [(2, 3), (4, 3)]
     assert layer.weight.grad is not None and layer.weight.grad.device == _CUDA
+    left, _ = torch.nested.as_nested_tensor(entries).transpose(1, 2).split([1, 2], 1)
+    for entry in entries:
+        entry.grad = None
+    left.unbind()[0].sum().backward()  # only some of the parts have a gradient
+    assert [entry.grad.shape for entry in entries] == [(2, 3), (4, 3)]
     nested.detach().mul_(2)
     assert torch.nested.nested_tensor([[[1.0]]]).reshape(1, 1, 1).is_nested  # on the CPU as before
+
+
+def test_views_of_nested_tensors_in_inference_mode_stay_normal_tensors() -> None:
+    _use()
+    nested = torch.nested.nested_tensor([torch.ones(2, 3, device="cuda")])
+    with torch.inference_mode():
+        assert not nested.transpose(1, 2).is_inference() and nested.clone().is_inference()
 
 
 def test_a_transformer_layer_accepts_a_nested_tensor() -> None:
