@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from replayer.tensor.generators import PhiloxState, numbers_drawn
+from replayer.tensor.generators import PhiloxState, _per_thread, numbers_drawn
 
 
 @pytest.mark.parametrize(("numbers", "offset"), [(0, 100), (1, 104), (4, 104), (5, 108), (9, 112)])
@@ -16,6 +16,27 @@ def test_the_offset_advances_by_whole_calls_of_four_numbers(numbers: int, offset
     state = PhiloxState(offset=100)
     state.advance(numbers)
     assert state.offset == offset
+
+
+@pytest.mark.parametrize(
+    ("count", "itemsize", "processors", "threads", "numbers"),
+    [
+        (1, 4, 80, 2048, 4),
+        (655_360, 4, 80, 2048, 4),  # 80 x 8 blocks of 256 threads, each with 4 numbers
+        (655_361, 4, 80, 2048, 8),
+        (327_680, 8, 80, 2048, 4),  # numbers of 8 bytes: 2 for each thread
+        (327_681, 8, 80, 2048, 8),
+        (1_000_000, 4, 40, 1024, 28),  # 40 x 4 blocks draw 163,840 numbers at a time
+        (655_361, 4, 0, 0, None),
+    ],
+)
+def test_the_threads_of_a_gpu_draw_four_numbers_at_a_time(
+    count: int, itemsize: int, processors: int, threads: int, numbers: int | None
+) -> None:
+    """`calc_execution_policy` in ATen/native/cuda/DistributionTemplates.h, for a V100, a T4 and an unknown GPU."""
+    device: Any = SimpleNamespace(multi_processor_count=processors, max_threads_per_multi_processor=threads)
+    drawn = _per_thread(count, itemsize, device)
+    assert drawn == numbers if numbers is not None else drawn > 0 and drawn % 4 == 0
 
 
 def test_attention_draws_numbers_only_for_dropout() -> None:

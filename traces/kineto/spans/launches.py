@@ -127,7 +127,7 @@ def without_work(host: HostColumns, work: DeviceSpans, strings: Strings) -> With
     at_ns = spans.start_ns[without]
     # Stream captures in progress. If a CUDA graph capture began before the recording, the recording contains only the call that
     # ends the capture.
-    begun_before = max(int((np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)), 0)
+    begun_before = (np.searchsorted(ends, ends, side="right") - np.searchsorted(begins, ends)).max(initial=0)
     open_captures = begun_before + np.searchsorted(begins, at_ns, side="right") - np.searchsorted(ends, at_ns)
     lost = without[open_captures <= 0]
     captured = len(without) - len(lost)
