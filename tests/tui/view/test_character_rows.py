@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tui.view.scene.character_rows import change_characters, eighths
+from tui.view.scene.categories import Category
+from tui.view.scene.character_rows import Busy, change_characters, dominant, eighths
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,12 @@ def test_changes_up_to_the_limit_have_no_sign() -> None:
     shown = np.array([True] * 7 + [False])
     row = change_characters(change, 0.25, is_other, shown)
     assert "".join(map(str, row.glyphs.tolist())) == "+===-+~ "
+
+
+def test_a_column_has_the_colour_of_the_category_that_is_busy_longest() -> None:
+    matrix, other = np.array([3, 1, 0]), np.array([1, 2, 0])
+    nothing = np.zeros(3, dtype=np.int64)
+    both = Busy({Category.MATRIX: matrix, Category.REDUCTION: other}, matrix + other, nothing)
+    assert dominant(both).tolist() == [Category.MATRIX, Category.REDUCTION, Category.MATRIX]  # the first one, if none is busy
+    assert dominant(Busy({Category.REDUCTION: other}, other, nothing)).tolist() == [Category.REDUCTION] * 3
+    assert dominant(Busy({}, nothing, nothing)).tolist() == [0] * 3
