@@ -18,6 +18,7 @@ from typing import Self
 
 import torch
 
+from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
@@ -34,6 +35,11 @@ REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 
 _FILL = OpSignature("aten::fill_", ((1,),), ("int64",))
+
+_NO_GRAPH = (
+    "No cudaGraph_t is available: either capture_end() has not been called, or the underlying cudaGraph_t was destroyed"
+    " (keep_graph=false, and capture has been finalized)."
+)
 
 PoolHandle = tuple[int, int]
 
@@ -70,11 +76,14 @@ class VirtualGraph:
     _pool: PoolHandle | None
     _drop_pool: weakref.finalize[TorchAny, TorchAny] | None
     _states: set[PhiloxState]
+    _keeps_graph: bool
+    _is_instantiated = False
 
     def __new__(cls, keep_graph: bool = False) -> Self:
         self = super().__new__(cls)
         self._graph = self._pool = self._drop_pool = None
         self._states = set()
+        self._keeps_graph = keep_graph
         return self
 
     def __reduce__(self) -> str:
@@ -130,6 +139,7 @@ class VirtualGraph:
         if not graph.calls:
             warnings.warn(_EMPTY, stacklevel=2)
         self._graph = graph
+        self._is_instantiated = not SINCE_2_14  # torch 2.14 calls `instantiate` from Python
 
     capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts
 
@@ -140,6 +150,9 @@ class VirtualGraph:
         """Check that the graph was captured. Virtual graphs are not compiled."""
         if self._graph is None:
             raise RuntimeError("capture_end() must have been called before calling instantiate")
+        if self._is_instantiated and not self._keeps_graph:
+            raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
+        self._is_instantiated = True
 
     @property
     def _has_graph_exec(self) -> bool:
@@ -156,7 +169,7 @@ class VirtualGraph:
         launches.replay_graph(self._graph)
 
     def reset(self) -> None:
-        self._graph = None
+        self._graph, self._pool, self._is_instantiated = None, None, False
         if self._drop_pool is not None:
             self._drop_pool()
 
@@ -172,7 +185,11 @@ class VirtualGraph:
         """Do nothing, because `debug_dump` raises NotEmulated."""
 
     debug_dump = refusal("torch.cuda.CUDAGraph.debug_dump", _NODES)
-    raw_cuda_graph = refusal("torch.cuda.CUDAGraph.raw_cuda_graph", _NODES)
+    def raw_cuda_graph(self) -> int:
+        if SINCE_2_14 and not (self._keeps_graph and self._graph is not None):
+            raise RuntimeError(_NO_GRAPH)
+        raise NotEmulated("torch.cuda.CUDAGraph.raw_cuda_graph", _NODES)
+
     raw_cuda_graph_exec = refusal("torch.cuda.CUDAGraph.raw_cuda_graph_exec", _NODES)
     _retain_pool = refusal("torch.cuda.CUDAGraph._retain_pool", "capture with that pool")
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from replayer import state
+from replayer.errors import NotEmulated
 from replayer.gpu.virtual_gpu import VirtualGpu
 from replayer.memory.cublas_workspaces import BlasWorkspaces
 from replayer.tensor.device_args import SINCE_2_14
@@ -333,6 +334,19 @@ def test_a_graph_cannot_be_instantiated_before_its_capture() -> None:
         torch.cuda.CUDAGraph(keep_graph=True).instantiate()
     with pytest.raises(RuntimeError, match=REPLAYED_TOO_EARLY):
         torch.cuda.CUDAGraph().replay()
+
+
+def test_a_graph_that_is_not_kept_has_no_parts_for_the_script() -> None:
+    start()
+    graph, _ = captured(torch.ones(4, 4, device="cuda"))
+    with pytest.raises(RuntimeError, match="only when keep_graph=true"):
+        graph.instantiate()
+    error = RuntimeError if SINCE_2_14 else NotEmulated
+    with pytest.raises(error, match="No cudaGraph_t is available" if SINCE_2_14 else "raw_cuda_graph"):
+        graph.raw_cuda_graph()
+    graph.reset()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.pool()
 
 
 def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_deleted() -> None:
