@@ -107,9 +107,10 @@ def run(program: Program, sources: Path, python: str, *, native: bool) -> Run:
             command = [python, *([] if program.spawns else start), *words]
         else:
             search.append(str(ROOT))
-            options = f"--trace p100-no-cudnn --values {program.values} --clock recorded"
+            options = f"{program.times} --values {program.values} --clock recorded"
             # the script's process sees as many GPUs as the first of several ranks
-            environment |= {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(program.ranks)} if program.spawns else {}
+            as_first = program.spawns and "--gpus" not in program.times
+            environment |= {"RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": str(program.ranks)} if as_first else {}
             ranks = "" if program.spawns else f"--nproc {program.ranks}"
             command = [python, "-m", "tui.cli", "replay", "-q", *options.split(), *ranks.split(), *words]
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, search))

@@ -19,7 +19,8 @@ Edit = tuple[str, str, str]  # file, text, replacement
 
 @dataclass(frozen=True)
 class Program:
-    """`words` follow `python`. `spawns` means that the program starts its ranks itself."""
+    """`words` follow `python`. `spawns` means that the program starts its ranks itself. `times` are the options of `trace
+    replay` that choose the virtual GPUs."""
 
     project: str
     name: str
@@ -29,6 +30,7 @@ class Program:
     native: bool = True
     values: str = "compute"
     spawns: bool = False
+    times: str = "--trace p100-no-cudnn"
     edits: tuple[Edit, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
     native_environment: dict[str, str] = field(default_factory=dict)
@@ -105,8 +107,9 @@ def _of_accelerate() -> list[Program]:
         "test_notebook.py",
         folder=folder,
         spawns=True,
+        times="--gpu a100 --estimate --gpus 2",  # the launcher would take RANK for a rank that torchrun started
         environment={"ACCELERATE_NUM_PROCESSES": "2"},
-        native_environment=on_cpu,
+        native=False,
     )
     programs = [Program("accelerate", name, f"{name}.py", folder=folder, native_environment=on_cpu) for name in names]
     return [*programs, by_launcher]
@@ -166,7 +169,7 @@ def _of_torch() -> list[Program]:
         "fsdp_checkpoint_example": (("/scratch/{os.environ.get('LOGNAME', '')}", "checkpoints"),),
         "async_checkpointing_example": (
             ("~/{os.environ.get('LOGNAME', '')}", "checkpoints"),
-            ("NUM_EPOCHS = 1000", "NUM_EPOCHS = 40"),
+            ("NUM_EPOCHS = 1000", "NUM_EPOCHS = 12"),
             ("FAULT_PERIOD = 25", "FAULT_PERIOD = 0"),  # dcp.load without a checkpoint_id raises
         ),
     }

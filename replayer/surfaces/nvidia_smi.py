@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replayer.state import gpu, in_bad_fork, started
+from replayer.state import describe_gpu, in_bad_fork, started
 from replayer.surfaces import nvidia_smi_command
 from replayer.surfaces.nvidia_smi_command import SmiDevice, SmiFacts
 from replayer.surfaces.nvml import ASSUMED_DRIVER
@@ -48,7 +48,7 @@ def install(folder: Path) -> None:
 
 
 def _write_facts(facts: Path) -> None:
-    here = gpu()
+    here = describe_gpu()  # nvidia-smi does not initialize CUDA in the process that starts it
     devices: list[SmiDevice] = [
         {
             "name": device.name,

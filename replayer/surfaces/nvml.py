@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn
 
-from replayer.state import gpu
+from replayer.state import describe_gpu
 from replayer.tensor.device_args import checked_index
 from traces.script.patching import patch, patch_item
 
@@ -51,7 +51,7 @@ class Handle:
     """Represents a GPU, as returned by `nvmlDeviceGetHandleByIndex`."""
 
     def __init__(self, index: int) -> None:
-        if not 0 <= index < len(gpu().devices):
+        if not 0 <= index < len(describe_gpu().devices):
             raise NVMLError(_INVALID_ARGUMENT)
         self.index = index
 
@@ -65,7 +65,7 @@ class _Utilization:
         self._asked_ns = self._work_ns = self._percent = 0
 
     def percent(self) -> int:
-        now_ns, work_ns = gpu().streams.host_now_ns(), gpu().launches.work_ns()
+        now_ns, work_ns = describe_gpu().streams.host_now_ns(), describe_gpu().launches.work_ns()
         passed_ns = now_ns - self._asked_ns
         if passed_ns >= self._LEAST_NS:
             busy = (work_ns - self._work_ns) / passed_ns if self._asked_ns else 0.0
@@ -79,7 +79,7 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
     module.__spec__ = ModuleSpec("pynvml", None)
 
     def memory(handle: Handle, version: int = 0) -> SimpleNamespace:
-        of = gpu().devices[handle.index].memory.usage
+        of = describe_gpu().devices[handle.index].memory.usage
         return SimpleNamespace(total=of.capacity_bytes, free=of.free_bytes, used=of.capacity_bytes - of.free_bytes)
 
     def rates(handle: Handle) -> SimpleNamespace:
@@ -89,30 +89,30 @@ def pynvml_module(utilization: _Utilization, cuda: Any) -> Any:
     def processes(handle: Handle) -> list[SimpleNamespace]:
         if not cuda.is_initialized():
             return []
-        of = gpu().devices[handle.index].memory.usage
+        of = describe_gpu().devices[handle.index].memory.usage
         used = of.capacity_bytes - of.free_bytes
         unsliced = 0xFFFFFFFF  # the GPU is not divided into instances
         own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=used, gpuInstanceId=unsliced, computeInstanceId=unsliced)
         return [own]
 
     def capability(handle: Handle) -> tuple[int, int]:
-        of = gpu().devices[handle.index].properties
+        of = describe_gpu().devices[handle.index].properties
         return of.major or 0, of.minor or 0
 
     answers: dict[str, Callable[..., Any]] = {
         "nvmlInit": lambda: None,
         "nvmlInitWithFlags": lambda flags: None,
         "nvmlShutdown": lambda: None,
-        "nvmlDeviceGetCount": lambda: len(gpu().devices),
+        "nvmlDeviceGetCount": lambda: len(describe_gpu().devices),
         "nvmlDeviceGetHandleByIndex": Handle,
         "nvmlDeviceGetIndex": lambda handle: handle.index,
-        "nvmlDeviceGetName": lambda handle: gpu().devices[handle.index].name,
+        "nvmlDeviceGetName": lambda handle: describe_gpu().devices[handle.index].name,
         "nvmlDeviceGetMemoryInfo": memory,
         "nvmlDeviceGetUtilizationRates": rates,
         "nvmlDeviceGetCudaComputeCapability": capability,
         "nvmlDeviceGetComputeRunningProcesses": processes,
         "nvmlDeviceGetGraphicsRunningProcesses": lambda handle: [],
-        "nvmlSystemGetDriverVersion": lambda: gpu().machine.driver or ASSUMED_DRIVER,
+        "nvmlSystemGetDriverVersion": lambda: describe_gpu().machine.driver or ASSUMED_DRIVER,
     }
     patch(module, NVMLError=NVMLError, NVMLError_NotSupported=NVMLError_NotSupported, **answers)
     patch(module, NVMLError_DriverNotLoaded=NVMLError_DriverNotLoaded, NVML_ERROR_NOT_SUPPORTED=NOT_SUPPORTED)
@@ -140,7 +140,7 @@ def install(torch_module: ModuleType) -> None:
         return checked_index(cuda._utils._get_device_index(device, optional=True))
 
     def device_memory_used(device: Any = None) -> int:
-        memory = gpu().devices[index_of(device)].memory
+        memory = describe_gpu().devices[index_of(device)].memory
         return memory.usage.capacity_bytes - memory.usage.free_bytes
 
     def utilization(device: Any = None) -> int:

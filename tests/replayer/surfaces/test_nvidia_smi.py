@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from replayer import state
 from replayer.surfaces import nvidia_smi
 from replayer.surfaces.nvidia_smi_command import SmiFacts, answer
 from replayer.surfaces.nvml import ASSUMED_DRIVER
@@ -84,3 +86,20 @@ def test_a_script_may_ask_once_the_gpu_is_in_use(has_used_cuda: bool) -> None:
         script.write_text(QUERY)
         done = subprocess.run(["sh", str(script)], capture_output=True, text=True)
         assert done.stdout.startswith("Tesla V100") is has_used_cuda
+
+
+@pytest.mark.parametrize("asks", ["nvidia-smi", "pynvml"])
+def test_a_parent_that_only_asks_about_gpus_does_not_initialize_cuda(asks: str) -> None:
+    """Forked children, such as those of accelerate's notebook_launcher, can then use the GPU."""
+    use()
+    with tempfile.TemporaryDirectory() as folder:
+        if asks == "pynvml":
+            pynvml = importlib.import_module("pynvml")
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            assert pynvml.nvmlDeviceGetCount() == 1 and pynvml.nvmlDeviceGetName(handle).startswith("Tesla V100")
+            assert pynvml.nvmlDeviceGetMemoryInfo(handle).used == pynvml.nvmlDeviceGetUtilizationRates(handle).gpu == 0
+        else:
+            nvidia_smi.install(Path(folder))
+            assert subprocess.check_output(["nvidia-smi", "-L"], text=True).startswith("GPU 0: Tesla V100")
+    assert state.started() is None
