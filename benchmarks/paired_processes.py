@@ -130,8 +130,8 @@ def _turn(step: Step, steps: int) -> Turn:
         filled_ns += clock_ns
         filled_processor_ns += processor_ns
     processor_ns, whole_ns = time.thread_time_ns() - start_processor_ns, now_ns() - start_ns
-    found_ns = whole_ns - filled_ns, processor_ns - filled_processor_ns, whole_ns
-    return Turn(*(of / steps / 1e3 for of in found_ns), writer_us=0.0)
+    found_ns = whole_ns - filled_ns, processor_ns - filled_processor_ns, whole_ns, 0
+    return Turn(*(of / steps / 1e3 for of in found_ns))
 
 
 def measure(words: list[str], seconds: float, on: str = "") -> Paired:
