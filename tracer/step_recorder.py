@@ -186,7 +186,7 @@ class StepRecorder:
                             self._leave_stream()
                             self._act(action, now_ns, boundary)
                         elif action != CONTINUES:
-                            access.is_calling = True  # like `_record`, without a call of a Python function
+                            access.is_calling = True
                             event = stream.free.pop() if stream.free else new_event()
                             event.record(stream.stream)
                             access.is_calling = False
@@ -295,19 +295,6 @@ class StepRecorder:
             self._begin(now_ns)
         elif action == CONTINUES:
             self._continue_from(self._start_ns if boundary == NONE else self._repeated.times_ns[boundary])
-
-    def _record(self, stream: EventStream) -> None:
-        access = self._events.access
-        access.is_calling = True
-        try:
-            event = stream.free.pop() if stream.free else self._events.cuda.event()
-            event.record(stream.stream)
-        except RuntimeError as error:
-            self._failed_to_record(error)
-        else:
-            self._repeated.events.append(event)
-        finally:
-            access.is_calling = False
 
     def _failed_to_record(self, error: RuntimeError) -> None:
         if not is_own(error):
@@ -441,7 +428,16 @@ class StepRecorder:
         plan, run, stream = repeated.plan, writer.run, repeated.stream
         assert plan is not None
         if plan.left == NONE and stream is not None:
-            self._record(stream)
+            events.access.is_calling = True
+            try:
+                event = stream.free.pop() if stream.free else events.cuda.event()
+                event.record(stream.stream)
+            except RuntimeError as error:
+                self._failed_to_record(error)
+            else:
+                repeated.events.append(event)
+            finally:
+                events.access.is_calling = False
         if (
             not repeated.is_plain
             or run is None
