@@ -8,7 +8,10 @@ import torch.distributed as dist
 
 from replayer.distributed import store_exchange
 from replayer.distributed.rank_message import RankMessage, conflict_of
+from replayer.timing.clock import Clock, RecordedClock, VirtualClock
 from tests.replayer.ranks import run_ranks
+
+CLOCKS: tuple[type[Clock], ...] = VirtualClock, RecordedClock
 
 
 def zeros(count: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -192,3 +195,15 @@ def test_splits_and_lists_that_do_not_fit_the_group_are_rejected_before_the_call
         dist.barrier()  # no call sent a message to the other rank
 
     run_ranks(2, body)
+
+
+def test_a_gather_of_a_gigabyte_takes_the_same_time_on_every_clock() -> None:
+    def body(rank: int) -> None:
+        part, whole = torch.empty(1 << 27, device="cuda"), torch.empty(1 << 28, device="cuda")
+        dist.all_gather_into_tensor(whole, part)
+        torch.cuda.synchronize()
+
+    # The rank that arrives last does not wait for the other rank.
+    played = [run_ranks(2, body, clock=clock) for clock in CLOCKS]
+    virtual_ns, recorded_ns = (min(int(trace.collectives.duration_ns.max()) for trace in ranks) for ranks in played)
+    assert 10**6 < virtual_ns < 10**9 and abs(virtual_ns - recorded_ns) < 1_000
