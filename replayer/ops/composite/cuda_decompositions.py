@@ -70,19 +70,21 @@ def attention_kernel(
     """
     if query.dim() != 4:
         return MATH
-    suits_cudnn = (rounds_dropout or (dropout * _CUDNN_DROPOUT_STEPS).is_integer()) and _suits_cudnn(
-        query, key, value, mask, bool(dropout), grouped
+    # cuDNN comes last in CUDA's usual order, and is then used only if everything else is switched off.
+    comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
+    considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
+    suits_cudnn = (
+        considered
+        and (rounds_dropout or (dropout * _CUDNN_DROPOUT_STEPS).is_integer())
+        and _suits_cudnn(query, key, value, mask, bool(dropout), grouped)
     )
-    if capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER and suits_cudnn:
+    if comes_first and suits_cudnn:
         return CUDNN
     if _suits_flash(query, key, value, mask, capability, grouped, causal, dropout):
         return FLASH
     if _suits_efficient(query, key, value, mask, capability, grouped and groups_efficient):
         return EFFICIENT
-    # cuDNN comes last in CUDA's usual order, and is therefore used only if everything else is switched off.
-    if not torch.backends.cuda.math_sdp_enabled() and capability >= (8, 0) and suits_cudnn:
-        return CUDNN
-    return MATH
+    return CUDNN if suits_cudnn else MATH
 
 
 def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> bool:
@@ -103,10 +105,10 @@ def can_use_attention(kernel: str, params: TorchAny, debug: bool = False) -> boo
 
 
 def _heads_fit(query: torch.Tensor, key: TorchAny, value: TorchAny, grouped: bool) -> bool:
-    if not query.size(0) == key.size(0) == value.size(0) or not (query.size(2) and key.size(2)):
+    (batch, heads, tokens, _), (of_key, key_heads, keys, _), (of_value, value_heads, *_) = query.shape, key.shape, value.shape
+    if not batch == of_key == of_value or not (tokens and keys) or key_heads != value_heads:
         return False
-    groups_match = key.size(1) == value.size(1) and query.size(1) % key.size(1) == 0
-    return query.size(1) == key.size(1) == value.size(1) or (grouped and groups_match)
+    return heads == key_heads or (grouped and key_heads > 0 and heads % key_heads == 0)
 
 
 def _is_packed(*tensors: torch.Tensor) -> bool:
@@ -124,9 +126,9 @@ def _suits_flash(
     dropout: float,
 ) -> bool:
     size = query.size(-1)
-    trains = any(tensor.requires_grad for tensor in (query, key, value))
     # The backward pass of large heads needs more shared memory than these cards have.
-    if trains and capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and dropout)):
+    is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and dropout))
+    if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False
     # Flash attention aligns a causal mask at the bottom right, and PyTorch at the top left.
     if causal and query.size(2) != key.size(2):
