@@ -8,11 +8,11 @@ first four programs trains a model. In the other programs, a step also loads a b
 Steps of 1, 5, 30 and 100 ms contain other work of the host, which is not measured.
 
 `added` is the added time by the clock, followed by its quartiles. `processor` is the added processor time of the script's
-thread, which depends less on other programs. `bound` is 50 µs per step and 0.5 µs for each module call. `writer` is the
-processor time of the thread that writes to the file. While that thread runs Python code, the script's thread cannot. The
-script is delayed only if it runs Python code at that time, so the bound applies to `processor`. `reported` is the recorder's
-own figure for both threads. It is `near` if it differs from `processor` + `writer` by at most a third or by 0.2 % of the
-step. `calls` counts the recorder's calls in a step: Python functions, C functions, and recorded CUDA events.
+thread, which depends less on other programs. `writer` is the processor time of the thread that writes to the file. The script
+waits for that thread only if both run Python code at the same time. `bound` is 50 µs per step and 0.5 µs for each module call.
+It is met if `processor` and `writer` together are below it. `reported` is the recorder's own figure for both threads. It is
+`near` if it differs from their sum by at most a third or by 0.2 % of the step. `calls` counts the recorder's calls in a step:
+Python functions, C functions, and recorded CUDA events.
 """
 
 from __future__ import annotations
@@ -51,13 +51,18 @@ class Cost:
     paired: Paired
 
     @property
+    def added_us(self) -> float:
+        """The added processor time of both threads."""
+        return self.paired.added.processor_us + self.paired.added.writer_us
+
+    @property
     def is_cheap(self) -> bool:
-        return self.paired.added.processor_us <= self.bound_us
+        return self.added_us <= self.bound_us
 
     @property
     def is_near(self) -> bool:
-        added_us = self.paired.added.processor_us + self.paired.added.writer_us
-        return abs(self.paired.reported_us - added_us) <= max(CLOSE_SHARE * added_us, CLOSE_OF_STEP * self.paired.whole_us)
+        allowed_us = max(CLOSE_SHARE * self.added_us, CLOSE_OF_STEP * self.paired.whole_us)
+        return abs(self.paired.reported_us - self.added_us) <= allowed_us
 
 
 def device() -> str:

@@ -300,7 +300,7 @@ def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after() -
     assert table([cost])[1].split() == "a layer 6 1100.0 12.0 12.0 to 12.0 9.0 50.5 met 3.0 16.0 near 42/75/6".split()
     slower = replace(cost, paired=replace(cost.paired, reported_us=16.1))
     assert not slower.is_near and replace(slower, paired=replace(slower.paired, whole_us=2100.0)).is_near
-    assert not replace(cost, bound_us=8.9).is_cheap
+    assert replace(cost, bound_us=12.0).is_cheap and not replace(cost, bound_us=11.9).is_cheap
 
 
 def test_the_recorders_calls_in_a_step_are_counted() -> None:
