@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -237,7 +238,7 @@ def test_one_step_shows_how_long_before_the_gpu_the_host_ends() -> None:
     assert said.startswith("The GPU limits the pace: the host ends a 40.0 ms step 30.0 ms before the GPU.")
 
 
-def of_two_kernels(first_ms: list[float], second_ms: list[float]) -> Trace:
+def of_two_kernels(first_ms: Sequence[float], second_ms: Sequence[float]) -> Trace:
     """One step every 20 ms with two kernels, "a kernel" and "another kernel"."""
     work = []
     for step, (first, second) in enumerate(zip(first_ms, second_ms, strict=True)):
