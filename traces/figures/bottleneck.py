@@ -214,15 +214,18 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
     rows, of_step = rows[np.isin(of_step, steps)], of_step[np.isin(of_step, steps)]
     if len(steps) < 2 * STEPS_OF_A_LEVEL or not len(rows):
         return None
-    names, name = np.unique(trace.device.name[rows], return_inverse=True)
-    counts, times_ns = np.zeros((2, len(steps), len(names)), dtype=np.int64)
-    place = np.searchsorted(steps, of_step)
-    np.add.at(counts, (place, name), 1)
-    np.add.at(times_ns, (place, name), trace.device.duration_ns[rows])
-    sums_ns = times_ns.sum(axis=1)
+    place, name = np.searchsorted(steps, of_step), trace.device.name[rows]
+    counts = np.bincount(place, minlength=len(steps))
     if (counts != counts[0]).any():
         return None
-    at = min(range(STEPS_OF_A_LEVEL, len(steps) - STEPS_OF_A_LEVEL + 1), key=lambda at: _distance(sums_ns, at))
+    order = np.lexsort((name, place))
+    names = name[order].reshape(len(steps), -1)
+    if (names != names[0]).any():
+        return None
+    durations_ns = trace.device.duration_ns[rows[order]].reshape(len(steps), -1)
+    times_ns = np.add.reduceat(durations_ns, np.flatnonzero(np.diff(names[0], prepend=NONE - 1)), axis=1)  # by name
+    sums_ns = times_ns.sum(axis=1)
+    at = _change_of_level(sums_ns)
     before, after = (np.median(part, axis=0) for part in (times_ns[:at], times_ns[at:]))
     before_ns, after_ns = float(np.median(sums_ns[:at])), float(np.median(sums_ns[at:]))
     middle_ns = (before_ns + after_ns) / 2
@@ -234,5 +237,10 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
     return Slowdown(int(trace.steps.number[steps[at]]), round(before_ns), round(after_ns), alike)
 
 
-def _distance(values: Column, at: int) -> float:
-    return float(sum(np.abs(part - np.median(part)).sum() for part in (values[:at], values[at:])))
+def _change_of_level(values: Column) -> int:
+    """Return the row from which on the values are at another level. Their ranks are compared, because single values may be far
+    off."""
+    in_order = np.sort(values)
+    ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
+    drift = np.abs(np.cumsum(ranks - ranks.mean()))
+    return STEPS_OF_A_LEVEL + int(drift[STEPS_OF_A_LEVEL - 1 : len(values) - STEPS_OF_A_LEVEL].argmax())
