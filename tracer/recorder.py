@@ -42,7 +42,7 @@ from traces.script.step_rule import Optimizers
 
 # At the end of the script, the recorder waits at most 0.5 s for another thread to release the recorder's lock.
 _LOCK_S = 0.5
-_PAUSE_NS = 100_000_000  # before the writing thread checks again whether it may write
+_PAUSE_NS = 100_000_000  # how long the writing thread waits between checks
 
 
 class Recorder:

@@ -160,7 +160,7 @@ class RecordingWriter:
     def flush_in_thread(self) -> None:
         # see Note [The writing thread]
         self._events.enter_thread()
-        self._flush(self._from.cost.clock.thread_ns, True)  # by the clock, the thread also waits for Python's global lock
+        self._flush(self._from.cost.clock.thread_ns, True)  # wall time would include waits for Python's global lock
 
     def _flush(self, timer: Callable[[], int], due: bool) -> None:
         cost = self._from.cost

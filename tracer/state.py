@@ -66,7 +66,7 @@ _STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.forget_recorder)
 
 # Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers. Raise
-# RuntimeError if `start` was not called. Almost every wrapper calls this function, and a call of a partial object is faster.
+# RuntimeError if `start` was not called. Almost every wrapper calls this function, and calling a partial object is faster.
 recorder: Callable[[], Recorder | None] = partial(getattr, _STATE, "recorder")
 # Return the recorder, or None if it was not created yet.
 started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")

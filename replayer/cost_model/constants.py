@@ -192,7 +192,7 @@ DIFFERENT_COUNT_SHARE = _declare("DIFFERENT_COUNT_SHARE", 0.03, "share of time, 
     "a script is a different program if the counts of its ops differ by at least this share; see Note [Another program]",
     "one layer more or less among 24 gives 0.04")
 ALIKE_SHARE = _declare("ALIKE_SHARE", 0.05, "share of the step", CHOSEN,
-    "recorded steps are alike if the phases that only one of them has are shorter; see Note [Training steps of several kinds]",
+    "two steps are similar if phases that only one of them has are shorter; see Note [Training steps of several kinds]",
     "rule of thumb")
 AGAIN_SHARE = _declare("AGAIN_SHARE", 0.9, "share of calls", CHOSEN,
     "a recorded step has a further call of the model if at least this share of the last call is left", "rule of thumb")
@@ -200,7 +200,7 @@ BORROWED_AHEAD = _declare("BORROWED_AHEAD", 16, "recorded launches", CHOSEN,
     "a call may use a recorded call of a different shape up to this far ahead",
     "the order may differ within a layer, but not between layers")
 SIMILAR_GRAPHS = _declare("SIMILAR_GRAPHS", 1.5, "factor", CHOSEN,
-    "a captured CUDA graph may be a recorded graph if their numbers of kernels differ by at most this factor",
+    "a captured CUDA graph may take the times of a recorded graph if their kernel counts differ by at most this factor",
     "an op may launch two kernels")
 RENAMED_CALLS = _declare("RENAMED_CALLS", 64, "calls", CHOSEN,
     "number of calls by which a phase may always differ between torch releases",

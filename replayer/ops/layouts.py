@@ -8,8 +8,8 @@ The CPU runs sparse ops, because result shapes depend on values. Unknown values 
 
 Note [Nested tensors]
     The dispatch keys of `NestedVirtualTensor` make PyTorch choose the kernels and gradients of nested tensors. C++ code reads
-    sizes with `sym_size`, where -1 stands for a size that differs between entries. The sizes, strides and offsets of the
-    entries are CPU tensors, as on a GPU.
+    sizes with `sym_size`, which returns -1 if a size differs between entries. The sizes, strides and offsets of the entries are
+    CPU tensors, as on a GPU.
 
 Note [Parts of a sparse tensor]
     The indices and the values of a sparse tensor each have an allocation on the device. Each allocation is identified by a
@@ -93,7 +93,7 @@ SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTenso
 class NestedVirtualTensor(SparseVirtualTensor):
     """Represents a nested tensor. See Note [Nested tensors]."""
 
-    # The gradients of these methods cast nested tensors to a C++ class, which ends the process with virtual ones.
+    # The backward passes of these methods cast nested tensors to a C++ class. With virtual tensors, this crashes the process.
     def unbind(self, dim: int = 0) -> TorchAny:
         return _Unbind.apply(self) if dim == 0 and self.requires_grad else super().unbind(dim)
 
@@ -224,7 +224,7 @@ class Layouts:
 
 
 def register() -> None:
-    """Replace the kernels that cast nested tensors to a C++ class, and thereby end the process with virtual ones."""
+    """Replace the kernels that cast nested tensors to a C++ class. With virtual tensors, the cast crashes the process."""
     library = torch.library.Library("aten", "IMPL")
     STATE.kept.append(library)
     with warnings.catch_warnings():

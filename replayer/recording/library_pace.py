@@ -110,7 +110,7 @@ class LibraryPace:
         self._last: LibraryCell | None = self._named
         self._copies_by_cell: dict[str, _Copies | None] = {}
         self._said: dict[str, list[str]] = {}  # messages by subject
-        self.has_next_time = False  # whether the library has the time of the next call
+        self.has_next_time = False  # True if the library has the time of the next call
         self._full: LibraryCell | None = None
         self._full_steps = 0
         self.is_known_to_fit = False  # True if the current call's batch fits; Note [Batches that are known to fit]
@@ -239,7 +239,7 @@ class LibraryPace:
             elif not self._choice.estimate:
                 self._stop(f"{beyond}; --estimate continues with a marked estimate")
             times = cell.for_batch(batch, extrapolates=True)
-            return self._made(cell, times, trains, Origin.ROOFLINE, "estimated: beyond what was measured")
+            return self._made(cell, times, trains, Origin.ROOFLINE, "estimated: outside the measured range")
         self.is_known_to_fit = True
         self._say(f"the script trains {cell.name}; times were measured on a {cell.gpu.device}, {_source(cell)}")
         if times.is_scaled:

@@ -8,8 +8,9 @@
 Note [Training steps of several kinds]
     Steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step takes its
     times from a recorded step with the same numbers of backward passes and optimizer steps. If several steps have these
-    numbers, the times come from those that are most like the recorded step with the same number: the phases that only one of
-    the two steps has are shortest. A step that starts the loader's processes, for example, has a long phase "other".
+    numbers, the times come from the steps that are most similar to the recorded step with the same number. Two steps are
+    similar if the phases that only one of them has are short. A step that starts the loader's processes, for example, has a
+    long phase "other".
 
 Note [Windows of the profiler]
     The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to

@@ -2,7 +2,8 @@
 
     torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="cuda")
 
-PyTorch's C++ code creates nested tensors only in the memory of devices that it knows. So each entry is moved before.
+PyTorch's C++ code creates nested tensors only on devices that it knows. Therefore, each entry is first moved to the virtual
+GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from traces.script.patching import patch_around
 
 
 def entries_on(device: torch.device, entries: TorchAny, dtype: torch.dtype | None) -> list[torch.Tensor]:
-    """Return the entries of a nested tensor as tensors on `device` that have one dtype."""
+    """Return the entries of a nested tensor as tensors on `device`, all with the same dtype."""
     made = [torch.as_tensor(entry, dtype=dtype, device=device) for entry in entries]
     return [entry.to(made[0].dtype) for entry in made]
 

@@ -109,7 +109,7 @@ class BoundaryEvents:
 
     def enter_thread(self) -> None:
         """Prepare a thread of the recorder for reading events. CUDA functions may create a context on the thread's current
-        device, so a device with events becomes current."""
+        device, so the thread switches to a device that has events."""
         if self._clocks and self.access.attempt(self.cuda.current_device) not in self._clocks:
             self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
 

@@ -27,7 +27,7 @@ from traces.figures.measure import device_ranks
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
 
-_FEW_SIMILAR = 8  # more similar ranks are shown as one
+_FEW_SIMILAR = 8  # if there are more similar ranks, they are shown as one
 
 
 # see Note [Late ranks]
@@ -78,7 +78,7 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankOrder(NamedTuple):
-    """The ranks to show first: the stragglers, or one rank if there are none; and the other ranks, if they are shown as one."""
+    """Lists the ranks to show separately (stragglers, or one rank if there are none), and the ranks to show as one."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()

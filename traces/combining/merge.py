@@ -273,7 +273,7 @@ def _steps_with_own_graphs(profile: Trace) -> Column:
 
 
 def _fit_phases(trace: Trace, steps: Column) -> None:
-    """Move the first start and the last end of each step's phases to those of the step."""
+    """Stretch the phases of each step so that they fill the step without gaps."""
     phases = trace.phases
     for step in steps.tolist():
         rows = np.flatnonzero(phases.step == step)

@@ -204,7 +204,7 @@ def _same_program(
         example, sizes = _example(ours, theirs), _batch_sizes(ours, theirs)
         reason = "same ops, other shapes" + (f": e.g. {example}" if example else f", {_percent(shapes)} alike")
         if sizes is not None:
-            reason = f"same ops, other batch size: {sizes[0]} recorded, {sizes[1]} here"
+            reason = f"same ops, another batch size: {sizes[0]} recorded, {sizes[1]} here"
             return Verdict(Sameness.OTHER_BATCH_SIZE, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
         return Verdict(Sameness.OTHER_SHAPES, Evidence.OPS_AND_SHAPES, reason)
     if (dtypes := _dtype_similarity(ours, theirs, steps)) < SAME_SHAPES:

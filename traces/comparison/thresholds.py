@@ -20,7 +20,7 @@ PUBLISHED, MEASURED, CHOSEN, FITTED = ConstantOrigin
 # --- pace and what limits the pace
 
 RUNS_AHEAD = _declare("RUNS_AHEAD", 0.02, "share of the host pace", CHOSEN,
-    "the host runs ahead of the GPU if the device pace is longer by more than this share, and by more than the GPU waits",
+    "the host runs ahead if the device pace is longer than the host pace by more than this share and than the GPU's waits",
     "steps of one program vary by about 1 %")
 CAUGHT_UP_NS = _declare("CAUGHT_UP_NS", 50_000, "ns", CHOSEN,
     "a GPU that finishes a phase at most this long after the host has launched it does not limit the phase",
@@ -39,7 +39,7 @@ FALLS_BEHIND_SHARE = _declare("FALLS_BEHIND_SHARE", 0.01, "share of the pace", C
 STEPS_FALLING_BEHIND = _declare("STEPS_FALLING_BEHIND", 0.75, "share of the steps", CHOSEN,
     "the device falls behind if its lag grows in at least this share of the steps", "rule of thumb")
 STEPS_OF_A_LEVEL = _declare("STEPS_OF_A_LEVEL", 3, "steps", CHOSEN,
-    "kernels have become slower only if at least this many steps came before and after", "two slow steps may be chance")
+    "fewest steps before and after the step in which kernels become slower", "two slow steps may be chance")
 MUCH_DATA = _declare("MUCH_DATA", 0.1, "share of the pace", CHOSEN,
     "data limits the pace of a recording without kernels if waits for data take at least this share",
     "rule of thumb")
@@ -61,8 +61,8 @@ MUCH_IN_ONE_CALL = _declare("MUCH_IN_ONE_CALL", 0.25, "share of idle time", CHOS
     "a runtime function of the host is named as a cause of idle time if its calls cover at least this share",
     "rule of thumb")
 MUCH_SPREAD = _declare("MUCH_SPREAD", 0.15, "share of the pace", CHOSEN,
-    "from this share on, `trace info` warns that steps vary (half the interquartile range) or describes their mean instead of"
-    " the median, and `trace diff` compares means",
+    "if steps vary by at least this share (half the interquartile range), `trace info` warns or describes the mean step"
+    " instead of the median, and `trace diff` compares means",
     "steps of one program usually vary by about 1 %")
 REPEATS_WITHIN = _declare("REPEATS_WITHIN", 0.05, "share of the mean", CHOSEN,
     "steps that follow each other in turn differ by at most this from the step one period before",
@@ -79,7 +79,7 @@ SLOW_STEP = _declare("SLOW_STEP", 10, "times the pace", CHOSEN,
     "`trace info` names a step that takes at least this many times as long as the median step",
     "such a step contains more than a training step, such as a checkpoint or a validation")
 LONG_STEP = _declare("LONG_STEP", 2, "times the pace", CHOSEN,
-    "where single long steps lengthen the mean step, `trace info` names steps from this length on", "rule of thumb")
+    "if single long steps lengthen the mean step, `trace info` names steps that are at least this long", "rule of thumb")
 STEPS_FOR_NOISE = _declare("STEPS_FOR_NOISE", 4, "steps", CHOSEN,
     "the noise floor needs at least this many steps", "quartiles of three values say nothing")
 SERIOUS_SHARE = _declare("SERIOUS_SHARE", 0.01, "share of the kernels", CHOSEN,

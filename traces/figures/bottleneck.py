@@ -16,9 +16,10 @@ Note [A late rank]
 
 Note [Slower kernels]
     A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. The medians of all steps hide
-    this. Kernels have become slower if all steps run the same kernels, and if there is a step from which on the median kernel
-    time is longer by MUCH_SPREAD or more, while three in four steps before and after it are on the right side of the middle.
-    Communication is left out, because it includes waits for other ranks.
+    this. The report names the step in which kernels become slower. All steps must run the same kernels, and the median kernel
+    time must increase by MUCH_SPREAD or more at this step. The kernel time of three in four earlier steps must be below the
+    middle of the two medians, and that of three in four later steps above it. Communication is left out, because it includes
+    waits for other ranks.
 """
 
 from __future__ import annotations
@@ -63,17 +64,17 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 # see Note [Slower kernels]
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Says that kernels take longer from a step on, although the steps run the same kernels."""
+    """Reports that the same kernels take longer, starting with one step."""
 
     step: int  # number of the first slower step
     before_ns: int  # kernel time of a step, without communication
     after_ns: int
-    is_alike: bool  # all kernels became slower by about the same factor
+    is_alike: bool  # most kernels became slower by about the same factor
 
     def sentence(self) -> str:
         share = f"{100 * (self.after_ns / self.before_ns - 1):.0f} %"
-        alike = ", all by about the same factor, as if the GPU's clock had fallen (power or temperature)" * self.is_alike
-        return f"From step {self.step} on, the same kernels take {share} longer{alike}"
+        alike = ", most by about the same factor, as if the GPU's clock had slowed down (power or temperature)" * self.is_alike
+        return f"Starting with step {self.step}, the same kernels take {share} longer{alike}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ def _share_of(idle: Mapping[str, IdleTime], *reasons: str) -> float:
 
 
 def slowdown_of(trace: Trace) -> Slowdown | None:
-    """Return when the kernels of the first rank have become slower, or None."""
+    """Return when the kernels of the first rank became slower, or None."""
     # see Note [Slower kernels]
     steps = profiled_steps(trace)
     steps = steps[trace.steps.rank[steps] == trace.ranks[0]] if trace.ranks else steps[:0]

@@ -38,9 +38,10 @@ Note [Steps of several kinds]
 
 Note [What limits the pace]
     If a host waits for the device in each step, host and device have the same interval. The host runs ahead if the device's
-    pace exceeds the host's pace by more than 2 %, and by more than the mean time per step without running or queued work, which
-    may be at most 10 % of the pace. Otherwise, the device loses more time by waiting for launches than it lags behind. The
-    limit is "device" if the host runs ahead, or if GPU time fills at least 90 % of the pace. Otherwise the limit is "host".
+    pace exceeds the host's pace by more than 2 %, and by more than the mean time per step in which the device has neither
+    running nor queued work. This time may be at most 10 % of the pace. Otherwise, waiting for launches costs the device more
+    time than it lags behind. The limit is "device" if the host runs ahead, or if GPU time fills at least 90 % of the pace.
+    Otherwise the limit is "host".
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
     limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, or if their

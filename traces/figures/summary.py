@@ -132,7 +132,7 @@ class Summary:
     ops: list[WorkSum]  # innermost ops around kernel launches, at most TOP
     calls: list[WorkSum]  # outermost ops around kernel launches, at most TOP
     host_ops: list[HostOpSum]  # ops with the most time on the host, at most TOP; only for traces without GPU work
-    host_ops_ns: int  # time of all these ops
+    host_ops_ns: int  # time of all ops on the host, without the ops that they call
     memory: dict[str, MemoryPeak]
     lacks: list[str]
     problems: dict[str, int]

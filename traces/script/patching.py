@@ -244,7 +244,7 @@ class _EntriesOfThread(threading.local):
         self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
 
 
-# One object for all scopes, so that few different places in memory are read for each call.
+# All scopes share one object, so that each call reads few places in memory.
 _ENTRIES = _EntriesOfThread()
 
 

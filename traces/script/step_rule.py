@@ -14,8 +14,9 @@ one batch without computing gradients. An evaluation step ends when the script r
 Without a DataLoader, an evaluation step ends when the script calls the step's first module again.
 
 Note [The first optimizer]
-    A script may train several networks one after the other, each with its own optimizer. If another optimizer has made eight
-    steps since the first optimizer's last step, and twice as many as ever before, it becomes the first optimizer.
+    A script may train several networks one after the other, each with its own optimizer. Another optimizer becomes the first
+    optimizer if it has made at least eight steps since the first optimizer's last step, and at least twice the largest earlier
+    number of such steps.
 
 Note [Called twice without gradient]
     A training step may start without gradients, for example with a teacher model that processes the batch twice. After the
@@ -69,10 +70,10 @@ class Optimizers:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
         # see Note [The first optimizer]
-        self._steps_since: dict[int, int] = {}  # steps of each other optimizer since the first one's last step
-        self._most_between = 0  # the most steps of another optimizer between two steps of the first one
+        self._steps_since: dict[int, int] = {}  # steps of each other optimizer since the last step of the first optimizer
+        self._most_between = 0  # the largest number of steps that another optimizer made between two steps of the first
         self.made = 0  # all optimizers so far, including deleted ones
-        self.firsts = 0  # optimizers that were the first one so far
+        self.firsts = 0  # number of optimizers that have been the first one
 
     def add(self, optimizer: object) -> None:
         self.made += id(optimizer) not in self._alive

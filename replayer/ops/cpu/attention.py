@@ -33,7 +33,7 @@ class _Attention:
     causal: int  # custom_mask_type, or 0
     scale: float | None
     seed: torch.Tensor
-    window: tuple[int, int] = (-1, -1)  # keys seen before and after the diagonal; -1 stands for all
+    window: tuple[int, int] = (-1, -1)  # number of visible keys before and after the diagonal; -1 for all
 
     @classmethod
     def drawn(

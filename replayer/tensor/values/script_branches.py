@@ -46,7 +46,7 @@ def _innermost_outside(packages: set[str]) -> FrameType | None:
 def _answer(code: CodeType, offset: int) -> bool | None:
     instructions = list(dis.get_instructions(code))
     at = {instruction.offset: index for index, instruction in enumerate(instructions)}
-    # while a Python function runs, its caller's offset is that of a cache entry after the call
+    # while a Python function runs, the offset of its caller is that of a cache entry behind the call
     index = bisect_right(list(at), offset) - 1
     if index < 0:
         return None

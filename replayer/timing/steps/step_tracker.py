@@ -130,7 +130,7 @@ class StepTracker:
         self.stages = DataParallelStages(scheduler)
         self.remainder = PhaseRemainder(scheduler, strict=strict)
         self.grads_enabled: Callable[[], bool] | None = None
-        self.launches_graph: OpSignature | None = None  # the launch of a CUDA graph that has captured the present calls
+        self.launches_graph: OpSignature | None = None  # the launch of the CUDA graph that captured the current calls
         self._evaluates = False  # the current step takes its times from an evaluation step
         self._histories: Histories = {}
         self.step = self._matcher(recording.step(0))
@@ -138,7 +138,7 @@ class StepTracker:
         self.begins_segment = (True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
         self._compiled = len(COMPILATIONS)  # before the current step
-        self._is_recorded = False  # all steps before the current one have followed the recorded order, and another one follows
+        self._is_recorded = False  # all earlier steps followed the recorded order, and the recording has another step
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
         self._uses_gpu = False

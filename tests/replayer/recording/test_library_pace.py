@@ -175,7 +175,7 @@ def test_a_batch_beyond_the_measured_ones_is_estimated_only_on_request(
     assert "batch 5 was not measured; the library has 1 to 4; --estimate continues" in capfd.readouterr().err
     for batch, changes in ((5, {}), (8, {"out_of_memory_batch": 8})):
         call = called(pace_of(estimate=True, **changes), batch)
-        assert call is not None and call.origin is Origin.ROOFLINE and call.of.how == "estimated: beyond what was measured"
+        assert call is not None and call.origin is Origin.ROOFLINE and call.of.how == "estimated: outside the measured range"
         assert call.phases_ns == {"forward": 1000 * batch, "backward": 2000 * batch + 7 - 61, "optimizer": 61}
 
 

@@ -555,7 +555,7 @@ def test_ops_that_differ_only_in_the_first_dimension_show_the_batch_sizes(
 def test_a_different_batch_size_is_named_in_the_reason() -> None:
     same, reason = _verdict(training(batch=32), training(batch=64))
     assert same is False
-    assert reason == "same ops, other batch size: 32 recorded, 64 here"
+    assert reason == "same ops, another batch size: 32 recorded, 64 here"
     assert not compare(training(batch=32), training(batch=64)).within_tolerance
 
 

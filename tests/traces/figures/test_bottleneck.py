@@ -254,13 +254,13 @@ def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None
     fallen. WHEN only one kernel becomes slower, the clock is not the reason."""
     slower = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
     assert slowdown_of(slower) == Slowdown(4, 6 * MS, 9 * MS, is_alike=True)
-    (said,) = [text for text in note_sentences(summarize(slower, details=False)) if "From step" in text]
-    assert said.startswith("From step 4 on, the same kernels take 50 % longer, all by about the same factor")
+    (said,) = [text for text in note_sentences(summarize(slower, details=False)) if "Starting with step" in text]
+    assert said.startswith("Starting with step 4, the same kernels take 50 % longer, most by about the same factor")
     assert slowdown_of(of_two_kernels([4] * 4 + [7] * 4, [2] * 8)) == Slowdown(4, 6 * MS, 9 * MS, is_alike=False)
     with_outliers = of_two_kernels([12, 4, 4, 4, 6, 6, 15, 6], [2] * 4 + [3] * 4)
     assert slowdown_of(with_outliers) == Slowdown(4, 6 * MS, 9 * MS, is_alike=True)
     (problem,) = compare(of_two_kernels([4] * 8, [2] * 8), slower).problems.replayed
-    assert problem.startswith("From step 4 on")
+    assert problem.startswith("Starting with step 4,")
 
 
 def test_kernels_that_vary_or_differ_between_steps_have_not_become_slower() -> None:

@@ -7,9 +7,9 @@
 Note [Repeated ops]
     If the whole recording repeats one sequence of outermost ops at least twice, each repetition is a training step. The layers
     of a network repeat too. A training step must therefore contain something that a loop does once per iteration, such as a
-    copy between host and device. It may also begin with new data: its first op reads a shape that no other of its ops reads,
-    but a layer reads what the layer before it has written. If only launches of CUDA graphs repeat, training steps are found
-    from these launches.
+    copy between host and device. A step may also begin with new data: no other op of the step reads a tensor with the shape
+    that the first op reads. In contrast, a layer reads the output of the layer before it. If only launches of CUDA graphs
+    repeat, training steps are found from these launches.
 
 Note [Marked iterations]
     Inference servers put a range around each iteration, for example "step[DECODE bs=32]". If the main thread has at least two
