@@ -53,7 +53,7 @@ class Added:
     clock_us: float
     clock_quartiles_us: tuple[float, float]
     processor_us: float
-    writer_us: float  # processor time of the recorder's threads, the mean
+    writer_us: float  # mean processor time of the recorder's threads
 
 
 class Calls(NamedTuple):
@@ -175,7 +175,7 @@ def measure(words: list[str], seconds: float, on: str = "") -> Paired:
 def _alternate(
     bare: Callable[[int], Turn], recorded: Callable[[int], Turn], seconds: float
 ) -> tuple[list[tuple[float, float, float]], list[Turn]]:
-    """Return the added times by the clock, of the script's thread and of the recorder's threads, and the bare turns."""
+    """Return the added wall time, the added processor times of the script's and the recorder's threads, and the bare turns."""
     added: list[tuple[float, float, float]] = []
     in_turn = min(max(round(IN_TURN_US / bare(LEAST_IN_TURN).whole_us), LEAST_IN_TURN), IN_TURN)
     recorded(in_turn)

@@ -1,4 +1,4 @@
-"""The programs of benchmarks/public_rank_programs.py, with the changes without which they need a download or a day."""
+"""Lists the programs of benchmarks/public_rank_programs.py, and edits that avoid downloads and shorten the training."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from benchmarks.paired_processes import MeasurementError, Paired, Step, measure,
 from resnet import resnet50  # noqa: E402
 
 BASE_US, MODULE_US = 50.0, 0.5  # the bound
-CLOSE_SHARE, CLOSE_OF_STEP = 1 / 3, 0.002  # how near the report must be to the processor time of both threads
+CLOSE_SHARE, CLOSE_OF_STEP = 1 / 3, 0.002  # largest difference between the report and the processor time of both threads
 FILLED_MS = (1, 5, 30, 100)
 
 

@@ -1,9 +1,9 @@
-"""What all tests share: the folder of real recordings, the usual signal handlers, and which tests run whole programs.
+"""Provides the fixtures and options of all tests, and marks the tests that run whole programs.
 
-Tests that need the recordings skip without them; if TRACE_REQUIRE_SHARED is set (continuous integration), they fail instead.
-Tests in the folders WHOLE_PROGRAMS are marked `program`: `make test` leaves them out, `make test-all` runs them. `make test`
-does not import tests/cuda, whose tests need the simulated device. Tests marked slow run only with `--slow`. `make test` tries
-25 examples of each property, and `make test-all` tries 100.
+Tests that need the real recordings are skipped without them. If TRACE_REQUIRE_SHARED is set (continuous integration), these
+tests fail. Tests in the folders WHOLE_PROGRAMS are marked `program`: `make test` leaves them out, `make test-all` runs them.
+`make test` does not import tests/cuda, whose tests need the simulated device. Tests marked slow run only with `--slow`.
+`make test` tries 25 examples of each property, and `make test-all` tries 100.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from hypothesis import settings
 WHOLE_PROGRAMS = ("tests/e2e/", "tests/zoo/", "tests/scripts/", "tests/faults/test_reliability.py")
 ON_DEVICE = ("tests/cuda/",)
 
-# A test run that nohup or a shell in the background started ignores signals, and so would every process that it starts.
+# If nohup or a background shell starts the tests, they and their child processes ignore signals.
 for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, usual)
 
 
-# A property is no measurement: how long an example takes depends on what else the machine does.
+# The duration of an example depends on the load of the machine, so there is no deadline.
 settings.register_profile("trace", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("trace")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also run what is marked slow, as `make test-slow` does")
+    parser.addoption("--slow", action="store_true", help="also run tests that are marked slow, like `make test-slow`")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -65,14 +65,14 @@ _LARGE_BYTES = 400_000
 
 
 def recordings(names: Iterable[str]) -> list[Any]:
-    """Parameters of a test of real recordings; the large recordings are left to `make test-all`."""
+    """Parameters of a test on real recordings. Only `make test-all` runs the test on large recordings."""
     large = {path.name.removesuffix(".json.gz") for path in SHARED_TRACES.glob("*.gz") if path.stat().st_size > _LARGE_BYTES}
     return [pytest.param(name, marks=[pytest.mark.program] if name in large else []) for name in names]
 
 
 @pytest.fixture(scope="session")
 def shared_traces() -> Path:
-    """The folder of real recordings next to the checkout. Tests that need the folder are skipped without it."""
+    """The folder of real recordings next to the checkout. Skips tests if the folder is missing."""
     if not (SHARED_TRACES / "INDEX.md").exists():
         missing = "the real recordings (../shared/traces) are not beside this checkout"
         if os.environ.get("TRACE_REQUIRE_SHARED"):

@@ -1,4 +1,4 @@
-"""A torch that says it is a CUDA build on a machine with GPUs: what the recorder reads of it has torch's own names.
+"""Fakes a CUDA build of torch on a machine with GPUs, with the attributes and functions that the recorder reads.
 
     torch = FakeTorch(cards=[A6000])
     facts = ProcessFacts(torch, rank=0, config=RecordConfig())     # tracer/provenance.py
@@ -15,7 +15,7 @@ OOM_TEXT = (
     "CUDA out of memory. Tried to allocate 1048576.00 GiB. GPU 0 has a total capacity of 47.40 GiB of which 46.00 GiB is free."
 )
 
-# As `torch.cuda.get_device_properties` has them on an RTX A6000 with PyTorch 2.13; a C++ object has methods, too.
+# The result of `torch.cuda.get_device_properties` on an RTX A6000 with PyTorch 2.13. The real C++ object also has methods.
 A6000: dict[str, Any] = {
     "name": "NVIDIA RTX A6000",
     "major": 8,
@@ -46,9 +46,9 @@ USUAL_WORKSPACE_BYTES = 8_519_680
 
 
 class FakeTorch(SimpleNamespace):
-    """Attributes may be changed. `allocated_bytes` is what PyTorch holds of each GPU, `cublas_bytes` what cuBLAS holds.
+    """Tests may change the attributes. `allocated_bytes` is PyTorch's memory on each GPU, and `cublas_bytes` that of cuBLAS.
 
-    There is nothing in it by which memory could be requested or freed, or the host made to wait.
+    The fake has no functions that allocate or free memory or make the host wait.
     """
 
     class OutOfMemoryError(RuntimeError):

@@ -1,6 +1,6 @@
-"""Results as text in golden files, to be read and judged by people.
+"""Compares results with golden files, which are text that people can read.
 
-To renew the files after a change that is meant: TRACE_RENEW_GOLDENS=1 pytest TESTS, then read the difference.
+After an intended change, run TRACE_RENEW_GOLDENS=1 pytest TESTS to write the files again, and read the difference.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENTRIES = 12
 
 
 def assert_golden(path: Path, text: str) -> None:
-    """`text` is what the golden file says."""
+    """Check that the golden file contains `text`."""
     if os.environ.get("TRACE_RENEW_GOLDENS"):
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -29,7 +29,8 @@ def assert_golden(path: Path, text: str) -> None:
 
 
 def in_short(value: Any) -> str:
-    """A result as JSON: the innermost lists and objects on one line each, twelve entries of a list, numbers of ten digits."""
+    """Return a result as JSON. Each innermost list or object is on one line, lists show twelve entries, and numbers ten
+    digits."""
     text = json.dumps(_cut(as_json(value)), indent=1)
     return re.sub(r"[\[{][^\[\]{}]*[\]}]", lambda inner: re.sub(r"\s+", " ", inner[0]), text) + "\n"
 
@@ -45,7 +46,7 @@ def _cut(value: Any) -> Any:
 
 
 def tables_in_short(trace: Trace) -> str:
-    """Each table of a trace: the sum of each column, then the first rows. Times count from the first step or span."""
+    """Return each table of a trace as text: column sums and the first rows. Times are relative to the first step or span."""
     begin_ns = min((int(of.start_ns.min()) for of in (trace.steps, trace.host, trace.device) if len(of)), default=0)
     lines = []
     for name in TABLES:

@@ -10,11 +10,11 @@ _PR_CAPBSET_DROP, _CAP_IPC_LOCK = 24, 14  # linux/prctl.h, linux/capability.h
 
 
 def locks_limited_to(limit_bytes: int) -> Callable[[], None]:
-    """A `preexec_fn` for subprocess. Root may lock without limit, so the child gives that privilege up as well."""
+    """A `preexec_fn` for subprocess. Root may lock memory without a limit, so the child also drops this privilege."""
     libc = ctypes.CDLL(None)
 
     def limit() -> None:
-        libc.prctl(_PR_CAPBSET_DROP, _CAP_IPC_LOCK, 0, 0, 0)  # refused to others than root, who do not have it
+        libc.prctl(_PR_CAPBSET_DROP, _CAP_IPC_LOCK, 0, 0, 0)  # fails for users other than root, who lack this privilege
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit_bytes, limit_bytes))
 
     return limit

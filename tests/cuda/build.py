@@ -2,9 +2,9 @@
 
     python -m tests.cuda.build FOLDER
 
-The folder then holds `libcuda.so.1` and `with_device`, a script that runs a command on the simulated device. The CUDA headers
-and the list of symbols to replace come from the CUDA build of torch that the running Python has. Needs a C compiler (`cc`, or
-the one that CC names) and `nm`.
+The folder then contains `libcuda.so.1` and `with_device`, a script that runs a command on the simulated device. The CUDA
+headers and the list of symbols to replace come from the installed CUDA build of torch. Needs a C compiler (`cc` or $CC) and
+`nm`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LIBRARIES = ("torch_cuda", "c10_cuda", "torch_cuda_linalg", "torch_python", "tor
 
 
 class CannotBuild(Exception):
-    """What is missing, and what to install."""
+    """A requirement is missing. The text says what to install."""
 
 
 def _run(*command: str | Path) -> str:
@@ -53,11 +53,11 @@ def _site_packages() -> Path:
 
 
 def headers(site: Path) -> list[Path]:
-    """The folders of the CUDA headers that come with torch's CUDA build."""
+    """Return the folders of the CUDA headers in the packages of torch's CUDA build."""
     folders = [path.parent for name in ("cupti.h", "nccl.h") for path in sorted(site.glob(f"nvidia/*/include/{name}"))]
     if len(folders) < 2:
         raise CannotBuild("this torch is not a CUDA build: its packages have no cupti.h and nccl.h")
-    # NVIDIA's package of the runtime leaves out crt/host_defines.h; Triton's, which torch needs, brings it.
+    # NVIDIA's runtime package lacks crt/host_defines.h. Triton's package, which torch needs, has the file.
     folders += sorted(site.glob("triton/backends/nvidia/include"))
     return folders
 
@@ -68,9 +68,9 @@ def _defined(library: Path) -> set[str]:
 
 
 def _wanted(site: Path) -> set[str]:
-    """The symbols that torch and Triton take from CUDA's libraries.
+    """Return the symbols that torch and Triton import from CUDA's libraries.
 
-    The driver's functions are also looked up by name at run time: torch's names stand in its libraries, Triton's in its source.
+    Driver functions are also looked up by name at run time. The names are in torch's libraries and in Triton's source.
     """
     text = (site / "triton" / "backends" / "nvidia" / "driver.c").read_text()
     names = set(re.findall(r"\b(cu[A-Z]\w+)\s*\(", text))
@@ -87,7 +87,7 @@ def _wanted(site: Path) -> set[str]:
 
 
 def _call_names(include: Path) -> str:
-    """C tables of CUPTI's callback names, by number."""
+    """Return C tables that map CUPTI's callback ids to names."""
     text = "#include <stddef.h>\n"
     for which in ("runtime", "driver"):
         header = (include / f"cupti_{which}_cbid.h").read_text()
@@ -100,12 +100,13 @@ def _call_names(include: Path) -> str:
 
 
 def _missing(wanted: set[str], defined: set[str]) -> set[str]:
-    """What is wanted and not defined, under its own name or that of a later version of the interface (`cuMemFree_v2`)."""
+    """Return the needed symbols that are not defined, neither under this name nor with a version suffix (`cuMemFree_v2`)."""
     return {name for name in wanted if not defined & {name, f"{name}_v2", f"{name}_v3"}}
 
 
 def _rest(wanted: set[str], defined: set[str]) -> str:
-    """Functions that the sources do not define: those on the ignore list succeed, the others fail and say their name."""
+    """Return C code for functions that the sources do not define. Ignored functions succeed. The others fail and print their
+    name."""
     ignored = {line.strip() for line in (SOURCES / "ignored.txt").read_text().splitlines() if line.strip() and line[0] != "#"}
     # No header is included, so that the real prototypes do not matter.
     lines = ['#define API __attribute__((visibility("default")))', "int not_simulated(const char *name);"]
@@ -116,7 +117,7 @@ def _rest(wanted: set[str], defined: set[str]) -> str:
 
 
 def _aliases(defined: set[str]) -> str:
-    """A C table of the driver functions, by name."""
+    """Return a C table of the driver functions by name."""
     names = sorted(name for name in defined if re.match(r"cu[A-Z]", name))
     text = "#include <string.h>\n" + "".join(f"extern int {name}();\n" for name in names)
     text += "static const struct { const char *name; void *address; } functions[] = {\n"
@@ -136,9 +137,9 @@ exec "$@"
 
 
 def build(folder: Path) -> Path:
-    """Compiles the device into `folder` and returns the path of `with_device`.
+    """Compile the device into `folder`, and return the path of `with_device`.
 
-    Raises CannotBuild, which says what to install.
+    Raises CannotBuild if a requirement is missing.
     """
     cc, site = compiler(), _site_packages()
     includes = headers(site)
@@ -152,7 +153,7 @@ def build(folder: Path) -> Path:
     for source in [*sorted(SOURCES.glob("*.c")), generated / "call_names.c"]:
         objects.append(generated / f"{source.stem}.o")
         _run(cc, *flags, "-c", source, "-o", objects[-1])
-    # A first link shows what the sources define; what torch also wants is generated.
+    # The first link shows which symbols the sources define. The other symbols that torch needs are generated.
     first = generated / "first.so"
     _run(cc, "-shared", "-Wl,--unresolved-symbols=ignore-all", "-o", first, *objects, "-lpthread", "-lm")
     defined = _defined(first)
@@ -166,9 +167,9 @@ def build(folder: Path) -> Path:
     fresh = folder / "libcuda.so.1.new"
     _run(cc, "-shared", "-Wl,-soname,libcuda.so.1", "-Wl,-z,defs", "-o", fresh, *objects, "-lpthread", "-lm")
     fresh.replace(library)
-    # NVML is looked up in a library of that name. This one is empty: a look-up goes on to the libraries that it needs.
+    # torch looks NVML up in a library with this name. Our library is empty, and the look-up continues in its dependencies.
     _run(cc, "-shared", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,--no-as-needed", "-o", folder / "libnvidia-ml.so.1", library)
-    link = folder / "libcuda.so"  # what a linker looks for; Triton compiles a module of its own
+    link = folder / "libcuda.so"  # the name that linkers search for, because Triton compiles a module
     if not link.is_symlink():
         link.symlink_to(library.name)
     script = folder / "with_device"

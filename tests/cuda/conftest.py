@@ -1,4 +1,4 @@
-"""The simulated device as a fixture. Tests that need it skip where it was not built; in continuous integration they fail."""
+"""Provides the simulated device as a fixture. Without the device, tests are skipped, or fail in continuous integration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSING = "the simulated CUDA device is not built: run `make test-cuda`"
 
 @pytest.fixture(scope="session")
 def device() -> Path:
-    """The script that runs a command on the device; `make test-cuda` names it in SIMULATED_DEVICE."""
+    """The script that runs a command on the device. `make test-cuda` sets SIMULATED_DEVICE to its path."""
     named = os.environ.get("SIMULATED_DEVICE")
     if named and Path(named).exists():
         return Path(named)

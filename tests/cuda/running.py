@@ -22,7 +22,7 @@ BIN = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Program:
-    """A script to record: arguments, number of GPUs, settings of the device, and what it exits with."""
+    """A script to record: its arguments, number of GPUs, device settings and exit code."""
 
     script: str
     arguments: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ PROGRAMS = {
 
 @dataclass(frozen=True)
 class Run:
-    """What came of one run. `file` is the recording, if one was asked for."""
+    """The result of one run. `file` is the recording, if there is one."""
 
     program: Program
     exit_code: int
@@ -94,7 +94,7 @@ TIMEOUT_S = 900  # Inductor compiles for minutes on a busy machine
 
 
 def run(device: Path, program: Program, folder: Path, *recorder: str, **settings: str) -> Run:
-    """Runs a program on the device, plainly or, with the arguments `recorder`, under `trace`."""
+    """Runs a program on the device. With arguments in `recorder`, the program runs under `trace`."""
     for name in ("log", "marks"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     environment = dict(os.environ, SIMGPU_DEVICES=str(program.gpus), SIMGPU_LOG=str(folder / "log"))
@@ -121,7 +121,7 @@ def record(device: Path, program: Program, grain: str, folder: Path, **settings:
 
 
 def replay(recorded: Run, folder: Path) -> traces.Comparison:
-    """Replays a recording by its own clock, without the device, and compares the two."""
+    """Replays a recording with `--clock recorded`, without the device, and compares the two."""
     return traces.compare(recorded.trace, traces.load(replayed(recorded, folder).file))
 
 

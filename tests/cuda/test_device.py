@@ -147,8 +147,8 @@ answer({"pageable": pageable, "asynchronous": asynchronous, "same": same})
     to_device = [work for work in log.work if "Pinned -> Device" in work.name and work.stream > 7]
     to_host = [work for work in log.work if "Device -> Pinned" in work.name and work.stream > 7]
     (first, second), (third,) = to_device, to_host
-    assert second.start_ns >= first.end_ns  # one engine a direction
-    assert third.start_ns < second.end_ns  # the other direction has its own
+    assert second.start_ns >= first.end_ns  # one copy engine per direction
+    assert third.start_ns < second.end_ns  # the other direction has another engine
     assert [work.name for work in log.work if "PtoP" in work.name] == ["Memcpy PtoP (Device -> Device)"]
 
 

@@ -1,5 +1,5 @@
-"""Recording never harms the script. On a device that fails, the script ends as it would without the recorder, and the file
-says what is missing."""
+"""Recording never harms the script. If the device fails, the script ends as it would without the recorder, and the output lists
+missing data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from traces.model.trace import StepKind, Untimed
 
 pytestmark = pytest.mark.cuda
 
-EXTRA_S = 2  # that recording may take when something has failed
+EXTRA_S = 2  # how much longer a recorded run may take after a failure
 PROGRAMS_FOLDER = Path(__file__).parent / "programs"
 
 
 def _both(device: Path, program: Program, folder: Path, grain: str = "kernel", **settings: str) -> tuple[Run, Run, float]:
-    """The program natively and recorded, and how many seconds longer the recorded run took than a sound recording of it."""
+    """Return the native run, the recorded run, and how many seconds longer it took than a recording without a failure."""
     native = run(device, program, folder / "native", **settings)
     start = time.monotonic()
     sound = record(device, program, grain, folder / "sound")
@@ -51,7 +51,7 @@ def test_a_sticky_error(device: Path, tmp_path: Path, grain: str) -> None:
 
 
 def _seconds_to_end(device: Path, folder: Path, *words: str) -> float:
-    """How long the process of the script takes to end after it has given up. A process that waits for its parent has ended."""
+    """Return how long the script's process takes to end after it has given up. A zombie process has ended."""
     environment = dict(os.environ, SIMGPU_DEVICES="1", SIMGPU_LOG=str(folder), SIMGPU_HANG_AT_LAUNCH=str(30 * 17))
     environment["PATH"] = f"{BIN}:{environment['PATH']}"
     command = [str(device), *words, str(PROGRAMS_FOLDER / "faults.py"), "lost peer"]

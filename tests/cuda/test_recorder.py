@@ -26,7 +26,7 @@ PENDING: dict[tuple[str, str, str], str] = {
     ("replay", "fsdp2", "kernel"): "GPU busy up to 1.5 % off: transfers overlap with other work by other amounts",
 }
 
-# Those of them that depend on how busy this machine is. They may pass.
+# These cases depend on the load of the machine, so they may also pass.
 LOAD_DEPENDENT = {("replay", "fsdp2", "kernel")}
 
 
@@ -44,7 +44,7 @@ def _cases(test: str, grains: tuple[str, ...], programs: list[str]) -> list[Para
 
 @pytest.fixture(scope="session")
 def recorded(device: Path, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Records a program at a grain, once a session."""
+    """Records a program at a grain, once per session."""
     done: dict[tuple[str, str], Run] = {}
 
     def of(program: str, grain: str) -> Run:
@@ -61,7 +61,7 @@ def test_a_recorded_program_has_its_usual_exit_code_and_output(recorded: Recorde
     capture is lost, and the file has all steps."""
     run, expected = recorded(program, grain), PROGRAMS[program]
     assert run.exit_code == expected.exit_code, run.errors[-3000:]
-    assert "1125899906842624" not in run.errors  # bytes that no script asks for
+    assert "1125899906842624" not in run.errors  # a size that no script allocates
     if program == "graph_step":
         assert run.output == "done\n"
     for log in run.logs:
@@ -81,16 +81,16 @@ def test_every_kernel_is_recorded_once(recorded: Recorded, program: str, grain: 
     assert found.correct == found.in_log > 0
 
 
-# A boundary's event is taken when the phase before it is left, and a step's last event when the optimizer returns. If the host
-# is the limit, the phase's host time begins or ends some microseconds later, and the log's time goes by the host.
+# The event between two phases is recorded when the first phase ends, and the last event of a step when the optimizer returns.
+# If the host limits the pace, the host time of the phase begins or ends some microseconds later. The log uses the host's times.
 GPU_LIMITED_NS, HOST_LIMITED_NS = 5_000, 30_000
 
 
 @pytest.mark.parametrize(("program", "grain"), _cases("phases", ("phase",), ["two_streams", "gan", "accumulation"]))
 def test_phases_last_as_long_as_their_work(recorded: Recorded, program: str, grain: str) -> None:
-    """GIVEN a recording of phases THEN the time between the events of a phase is that of the log, to 1 % or 5 us.
+    """GIVEN a recording of phases THEN the time between the events of a phase equals that of the log within 1 % or 5 us.
 
-    This must hold in a quarter of the steps. On a busy machine, the host's times of the other steps differ by more.
+    This must hold in a quarter of the steps. On a busy machine, host times differ by more in the other steps.
     """
     run = recorded(program, grain)
     (log,) = run.logs
@@ -106,7 +106,7 @@ def test_phases_last_as_long_as_their_work(recorded: Recorded, program: str, gra
 
 
 def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
-    """(phase, time between its events, the same from the log) for the steady steps and the phases of the default stream.
+    """Return (phase, time between its events, this time in the log) for the steady steps and the phases of the default stream.
 
     An event on the default stream completes when it is recorded, or when the last work that was launched there before ends.
     A phase on another stream, such as a copy that overlaps with other work, is left out, because its first event is recorded
@@ -135,9 +135,9 @@ def phase_times(trace: Trace, log: DeviceLog) -> Iterator[tuple[str, int, int]]:
     ("program", "grain"), [*_cases("replay", ("kernel",), list(PROGRAMS)), *_cases("replay", ("phase",), ["cnn_loader", "amp"])]
 )
 def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, program: str, grain: str) -> None:
-    """GIVEN a recording WHEN it is replayed by its own clock, without the device THEN the replay is the same program. At kernel
-    grain, 98 % of the GPU time is matched op by op, and the GPU is busy for as long, to 0.5 %. The memory peak of compiled code
-    is the same, to 2 %."""
+    """GIVEN a recording WHEN it is replayed with `--clock recorded`, without the device THEN the replay is the same program. At
+    kernel grain, 98 % of the GPU time is matched op by op, and GPU busy time differs by at most 0.5 %. The memory peak of
+    compiled code differs by at most 2 %."""
     run = recorded(program, grain)
     compared = replay(run, tmp_path)
     assert compared.verdict.sameness.value == "same program", compared.verdict.reason
@@ -151,7 +151,8 @@ def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, progra
 
 
 def test_a_wrong_recording_is_found(recorded: Recorded) -> None:
-    """GIVEN a right recording WHEN one column of one row is changed THEN the comparison with the log finds exactly that."""
+    """GIVEN a correct recording WHEN one column of one row is changed THEN the comparison with the log finds exactly this
+    change."""
     run = recorded("accumulation", "kernel")
     assert run.agreement.faults == []
 

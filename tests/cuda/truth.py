@@ -1,21 +1,22 @@
-"""Compares a recording with what the simulated device says that it did.
+"""Compares a recording with the log of the simulated device.
 
-    logs = read_logs(folder)                      # one DeviceLog a process
+    logs = read_logs(folder)                      # one DeviceLog per process
     found = agreement(traces.load(file), logs)    # Agreement(in_log=420, in_trace=420, correct=420, ...)
     found.faults                                  # [] or one line for each fault
 
 Note [What must be in a recording]
-    A window is the host's time from the start of the first to the end of the last of some consecutive profiled steps. The
-    steps may be training or evaluation steps.
-    All work that the host launched in a window must be in the recording once, with its name, device, stream and graph, and
-    with its start and end to within 2 us. Work in the recording that was launched before a window must be in the log too.
+    A window is the host time of consecutive profiled steps, from the start of the first step to the end of the last step. The
+    steps may be training or evaluation steps. All work that the host launched in a window must be in the recording once, with
+    its name, device, stream and graph, and with its start and end to within 2 us. Work in the recording that was launched
+    before a window must be in the log too.
 
-    For each piece of work the log has the number that Kineto gave to the innermost op of the launching thread. Two pieces of
-    work must have one op in the recording exactly if they have one number in the log. Work without a number has no op.
+    For each piece of work, the log has the number that Kineto gave to the innermost op of the launching thread. Two pieces of
+    work must have the same op in the recording if and only if they have the same number in the log. Work without a number has
+    no op.
 
-    The call that launched a piece of work must enclose the moment at which the device was given it. That settles its step and
-    its phase, since both are cut by the host's time. Where a program noted when it was in a phase (`programs/marks.py`), the
-    recording must give that phase.
+    The call that launched a piece of work must enclose the time at which the device received the work. This time determines the
+    step and the phase of the work. If a program logged its phases (`programs/marks.py`), the recording must have the same
+    phase.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ CLOSE_NS = 2_000  # between a recorded and a logged time
 
 @dataclass(frozen=True)
 class Work:
-    """One piece of work of a device, as its log has it. Times are nanoseconds since the Unix epoch."""
+    """One kernel, copy or memset in the log of a device. Times are nanoseconds since the Unix epoch."""
 
     kind: str  # "kernel", "memcpy", "memset"
     device: int
@@ -51,7 +52,7 @@ class Work:
 
 @dataclass(frozen=True)
 class DeviceLog:
-    """What the devices did for one process. `notes` are (kind, device, time, text): contexts and captures."""
+    """The work of the devices for one process. `notes` are contexts and captures: (kind, device, time, text)."""
 
     pid: int
     work: tuple[Work, ...]
@@ -60,7 +61,7 @@ class DeviceLog:
 
 @dataclass(frozen=True)
 class Mark:
-    """A program's own note of when it was in a phase, and of the thread's processor time at the start."""
+    """The times of a phase that the program logged, and the thread's processor time at the start."""
 
     pid: int
     name: str
@@ -71,7 +72,7 @@ class Mark:
 
 @dataclass
 class Agreement:
-    """How a recording compares with the log. `correct` counts work for which every column is right."""
+    """The result of comparing a recording with the log. `correct` counts work for which every column is right."""
 
     in_log: int = 0
     in_trace: int = 0
@@ -97,7 +98,7 @@ def _demangle(name: str) -> str:
 
 
 def read_logs(folder: Path) -> list[DeviceLog]:
-    """The log of each process that used a device."""
+    """Return the log of each process that used a device."""
     logs = []
     for path in sorted(folder.glob("*.tsv")):
         work, notes = [], []
@@ -119,7 +120,7 @@ def read_logs(folder: Path) -> list[DeviceLog]:
 
 
 def read_marks(folder: Path) -> list[Mark]:
-    """All programs' notes, in order of time."""
+    """Return the logged phases of all programs, sorted by time."""
     marks = []
     for path in folder.glob("*.tsv"):
         for line in path.read_text().splitlines():
@@ -129,7 +130,7 @@ def read_marks(folder: Path) -> list[Mark]:
 
 
 def windows(trace: Trace, rank: int) -> list[tuple[int, int]]:
-    """The host times of each run of consecutive profiled steps of a rank."""
+    """Return the host times of each run of consecutive profiled steps of a rank."""
     steps = trace.steps
     found: list[tuple[int, int]] = []
     before = False
@@ -186,7 +187,7 @@ def _of_rank(trace: Trace, rank: int, logs: Sequence[DeviceLog], marks: Sequence
 
 
 def _pairs(trace: Trace, rows: Sequence[int], log: DeviceLog) -> dict[int, int]:
-    """Which work of the log each row of the recording is: same device, stream and name, and the nearest start within 2 us."""
+    """Match rows of the recording with work in the log: same device, stream and name, and the nearest start within 2 us."""
     waiting: dict[tuple[int, int, str], list[int]] = defaultdict(list)
     for number, work in enumerate(log.work):
         waiting[work.device, work.stream, work.name].append(number)
@@ -210,7 +211,7 @@ def _pairs(trace: Trace, rows: Sequence[int], log: DeviceLog) -> dict[int, int]:
 
 
 def _op_of(trace: Trace, row: int) -> int:
-    """The op that launched a row of device work, or NONE."""
+    """Return the op that launched a row of device work, or NONE."""
     host = int(trace.device.launch[row])
     while host != NONE and trace.host.kind[host] != HostKind.OP:
         host = int(trace.host.parent[host])
@@ -246,7 +247,7 @@ def _wrong_columns(
             yield row, f"{what}: graph {int(trace.device.graph[row])}, not {work.graph}"
         window = next((place for place, (first, last) in enumerate(spans) if first <= work.issued_ns < last), NONE)
         if window == NONE:
-            continue  # launched before the window: nothing is known of its launch
+            continue  # launched before the window, so its launch is unknown
         launch = int(trace.device.launch[row])
         if launch == NONE:
             found.steps_wrong += 1
@@ -257,7 +258,7 @@ def _wrong_columns(
             found.steps_wrong += 1
             yield row, f"{what}: launched at {work.issued_ns}, not in {called}..{returned}"
         op, key = _op_of(trace, row), (window, work.op)
-        is_of_module = op == NONE and _is_in_module(trace, launch)  # a module's range has a number of the profiler too
+        is_of_module = op == NONE and _is_in_module(trace, launch)  # the profiler also numbers the ranges of modules
         one_to_one = op == NONE or (op_of_number.setdefault(key, op), number_of_op.setdefault(op, key)) == (op, key)
         if not is_of_module and ((op == NONE) != (work.op == 0) or not one_to_one):
             found.ops_wrong += 1

@@ -59,7 +59,8 @@ def test_a_run_of_evaluation_steps_before_the_first_window_is_profiled_once() ->
 
 
 def test_evaluation_that_could_disturb_the_clean_steps_is_not_profiled_before_the_first_window() -> None:
-    """Single evaluated batches are profiled in the first window. A run after too few clean steps waits."""
+    """Single evaluated batches are profiled in the first window. A run of evaluation steps after too few clean steps is
+    profiled later."""
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TvTvTvTvTvTvTvTvTvTv") == "...........pprrrr..."
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TTTTvvvvTTTTTTvvvv") == "..........prr..prr"
 

@@ -1,4 +1,4 @@
-"""Which row of the table of threads a thread gets, and what the row says about it."""
+"""Each thread or role gets a row in the table of threads."""
 
 from __future__ import annotations
 

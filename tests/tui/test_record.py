@@ -90,8 +90,8 @@ def test_the_longest_recording_of_each_rank_is_kept(
 def test_the_exit_code_is_the_script_s_unless_that_says_nothing_of_a_failure(
     place: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """GIVEN a script that ends with `code` WHEN its recording cannot be written, or Ctrl-C stops the writing THEN its own code
-    remains, if it is not 0."""
+    """GIVEN a script that ends with `code` WHEN its recording cannot be written, or Ctrl-C stops the writing THEN the
+    command still exits with `code`, unless `code` is 0."""
     first: Callable[..., ChildResult] = vars(record)["run_child"]
     monkeypatch.setattr(record, "run_child", lambda *words, **options: replace(first(*words, **options), returncode=code))
     monkeypatch.setattr(record, "merge_ranks", lambda traces: signal.raise_signal(signal.SIGINT))

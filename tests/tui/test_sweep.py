@@ -124,7 +124,8 @@ def test_the_batch_size_of_the_model_s_inputs_counts(sweep: Any, capsys: pytest.
 
 @pytest.mark.parametrize(("sizes", "kept"), [("8,16", None), ("8,17", 17)])
 def test_memory_ends_at_a_larger_batch_than_was_measured(sweep: Any, sizes: str, kept: int | None) -> None:
-    """GIVEN a model with two inputs per sample THEN a batch of 16 was measured, so that the memory does not end at 16."""
+    """GIVEN a model with two inputs per sample THEN batch 16 was measured, so batch 16 is not the first batch that is too
+    large."""
 
     class Doubled(Runs):
         def __call__(self, one: RecordOptions, *, stderr: int, is_brief: bool) -> int:

@@ -1,4 +1,4 @@
-"""nn.DataParallel on all visible GPUs, or on the devices of the argument (such as 0,0): the classic loop."""
+"""A plain training loop with nn.DataParallel on all visible GPUs, or on the devices that the argument lists (such as 0,0)."""
 
 import sys
 

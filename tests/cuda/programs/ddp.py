@@ -1,4 +1,4 @@
-"""DistributedDataParallel on one GPU a rank."""
+"""DistributedDataParallel with one GPU per rank."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""FSDP2 (fully_shard) on one GPU a rank."""
+"""FSDP2 (fully_shard) with one GPU per rank."""
 
 import os
 

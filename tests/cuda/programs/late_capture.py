@@ -1,4 +1,4 @@
-"""Trains eagerly, then captures a step: where the recorder would end a profile at that moment, it must wait."""
+"""Trains eagerly, then captures a step. If a profile is about to end then, the recorder must wait for the capture."""
 
 import torch
 from torch import nn

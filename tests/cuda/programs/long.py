@@ -1,4 +1,4 @@
-"""Ten thousand steps of a small network: what recording costs in the long run. Prints the process's peak memory in MiB."""
+"""Ten thousand steps of a small network, to measure the recorder's overhead over time. Prints the peak memory in MiB."""
 
 import resource
 import sys

@@ -1,10 +1,10 @@
-"""Lets a test program note when it was in a phase, so that a test need not trust the recorder for it.
+"""Lets a test program log the times of its phases, so that tests can check the recorder.
 
     with timed("backward"):
         loss.backward()
 
-The notes go to `$MARKS/<pid>.tsv`: name, start, end in nanoseconds since the Unix epoch, and the processor time that the thread
-had used at the start, in nanoseconds. Unlike the clock, that does not depend on what else the machine does.
+The log is `$MARKS/<pid>.tsv`: name, start and end in nanoseconds since the Unix epoch, and the thread's processor time at the
+start in nanoseconds. The processor time does not depend on the load of the machine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import TracebackType
 
 
 class timed:
-    """Stores the time between entering and leaving."""
+    """Logs the time between entering and leaving."""
 
     def __init__(self, name: str) -> None:
         self._name = name

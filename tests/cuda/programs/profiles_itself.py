@@ -1,4 +1,4 @@
-"""A script that profiles itself from a step on, and prints how many events its own profile has."""
+"""A script that starts to profile itself at a given step, and prints the number of events in its profile."""
 
 import sys
 

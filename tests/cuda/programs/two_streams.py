@@ -1,4 +1,4 @@
-"""Two streams: copies of the next batch beside the work on this one, tied by events."""
+"""Two streams: the next batch is copied while the current batch is processed. Events synchronize the streams."""
 
 import torch
 from marks import timed

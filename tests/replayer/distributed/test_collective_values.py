@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""What ranks send each other and make of it, on small tensors whose results are worked out by hand."""
+"""Ranks exchange small tensors. The expected results were computed by hand."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_circles_among_many_ranks_are_found_with_one_request_per_rank() -> None:
 def test_the_first_rank_waits_for_the_others_unless_it_failed(
     rank: int, failed: bool, waits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """GIVEN two ranks, of which one has not ended WHEN the other ends THEN only rank 0 waits, because it may host the store."""
+    """GIVEN two ranks WHEN one rank ends before the other THEN only rank 0 waits, because it may host the store."""
     monkeypatch.setattr(store_exchange, "SHUTDOWN_GRACE_S", 0.01)
     exchange = StoreExchange(HashStore(), rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
     exchange.leave(failed=failed)
@@ -238,7 +238,7 @@ def test_a_rank_that_all_others_have_left_waits_for_none(
 
 
 def test_a_waiting_rank_does_not_look_for_missing_ranks_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a rank that looks for the others after 20 ms THEN it looks again after 20 ms more, not each time that it polls."""
+    """GIVEN a rank that first checks for the other ranks after 20 ms THEN it checks every 20 ms, not at each poll."""
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
     looks_s: list[float] = []
 

@@ -129,7 +129,7 @@ def test_other_cases_run_flash_attention_as_before() -> None:
     ],
 )
 def test_the_limits_of_each_attention_kernel(capability: list[int], dtype: str, chosen: list[tuple[int, str]]) -> None:
-    """The conditions are those of sdp_utils.cpp, each with a head size or a capability on both sides."""
+    """Tests each condition of sdp_utils.cpp with a head size or a compute capability on both sides of the limit."""
     major, minor = capability
     for size, kernel in chosen:
         assert _chosen(capability=(major, minor), dtype=getattr(torch, dtype), size=size) == kernel, size

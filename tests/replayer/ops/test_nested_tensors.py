@@ -51,7 +51,7 @@ def test_gradients_flow_through_nested_tensors() -> None:
     nested = layer(torch.nested.as_nested_tensor(entries))
     before = len(gpu.launched_ops)
     apart = nested.reshape(2, -1, 2, 2).transpose(1, 2)
-    assert apart.reshape_as(apart).is_nested  # without an end of the process
+    assert apart.reshape_as(apart).is_nested  # the process does not crash
     torch.nested.to_padded_tensor(nested, 0.0).sum().backward()
     assert "aten::linear_backward" in [launch.op for launch, _ in gpu.launched_ops[before:]]
     assert [entry.grad.shape for entry in entries] == [(2, 3), (4, 3)]

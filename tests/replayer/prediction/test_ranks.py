@@ -123,8 +123,8 @@ def test_more_ranks_never_keep_more_of_the_parameters(sizes: dict[str, int], ran
 
 @pytest.mark.parametrize("around", [0, 1])
 def test_each_unit_is_gathered_but_not_a_root_without_parameters(around: int) -> None:
-    """GIVEN three blocks of two products, alone or after a product outside of the blocks THEN the times of the all-gathers are
-    those of each block's part, and that of the root only if it has parameters."""
+    """GIVEN three blocks of two matrix products, with or without a product outside the blocks THEN each block has an all-gather
+    of its parameters. The root has an all-gather only if it has parameters."""
     products = [(4, 8)] * around + [(2, 3), (3, 2)] * 3
     ops = [
         Op("aten::mm", 10 * at, 8, kernel=(10 * at + 5, 5), shapes=((8, depth), (depth, columns)))

@@ -264,7 +264,7 @@ SQUARE = ((4, 4),)
 
 
 def test_indices_without_recorded_shapes_are_not_compared() -> None:
-    """GIVEN calls of index and index_put_, for which the profiler recorded the shapes of the indices or did not."""
+    """GIVEN calls of index and index_put_, with and without recorded shapes of the indices."""
     for indices, index, put in (("", "20", "20;1"), (";16", "20;16", "20;16;1")):
         recorded = [("aten::index", f"20{indices}", "float32", None), ("aten::index_put_", f"20{indices};1", "float32", None)]
         keys = keys_of(*recorded)

@@ -121,7 +121,7 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
 
 
 def test_times_between_and_beside_two_ties_are_converted() -> None:
-    """GIVEN 10 us of this machine's clock at 100 us of the virtual one, and 20 us at 130 us."""
+    """GIVEN a machine clock of 10 us at a virtual time of 100 us, and a machine clock of 20 us at a virtual time of 130 us."""
     clocks = _Clocks([20.0, 10.0], [130.0, 100.0])
     assert [clocks.recorded(at_us) for at_us in (5, 10, 15, 20, 25)] == [95, 100, 115, 130, 135]
     # the virtual clock moves on to the end of an op that begins before the time
@@ -130,7 +130,8 @@ def test_times_between_and_beside_two_ties_are_converted() -> None:
 
 
 def test_ties_in_between_never_turn_the_virtual_clock_back() -> None:
-    """GIVEN ties within, and outside of, 10 to 20 us THEN the virtual time of those within is limited to 100 to 130 us."""
+    """GIVEN ties between 10 and 20 us, and others THEN the virtual times of the ties in between are limited to 100 to 130
+    us."""
     clocks = _Clocks([10.0, 20.0], [100.0, 130.0])
     clocks.tie_between([([12.0, 15.0], [104.0, 90.0]), ([18.0, 10.0, 40.0], [125.0, 7.0, 900.0])])
     times = {10: 100, 11: 102, 12: 104, 15: 104, 16.5: 114.5, 18: 125, 19: 127.5, 21: 131}

@@ -224,7 +224,7 @@ def test_an_inference_recording_can_be_replayed_by_inference_and_by_training() -
 
 
 def test_ops_before_the_first_module_take_the_times_of_the_recorded_kind_of_step() -> None:
-    """GIVEN training and evaluation in turn, as in reinforcement learning, and an op before each call of the model."""
+    """GIVEN alternating training and evaluation, as in reinforcement learning, and an op before each call of the model."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
     recorded = [
         (StepKind.STEADY, passes, [Op("aten::sub", 2, 4, kernel=(6, 7)), Op("aten::mm", 20, 5, kernel=(25, 9))]),
@@ -262,7 +262,7 @@ def test_a_module_called_without_gradients_in_a_training_step_takes_the_times_of
 
 
 def test_ops_before_a_step_is_known_to_be_evaluation_are_charged_once() -> None:
-    # GIVEN a script that normalises a batch before it calls the model; the same op stands in both kinds of recorded step; and
+    # GIVEN a script that normalises a batch before it calls the model; both kinds of recorded steps contain this op; and
     # the script does not begin with validation as it did when it was recorded
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
     trained = [*TRAIN_OPS[:1], Op("aten::sub", 121, 4, kernel=(126, 6)), *TRAIN_OPS[1:]]

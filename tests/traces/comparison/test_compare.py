@@ -473,8 +473,8 @@ def test_an_op_matches_the_inner_ops_of_the_other_trace() -> None:
 
 @pytest.mark.parametrize("inner", ["aten::copy_", "aten::where"])
 def test_ops_within_an_op_do_not_count_as_more_calls(inner: str) -> None:
-    """GIVEN recorded convolutions with a cast or another op inside WHEN a replay has it before the convolution THEN neither is
-    called more often."""
+    """GIVEN recorded convolutions that call a cast or another op WHEN a replay calls this op before the convolution THEN
+    neither op counts as called more often."""
 
     operands = "32,3,8,8;4,3,3,3"
     made = [
@@ -493,8 +493,8 @@ def test_ops_within_an_op_do_not_count_as_more_calls(inner: str) -> None:
 
 
 def test_the_addition_of_a_bias_within_a_convolution_does_not_count_as_a_call() -> None:
-    """GIVEN a recorded convolution that adds its bias with an op of its own WHEN a replay has only the convolution, with both
-    kernels THEN the program is the same, although both call the op elsewhere."""
+    """GIVEN a recorded convolution that calls an op to add the bias WHEN a replay has only the convolution, with both kernels
+    THEN the program is the same, although both traces call the op elsewhere."""
     operands, alone = "32,3,8,8;4,3,3,3;4", Call("aten::add_", "32,4,6,6;32,4,6,6", 50, "add")
 
     def traced(*inner: str) -> Trace:
@@ -544,7 +544,8 @@ def test_an_op_that_only_one_trace_has_within_a_call_is_part_of_the_call() -> No
 def test_ops_that_differ_only_in_the_first_dimension_show_the_batch_sizes(
     here: list[str], there: list[str], expected: Both[int] | None
 ) -> None:
-    """GIVEN recordings without workload signatures WHEN the same ops have other shapes THEN a common factor is the batch's"""
+    """GIVEN recordings without workload signatures WHEN the same ops have other shapes THEN a common factor means another batch
+    size."""
     recorded, other = (
         training(made=[Call("aten::embedding", first, 31, "kernel"), Call("aten::mm", then, 41, "kernel")])
         for first, then in (here, there)

@@ -118,8 +118,8 @@ def test_compiled_traces_with_more_products_are_different_programs() -> None:
     ],
 )
 def test_compiled_traces_that_fuse_differently_have_the_same_products(fused: tuple[str, ...], sameness: Sameness) -> None:
-    """GIVEN two compiled traces with other fused kernels, as after a graph break THEN they are the same program if their matrix
-    products are the same, and if their kernels are named after the same layers."""
+    """GIVEN two compiled traces with different fused kernels, as after a graph break THEN they are the same program if their
+    matrix products are the same, and if their kernels are named after the same layers."""
     names = [[f"triton_poi_fused_{name}_{i}" for i, name in enumerate(of)] for of in (("add_mul", "relu_add"), fused)]
     first, second = (running(("mm", 9), *((name, 1) for name in of), ("mm", 9)) for of in names)
     assert compare(first, second).verdict.sameness is sameness

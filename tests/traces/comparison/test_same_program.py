@@ -1,4 +1,4 @@
-"""The words for what differs between two programs, on ops that are written down one by one."""
+"""Sentences about the differences between two programs. Each test lists the ops."""
 
 from __future__ import annotations
 

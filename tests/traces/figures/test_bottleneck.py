@@ -265,8 +265,8 @@ def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None
 
 def test_kernels_that_vary_or_differ_between_steps_have_not_become_slower() -> None:
     assert slowdown_of(of_two_kernels([4] * 8, [2] * 8)) is None
-    assert slowdown_of(of_two_kernels([4, 6] * 4, [2, 3] * 4)) is None  # steps in turn
-    assert slowdown_of(of_two_kernels([4] * 6 + [9] * 2, [2] * 8)) is None  # two slow steps are not a level
+    assert slowdown_of(of_two_kernels([4, 6] * 4, [2, 3] * 4)) is None  # alternating steps
+    assert slowdown_of(of_two_kernels([4] * 6 + [9] * 2, [2] * 8)) is None  # two slow steps are too few
     other = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
     other.device.name[-1] = other.device.name[0]
     assert slowdown_of(other) is None  # other kernels

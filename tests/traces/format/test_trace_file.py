@@ -383,7 +383,7 @@ def test_large_content_is_compressed_with_less_search_and_read_back() -> None:
 
 @pytest.mark.parametrize(("levels", "is_written"), [(31, True), (32, False)])
 def test_what_can_be_written_can_be_read_up_to_32_levels(tmp_path: Path, levels: int, is_written: bool) -> None:
-    """The header is one level, so that provenance may have 31."""
+    """The header is one level of nesting, so provenance may have 31 levels."""
     provenance: Any = "innermost"
     for _ in range(levels):
         provenance = {"a": provenance}

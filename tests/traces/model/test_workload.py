@@ -156,7 +156,8 @@ def test_the_batch_size_is_that_of_the_last_attempt_after_a_retry() -> None:
 
 
 def test_at_another_batch_size_only_inputs_with_a_batch_change() -> None:
-    """GIVEN a batch of 32 with an input of another first dimension and a number WHEN the batch is 8 THEN a quarter remains."""
+    """GIVEN a batch of 32, an input with a different first dimension, and a number WHEN the batch size becomes 8 THEN only the
+    batch changes."""
     others = InputTensor((31, 32), "int64"), InputTensor((), "float32")
     small = replace(RESNET, inputs=(IMAGES, *others)).at_batch(8, 32)
     assert small.inputs == (InputTensor((8, 3, 224, 224), "float32"), *others)

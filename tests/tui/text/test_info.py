@@ -237,8 +237,8 @@ def test_info_names_the_rank_that_the_others_wait_for() -> None:
     ],
 )
 def test_ten_stragglers_have_a_row_each(late: int, on_time: int, rows: int, last: str) -> None:
-    """GIVEN ranks that were equally late, alone or beside ranks that never were THEN at most ten are listed, and those that
-    are alike only if there are more than ten ranks."""
+    """GIVEN ranks that were equally late, with or without ranks that were on time THEN at most ten late ranks are listed.
+    Similar ranks share a row only if there are more than ten ranks."""
     found = [RankLateness(rank, 8, 6, 0, 100_000) for rank in range(late)]
     found += [RankLateness(late + rank, 8, 0, 90_000, 0) for rank in range(on_time)]
     analyses = replace(summarize(training()).analyses, stragglers=found)

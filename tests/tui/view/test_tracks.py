@@ -184,8 +184,8 @@ def test_a_memory_chart_ends_at_the_limit_of_its_own_gpu(
 @pytest.mark.parametrize("traces", [1, 2])
 @pytest.mark.parametrize("makes_memory", [True, False])
 def test_rows_grow_as_far_as_the_window_has_lines_for_them(traces: int, makes_memory: bool) -> None:
-    """GIVEN windows of every height THEN no row grows beyond the window, and each size that a larger window has is reached as
-    soon as the window has as many lines."""
+    """GIVEN windows of every height THEN the rows fit into the window. Rows grow to the next size when the window has enough
+    lines for it."""
     scene = Scene.of(*(("a", training()), ("b", training(jitter_us=(5,))))[:traces]).with_host()
     lines = []
     for height in range(80):

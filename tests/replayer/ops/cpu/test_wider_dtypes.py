@@ -76,8 +76,8 @@ def test_a_dtype_that_cuda_lacks_is_not_computed() -> None:
 
 
 def test_only_dtypes_that_kernels_lack_become_wider() -> None:
-    """GIVEN an op of uint16 values and a mask THEN the mask stays one. GIVEN an op of truth values alone THEN they are widened,
-    and int64 values never are."""
+    """GIVEN an op on uint16 values and a mask THEN the mask stays bool. GIVEN an op on bool values only THEN they are widened.
+    An int64 value is never widened."""
     given: list[list[torch.dtype]] = []
 
     def run(*args: Any, **kwargs: Any) -> Any:
