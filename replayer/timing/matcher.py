@@ -35,6 +35,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -161,11 +162,24 @@ class SegmentMatcher:
         alike = sum(_is_same_shape(call.match) for call in made)
         if self.recorded is None or not made or alike < SAME_SHARE * len(made):
             return None
+        used = Counter(self.step.keys[call.signature].named for call in made if call.match is not None)
+        needed = AGAIN_SHARE * used.total()
         if self.history is not None:
-            return self.followed < len(self.history.calls)
-        state, used = self.step.state, Counter(self.step.keys[call.signature].named for call in made if call.match is not None)
+            return self._follows_as_much(self.history.calls, used, needed)
+        state = self.step.state
         left = {key: sum(state[one.kernels[0]] == _FREE for one in self.recorded.named.get(key, ())) for key in used}
-        return sum(min(left[key], count) for key, count in used.items()) >= AGAIN_SHARE * used.total()
+        return sum(min(left[key], count) for key, count in used.items()) >= needed
+
+    def _follows_as_much(self, calls: list[RememberedMatch], used: Counter[str], needed: float) -> bool:
+        # The last step may have made other calls after its last call of the model, such as copies of the results.
+        for call in islice(calls, self.followed, None):
+            key = self.step.keys[call.signature].named
+            if call.match is not None and not call.match[1].of_other_phase and used[key] > 0:
+                used[key] -= 1
+                needed -= 1
+                if needed <= 0:
+                    return True
+        return False
 
     def is_same_so_far(self) -> bool:
         made = self._calls_so_far

@@ -293,7 +293,7 @@ def compare(
     """
     repeated, repeating = _steps_to_compare(recorded, other)
     timed = _clean(recorded, repeated)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
-    timed_other = _clean(other, repeating)
+    timed, timed_other = _evaluated_alike(recorded, timed, other, _clean(other, repeating))
     verdict = same_program(recorded, other, *_same_numbers(recorded, repeated, other, repeating))
     ours, theirs = repeated, repeating
     if verdict.same:
@@ -529,6 +529,17 @@ def _clean(trace: Trace, rows: Column) -> Column:
     return np.concatenate([np.resize(clean[passes[clean] == kind], count) for kind, count in zip(kinds, counts, strict=True)])
 
 
+def _evaluated_alike(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
+    """Keep the evaluation steps that both the recording and its replay contain, if the recorded steps are clean steps."""
+    # The evaluation steps of one run may differ, for example the tokens of a generated text. A replay repeats them in order.
+    is_clean = not np.array_equal(other.steps.recorded_step[theirs], ours)
+    if not is_clean or not other.is_replay_of(recorded) or (recorded.steps.kind[ours] != StepKind.EVALUATION).any():
+        return ours, theirs
+    keys = [trace.steps.number[of] << 32 | trace.steps.rank[of] for trace, of in ((recorded, ours), (other, theirs))]
+    known = [np.isin(own, others) for own, others in (keys, keys[::-1])]
+    return (ours[known[0]], theirs[known[1]]) if known[0].any() else (ours, theirs)
+
+
 def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
     # `trace record` profiles only some steps, but an imported profile contains only profiled steps.
@@ -561,6 +572,7 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evalua
     source = other.steps.recorded_step[theirs]
     drove = source[np.isin(source, ours)].astype(np.int64)
     rows = _clean(recorded, drove) if len(drove) and other.is_replay_of(recorded) else ours
+    rows, theirs = _evaluated_alike(recorded, rows, other, theirs)
     return Evaluation(
         steps_compared=Both(len(rows), len(theirs)),
         steps=_spread(times, rows, theirs, ours, pace_series),

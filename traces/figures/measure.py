@@ -21,6 +21,7 @@ import numpy as np
 
 from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.compiled.regions import is_graph_launch, is_region_range
+from traces.figures.spread import slow_starts
 from traces.model.intervals import Intervals, TimeWindows, union_by_group
 from traces.model.result_cache import cached_result
 from traces.model.row_order import by_value, distinct, grouped
@@ -85,9 +86,13 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 def clean_evaluations(trace: Trace) -> Column:
     """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
     FEWEST_CLEAN_STEPS evaluation steps ran before the first profiled step, later evaluation steps without the profiler are
-    returned too."""
+    returned too. A trace without training steps has no warm-up steps, so slow first steps are left out."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
+    if (steps.kind == StepKind.EVALUATION).all():
+        for rank in trace.ranks:
+            rows = np.flatnonzero(clean & (steps.rank == rank))
+            clean[rows[: slow_starts(steps.duration_ns[rows])]] = False
     before = clean.copy()
     for rank in trace.ranks:
         profiled = trace.run_of(rank).profiler.steps

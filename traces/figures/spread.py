@@ -24,9 +24,11 @@ import numpy as np
 
 from traces.comparison.thresholds import (
     FEWEST_PAIRS,
+    FEWEST_STEADY,
     LONGEST_PERIOD,
     MUCH_SPREAD,
     REPEATS_WITHIN,
+    SLOW_START,
     SLOW_STEP,
     STEPS_FOR_NOISE,
 )
@@ -124,6 +126,12 @@ def period_of(values: Column) -> int:
     if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:
         return 1
     return next((period for period in range(2, most + 1) if _differ_by(values, period) <= REPEATS_WITHIN * mean), 1)
+
+
+def slow_starts(values: Column) -> int:
+    """Return how many of the first values are much longer than all later ones, as in steps that compile or choose kernels."""
+    most = max(len(values) - FEWEST_STEADY, 0)
+    return next((i for i in range(most) if values[i] < SLOW_START * np.median(values[i + 1 :])), most)
 
 
 def means_of_periods(values: Column, period: int | None = None) -> Column:

@@ -230,6 +230,24 @@ def test_four_of_five_calls_must_match_to_tell_what_is_left(matched: int, left: 
     assert segment.has_as_much_left(0) is left
 
 
+@pytest.mark.parametrize(("follows", "left"), [("aten::sum", True), ("aten::cat", False)])
+def test_calls_after_the_last_call_of_the_model_are_no_further_call(follows: str, left: bool) -> None:
+    """GIVEN a step that called two sums, and then two ops with the name `follows` WHEN the next step has called two sums THEN
+    another call of the model is expected only if two sums followed."""
+    names = ["aten::sum", "aten::sum", follows, follows]
+    ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 1)) for i, name in enumerate(names)]
+    recording = RecordedRun.of(make_recording([("forward", 0, 900)], ops))
+    called = [signature(name, (4, 4)) for name in names]
+    histories: Histories = {}
+    for end in (4, 2):
+        segment = StepMatcher(recording.step(0), recording.keys, histories).segment("forward")
+        for one in called[:end]:
+            segment.match(one)
+        if end == 4:
+            segment.unmatched()
+    assert segment.history is not None and segment.has_as_much_left(0) is left
+
+
 def test_a_list_that_the_profiler_left_out_matches_a_call_with_a_list() -> None:
     """Kineto writes no shapes for a list of more than 30 tensors. Such a call is matched by its op alone, in order."""
     ops = [Op("aten::_foreach_add_", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(2)]

@@ -234,6 +234,17 @@ def test_unprofiled_evaluation_steps_are_preferred_to_profiled_ones() -> None:
     assert steady_steps(trace).tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(("evaluates", "clean"), [(True, [2, 3, 4, 5, 6, 7]), (False, [0, 1, 2, 3, 4, 5, 6])])
+def test_inference_without_training_is_clean_after_its_slow_first_steps(evaluates: bool, clean: list[int]) -> None:
+    """GIVEN eight evaluation steps, of which the first two compile and the fourth is slow by chance WHEN the trace has no
+    training step THEN the first two are left out."""
+    trace = training(steps=8, jitter_us=(90_000, 9_000, 0, 5_000, 0, 0, 0, 0))
+    trace.steps.kind[:] = StepKind.EVALUATION
+    if not evaluates:
+        trace.steps.kind[7] = StepKind.WARMUP
+    assert clean_evaluations(trace).tolist() == clean
+
+
 def test_steps_after_a_profile_are_used_only_if_there_are_no_clean_steps() -> None:
     trace = training(steps=4)
     trace.steps.kind[:] = StepKind.WARMUP, StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE

@@ -39,9 +39,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from traces.comparison.thresholds import FEWEST_STEADY, MOST_OPS_OF_A_BATCH, SLOW_START
+from traces.comparison.thresholds import MOST_OPS_OF_A_BATCH
 from traces.compiled.regions import REGION
 from traces.figures.measure import enclosing
+from traces.figures.spread import slow_starts
 from traces.kineto.spans.launches import before_launched_work
 from traces.kineto.spans.spans import RankTables
 from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP, STEP_MARK
@@ -292,10 +293,7 @@ def _kinds(steps: Steps, events: list[_StepEvent], tables: RankTables, strings: 
     waited_ns = [sum(event.end_ns - event.start_ns for event in own if event.name == "loader") for own in inside]
     busy_ns = steps.duration_ns - np.array(waited_ns, "i8")
     rows = np.flatnonzero(kinds == StepKind.STEADY)
-    for place, row in enumerate(rows[:-FEWEST_STEADY].tolist()):
-        if busy_ns[row] < SLOW_START * np.median(busy_ns[rows[place + 1 :]]):
-            break
-        kinds[row] = StepKind.WARMUP
+    kinds[rows[: slow_starts(busy_ns[rows])]] = StepKind.WARMUP
     return kinds.astype("u1")
 
 
