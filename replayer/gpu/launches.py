@@ -39,7 +39,7 @@ from replayer.op_signature import OpSignature
 from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.simulator import Simulator
-from replayer.timing.stream import VirtualStream
+from replayer.timing.stream import VirtualEvent, VirtualStream
 from traces.model.trace import NONE, DeviceKind, Origin
 
 Launch = Callable[[Caller, OpSignature], None]
@@ -335,10 +335,10 @@ class ScriptLaunches(LaunchPath):
 
     # --- CUDA graphs
 
-    def begin_capture(self, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]) -> None:
+    def begin_capture(self, pool: int, *, mode: str, refuse: Callable[[], BaseException]) -> None:
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
-            self.capture = GraphCapture(stream, thread, pool, everywhere=everywhere, refuse=refuse)
+            self.capture = GraphCapture(stream, thread, pool, mode=mode, refuse=refuse)
 
     def end_capture(self) -> CapturedGraph:
         with self.looking:
@@ -367,11 +367,11 @@ class ScriptLaunches(LaunchPath):
     def is_capturing(self, stream: VirtualStream) -> bool:
         return self.capture is not None and stream in self.capture
 
-    def forbid_in_capture(self) -> None:
+    def forbid_in_capture(self, of: VirtualStream | VirtualEvent | None = None) -> None:
         """Raise CUDA's error if a CUDA graph capture forbids waiting."""
         self.raise_fault()
         if self.capture is not None:
-            self.capture.refuse(self.current.thread())
+            self.capture.refuse(self.current.thread(), of)
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
         if blocking:
@@ -379,7 +379,7 @@ class ScriptLaunches(LaunchPath):
         if self.capture is None or (stream not in self.capture and not blocking):
             return False
         if blocking:
-            self.capture.refuse(self.current.thread())
+            self.capture.refuse(self.current.thread(), stream)
         if stream in self.capture:
             self.capture.add_work(self.simulator.play_node, stream, signature, copy)
         return stream in self.capture

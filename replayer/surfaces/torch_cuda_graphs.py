@@ -120,9 +120,8 @@ class VirtualGraph:
         self._pools.keep(self._pool)
         self._drop_pool = weakref.finalize(self, self._pools.drop, self._pool)
         self._drop_pool.atexit = False
-        here.launches.begin_capture(
-            self._pool[1], everywhere=capture_error_mode == "global", refuse=CudaError.CAPTURE_UNSUPPORTED.to_torch
-        )
+        refuse = CudaError.CAPTURE_UNSUPPORTED.to_torch
+        here.launches.begin_capture(self._pool[1], mode=capture_error_mode, refuse=refuse)
         STATE.capturing = True
 
     def capture_end(self) -> None:

@@ -1,6 +1,6 @@
 """Stores the ops of a captured CUDA graph, and executes them at each replay.
 
-    capture = GraphCapture(stream, thread, everywhere=True, refuse=error)
+    capture = GraphCapture(stream, thread, mode="global", refuse=error)
     capture.add_work(simulator.play_node, stream, signature, None)      # instead of playing it
     graph = capture.end()
     for call, args in graph.calls: ...
@@ -45,16 +45,17 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on `stream`. If `everywhere` is True (PyTorch's capture error mode "global"), forbidden
-    calls fail in all threads."""
+    """Captures a CUDA graph that begins on `stream`. The argument `mode` is PyTorch's capture error mode. Forbidden calls fail
+    in all threads ("global") or in the capturing thread ("thread_local"). In mode "relaxed", the host may wait for streams and
+    events that are not captured."""
 
     def __init__(
-        self, stream: VirtualStream, thread: HostThread, pool: int, *, everywhere: bool, refuse: Callable[[], BaseException]
+        self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]
     ) -> None:
         self.origin = stream
         self.thread = thread
         self.is_broken = False
-        self._everywhere, self._refuse = everywhere, refuse
+        self._mode, self._refuse = mode, refuse
         self._pool = _POOLS_FROM + pool * _STREAMS_OF_A_POOL
         self._preceding: dict[VirtualStream, Works] = {}
         self._events: dict[VirtualEvent, Works] = {}
@@ -103,8 +104,10 @@ class GraphCapture:
         before = self._events[awaited] if isinstance(awaited, VirtualEvent) else self._preceding[awaited]
         self._preceding[stream] |= before
 
-    def refuse(self, thread: HostThread) -> None:
-        if self._everywhere or thread is self.thread:
+    def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
+        """Raise CUDA's error if `thread` must not wait for a stream or an event, or, without `of`, for the whole device."""
+        is_captured = of is None or of in self._preceding or of in self._events
+        if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             self.is_broken = True
             raise self._refuse()
 

@@ -86,10 +86,10 @@ class SurfaceGpu(FakeGpu):
     def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         stream.wait(other.ready_ns)
 
-    def begin_capture(self, pool: int, *, everywhere: bool, refuse: Any) -> None:
+    def begin_capture(self, pool: int, *, mode: str, refuse: Any) -> None:
         thread: Any = None
         self.capture = GraphCapture(
-            self.stream(self.device()), thread, pool, everywhere=everywhere, refuse=refuse
+            self.stream(self.device()), thread, pool, mode=mode, refuse=refuse
         )
 
     def end_capture(self) -> CapturedGraph:

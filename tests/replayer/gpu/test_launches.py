@@ -165,7 +165,7 @@ def test_the_library_tells_the_time_of_pageable_copies_to_the_gpu(kind: str, pin
 def test_a_captured_stream_s_work_is_played_when_the_graph_is_launched() -> None:
     gpu, clock, log = started()
     stream, side = gpu.current.stream(0), gpu.streams.new(0)
-    gpu.launches.begin_capture(0, everywhere=True, refuse=Refused)
+    gpu.launches.begin_capture(0, mode="global", refuse=Refused)
     assert gpu.launches.is_capturing(stream) and not gpu.launches.is_capturing(side)
     gpu.launches.launch(MM, 0)
     gpu.launches.copy(COPY, "h2d", 4 << 20, 0, blocking=False, pinned=True)
@@ -191,7 +191,7 @@ def test_a_captured_stream_s_work_is_played_when_the_graph_is_launched() -> None
 def test_work_on_other_streams_is_not_captured() -> None:
     gpu, _, log = started()
     side = gpu.streams.new(0)
-    gpu.launches.begin_capture(0, everywhere=False, refuse=Refused)
+    gpu.launches.begin_capture(0, mode="thread_local", refuse=Refused)
     gpu.launches.launch(MM, 0)
     origin = gpu.current.stream(0)
     gpu.current.set_stream(side)
@@ -206,7 +206,7 @@ def test_only_events_that_were_recorded_are_refused_in_a_capture() -> None:
     gpu, _, _ = started()
     before, within, stream = VirtualEvent(), VirtualEvent(), gpu.current.stream(0)
     gpu.streams.record_event(before, stream)
-    gpu.launches.begin_capture(0, everywhere=True, refuse=Refused)
+    gpu.launches.begin_capture(0, mode="global", refuse=Refused)
     gpu.streams.synchronize_event(VirtualEvent())
     gpu.streams.record_event(within, stream)
     for event in (before, within):

@@ -370,3 +370,29 @@ def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_delete
     assert held() == (4, 2048)
     del graph
     assert held() == (0, 0)
+
+
+def test_a_relaxed_capture_allows_the_host_to_wait_for_what_is_not_captured() -> None:
+    """GIVEN an event that was recorded before the capture WHEN the host asks for it or waits for another stream during the
+    capture THEN only mode "relaxed" allows both, and the graph can be replayed."""
+    start()
+    before, side, x = torch.cuda.Event(), torch.cuda.Stream(), torch.ones(4, 4, device="cuda")
+    before.record()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        assert before.query()
+        side.synchronize()
+        x @ x
+    graph.replay()
+    for wait in (before.query, side.synchronize):
+        with (
+            pytest.raises(RuntimeError, match="previous error during capture"),
+            torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"),
+        ):
+            wait()
+    with (
+        pytest.raises(RuntimeError, match="previous error during capture"),
+        torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="relaxed"),
+    ):
+        torch.cuda.current_stream().synchronize()

@@ -14,8 +14,8 @@ class Refused(Exception):
     pass
 
 
-def capture(stream: VirtualStream, thread: Any = "main", *, everywhere: bool = False) -> GraphCapture:
-    return GraphCapture(stream, thread, 2, everywhere=everywhere, refuse=Refused)
+def capture(stream: VirtualStream, thread: Any = "main", *, mode: str = "thread_local") -> GraphCapture:
+    return GraphCapture(stream, thread, 2, mode=mode, refuse=Refused)
 
 
 def test_every_memory_pool_has_64_stream_numbers_above_all_real_streams() -> None:
@@ -58,13 +58,30 @@ def test_an_event_of_a_stream_that_is_not_captured_is_no_captured_event() -> Non
 
 
 @pytest.mark.parametrize(
-    ("everywhere", "thread", "is_refused"), [(False, "main", True), (False, "x", False), (True, "x", True)]
+    ("mode", "thread", "of", "is_refused"),
+    [
+        ("thread_local", "main", "device", True),
+        ("thread_local", "x", "device", False),
+        ("global", "x", "device", True),
+        ("global", "x", "other stream", True),
+        ("relaxed", "x", "device", False),
+        ("relaxed", "main", "device", True),
+        ("relaxed", "main", "captured stream", True),
+        ("relaxed", "main", "captured event", True),
+        ("relaxed", "main", "other stream", False),
+        ("relaxed", "main", "other event", False),
+    ],
 )
-def test_forbidden_calls_break_a_capture_of_their_thread_or_of_all(everywhere: bool, thread: Any, is_refused: bool) -> None:
-    graph = capture(VirtualStream(0, 7), everywhere=everywhere)
+def test_forbidden_calls_break_a_capture(mode: str, thread: Any, of: str, is_refused: bool) -> None:
+    """CUDA's guide, "Prohibited and Unhandled Operations": a relaxed capture allows waits for all that is not captured."""
+    origin, event = VirtualStream(0, 7), VirtualEvent()
+    graph = capture(origin, mode=mode)
+    graph.record(event, origin)
+    awaited: dict[str, VirtualStream | VirtualEvent | None] = {"device": None, "captured stream": origin}
+    awaited |= {"captured event": event, "other stream": VirtualStream(0, 8), "other event": VirtualEvent()}
     if is_refused:
         with pytest.raises(Refused):
-            graph.refuse(thread)
+            graph.refuse(thread, awaited[of])
     else:
-        graph.refuse(thread)
+        graph.refuse(thread, awaited[of])
     assert graph.is_broken is is_refused

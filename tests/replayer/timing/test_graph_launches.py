@@ -39,7 +39,7 @@ class Graphs:
         self.gpu = VirtualGpu(trace, 0, self.clock, self.log, GpuOptions(strict=strict))  # type: ignore[arg-type]
 
     def captured(self, calls: Callable[[], None]) -> CapturedGraph:
-        self.gpu.launches.begin_capture(0, everywhere=True, refuse=AssertionError)
+        self.gpu.launches.begin_capture(0, mode="global", refuse=AssertionError)
         calls()
         self.gpu.launches.flush()
         return self.gpu.launches.end_capture()
