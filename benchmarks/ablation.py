@@ -1,15 +1,15 @@
 """Measures what each speed shortcut saves: a replayed training step with all shortcuts, and with each one off.
 
-Each shortcut has a plain rule with the same results (tests compare the two). A shortcut that saves less than 3 % of a step on
-all three models is removed. The steps are those of host_overhead.py: ResNet-50, GPT-2 small, ViT-B; forward, cross entropy,
-backward and optimizer, replayed on a clock that does not wait.
+Each shortcut replaces a slower rule that gives the same results (tests compare the two). A shortcut that saves less than 3 % of
+a step on all three models is removed. The steps are those of host_overhead.py: ResNet-50, GPT-2 small, ViT-B; forward, cross
+entropy, backward and optimizer, replayed on a clock that does not wait.
 
     python benchmarks/ablation.py [--trace RECORDING ...] [--steps 3] [--only NAME ...] [--model NAME ...] [--json FILE]
 
-Each figure is how much longer the step is without the shortcut. With valgrind it is counted in instructions of the script's
-thread (callgrind); these hardly depend on other load, so one run each is enough. Otherwise, and with --times, it is CPU time
-of that thread: the median ratio over `--repeats` rounds of two consecutive interpreters. Recordings: the bundled P100 (phases
-only) and optionally one with kernels. Some shortcuts help only one of them.
+Each figure is the increase of the step time without the shortcut. With valgrind, it is counted in instructions of the script's
+thread (callgrind). These hardly depend on other load, so one run each is enough. Without valgrind, or with --times, it is
+measured in CPU time of this thread: the median ratio over `--repeats` rounds of two consecutive interpreters. Recordings: the
+bundled P100 (phases only) and optionally one with kernels. Some shortcuts help only one of them.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _none_at_once(*_arguments: object) -> int:
     return 0
 
 
-# By name: what it is, and what switches it off.
+# Description of each shortcut, and the function that switches it off, by name.
 OURS: dict[str, tuple[str, Callable[[], None]]] = {
     "op_queue": ("ops are noted, and played some hundred at a time", _set("replayer.gpu.launches:_BATCH", 1)),
     "match_history": (
@@ -119,7 +119,7 @@ def _counted(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[s
 def measured_here(model: str, without: str, trace: Path, steps: int, count: bool) -> float:
     if without in OURS:
         OURS[without][1]()
-    from benchmarks import host_overhead  # patches torch as it is imported: not before the switch is off
+    from benchmarks import host_overhead  # patches torch during the import, so the shortcut must be off by now
     from replayer import backend
     from replayer.surfaces import install_all
 

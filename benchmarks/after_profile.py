@@ -36,15 +36,15 @@ MODES = {"unset": None, "1": "1"}  # values of TEARDOWN_CUPTI
 TIMES = ("before", "before again", "after", "0.3 s later", "after second")
 WARM_UP, BLOCKS, STEPS_OF_BLOCK, PROFILED_STEPS = 4, 5, 5, 4
 WARM_UP_CALLS, CALLS = 30, 200
-LIMIT_S = 60.0  # for one process, which takes about 10 s on an H200
+LIMIT_S = 60.0  # limit for one process; a process takes about 10 s on an H200
 
 
 class MeasurementError(Exception):
-    """A process gave no result. The text gives the reason in one line."""
+    """A process returned no result. The text gives the reason in one line."""
 
 
 def in_child(measure: Callable[[], T]) -> T:
-    """The result of `measure` in a forked process, which initializes CUDA. The calling process must not have initialized it.
+    """Return the result of `measure` in a forked process, which initializes CUDA. The calling process must not have done so.
 
     Raises MeasurementError if the process fails or takes longer than LIMIT_S.
     """
@@ -77,7 +77,7 @@ def _send(measure: Callable[[], object], writer: Connection) -> None:
 
 
 def host_bound_step() -> Step:
-    """A training step of 40 small modules, whose time is the host's."""
+    """A training step of 40 small modules. The host determines its time."""
     model = nn.Sequential(*[nn.Linear(64, 64) if i % 2 else nn.ReLU() for i in range(40)]).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, foreach=False)
     inputs, labels = torch.randn(32, 64).cuda(), torch.zeros(32, dtype=torch.long).cuda()
@@ -163,7 +163,7 @@ def take_profile(step: Step) -> int:
 
 
 def measure(teardown: str | None, image_size: int) -> dict[str, Any]:
-    """The figures of one process: µs by name and by time, and the kernels of both profiles."""
+    """Return the figures of one process: µs by name and time, and the number of kernels in both profiles."""
     os.environ.pop("TEARDOWN_CUPTI", None)
     if teardown is not None:
         os.environ["TEARDOWN_CUPTI"] = teardown
@@ -196,7 +196,7 @@ def measure(teardown: str | None, image_size: int) -> dict[str, Any]:
 
 
 def alternate(seconds: float, image_size: int) -> dict[str, list[dict[str, Any]]]:
-    """The results of the processes, by mode; at least one of each mode."""
+    """Return the results of the processes by mode, at least one for each mode."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in MODES}
     until, longest = time.monotonic() + seconds, 0.0
     while not all(found.values()) or time.monotonic() + longest < until:

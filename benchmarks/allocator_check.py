@@ -1,4 +1,4 @@
-"""Compares the virtual allocator with a real one: the place of every block, and all of torch.cuda.memory_stats.
+"""Compares the virtual allocator with a real one: the position of every block, and all values of torch.cuda.memory_stats.
 
     python benchmarks/allocator_check.py run events.json --model resnet50 --batch-size 32    # on a machine with a GPU
     python benchmarks/allocator_check.py compare events.json [--json result.json]
@@ -32,7 +32,7 @@ from replayer.memory.device.segments import AddressSource  # noqa: E402
 from replayer.memory.device.settings import parse_settings  # noqa: E402
 from traces.model.machine import Machine  # noqa: E402
 
-Place = tuple[int, int]  # (the number of the segment in order of taking, offset within it)
+Place = tuple[int, int]  # (number of the segment in the order of allocation, offset in the segment)
 
 
 class Theirs:
@@ -44,7 +44,7 @@ class Theirs:
         self._span_bytes = capacity_bytes + capacity_bytes // 8  # of an expandable segment's addresses, and at most a page more
         self._mapped: dict[int, int] = {}  # bytes by base address of expandable segments
         self._ranges = 0
-        self._new_bytes = 0  # mapped since the last block was handed out
+        self._new_bytes = 0  # mapped since the last block was allocated
 
     def segment_alloc(self, address: int, size_bytes: int) -> None:
         self._live[address] = len(self.sizes)
@@ -76,7 +76,7 @@ class Theirs:
 
 
 class RecordedAddresses:
-    """Addresses of the recorded segments, in order of taking."""
+    """Provides the addresses of the recorded segments in the order of allocation."""
 
     def __init__(self, events: list[dict[str, Any]]) -> None:
         taken = [event for event in events if event["action"] == "segment_alloc"]

@@ -2,11 +2,11 @@
 
     python benchmarks/alternating_steps.py --device cpu --model resnet18 --batch-size 2 --image-size 64 --seconds 60 [--profile]
 
-Four steps are recorded, then four are not, by installing and removing the recorder's patches. The first step of each four is
-dropped because the interpreter adapts to the patches; the fastest of the others counts. Each recorded turn is compared with the
-mean of the unrecorded turns before and after it, which cancels drift. The output is the median ratio with its 95 % confidence
-interval, and the quartiles. With --profile, both run under one torch.profiler, as profiled steps do; it is restarted now and
-then so that its memory does not slow later steps.
+Four steps are recorded, then four are not, by installing and removing the recorder's patches. The first of the four steps is
+dropped, because the interpreter adapts to the patches. The fastest of the other steps counts. Each recorded turn is compared
+with the mean of the unrecorded turns before and after it, which cancels drift. The output is the median ratio with its 95 %
+confidence interval, and the quartiles. With --profile, both run under one torch.profiler, like profiled steps. The profiler is
+restarted now and then, so that its memory does not slow down later steps.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def ratios(args: argparse.Namespace, switch: Switch) -> dict[str, list[float]]:
     while time.monotonic() < until or len(found) < _LEAST_TURNS:
         if args.profile:
             with torch.profiler.profile(record_shapes=True, profile_memory=True):
-                step()  # the first under a profile is the dearest
+                step()  # the first step under a profile is the slowest
                 found += alternate(_PROFILED_TURNS)
         else:
             found += alternate(_PROFILED_TURNS)
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    torch.set_num_threads(1)  # several would spin while they wait for each other, and that would count as work
+    torch.set_num_threads(1)  # several threads would spin while they wait for each other, which would count as work
     with tempfile.TemporaryDirectory() as folder:
         out = str(Path(folder) / "run.msgpack")
         switch = install(RecordSession(Path(out), RecordConfig("phase", warmup=0, clean=0, profiled=0)))

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 from replayer.timing.clock import Clock, ScaledClock, WallClock, lower_timer_slack  # noqa: E402
 
-ENDS = 1_000  # steps at the beginning and at the end whose lateness is compared
+ENDS = 1_000  # number of steps at the beginning and at the end whose lateness is compared
 
 
 def lateness(clock: Clock, steps: int, step_ns: int) -> tuple[list[int], float]:
@@ -41,7 +41,7 @@ def lateness(clock: Clock, steps: int, step_ns: int) -> tuple[list[int], float]:
 
 
 def figures(late_ns: list[int], core_share: float) -> dict[str, Any]:
-    """The printed figures, under their JSON names."""
+    """Return the printed figures by their names in JSON."""
     ordered = sorted(late_ns)
     return {
         "steps": len(ordered),

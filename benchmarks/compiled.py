@@ -41,7 +41,7 @@ SCRIPT = str(ROOT / "tests" / "replayer" / "compiled" / "programs.py")
 TRACE = str(Path(sys.executable).parent / "trace")
 TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node", "2"]
 REPLAY = [TRACE, "replay", "--gpu", "v100", "--estimate"]
-# by argument: the script, and what starts it natively and in a replay
+# by argument: the script, and the commands for a native run and for a replay
 SCRIPTS = {
     "programs": ([SCRIPT], [], []),
     "ranks": ([SCRIPT.replace("programs", "ranks")], TORCHRUN, ["--nproc", "2"]),
@@ -124,7 +124,7 @@ def programs() -> dict[str, Program]:
 
 
 def kept(program: Program, folder: Path, name: str, make: Callable[[], Run]) -> Run:
-    """The run whose trace and output the folder keeps under this name. Makes the run if the folder has none."""
+    """Return the run whose trace and output are in the folder under this name. If there is none, make the run."""
     output = folder / f"{name}.txt"
     if not output.exists():
         output.write_text(make().output)
@@ -132,7 +132,7 @@ def kept(program: Program, folder: Path, name: str, make: Callable[[], Run]) -> 
 
 
 def recorded(program: Program, device: Path | None, folder: Path) -> Run:
-    """The run on the device. Ends the process if there is no device or if the program fails."""
+    """Run the program on the device. Raise SystemExit if there is no device or if the program fails."""
     if device is None:
         sys.exit(f"{folder} has no recording; --device makes one")
     run = record(device, program, "kernel", folder)

@@ -49,12 +49,12 @@ VTRAIN = "github.com/VIA-Research/vTrain at f8dda8473a48b373b1d25f51f52d685bff51
 
 NEUSIGHT = "github.com/sitar-lab/NeuSight at 6945927d9afcca2b9daf021f8395e53edc5b4eef"
 
-ALL_REDUCE_MISS = 0.03  # of the time; neighbouring sizes wander by about 1 %
+ALL_REDUCE_MISS = 0.03  # share of the time; times of neighboring sizes fluctuate by about 1 %
 _CARDS = {"v100": "Tesla V100-SXM2-32GB", "a100": "NVIDIA A100-SXM4-40GB"}
 
 
 def all_reduce_rows(folder: Path) -> dict[str, dict[int, tuple[Floats, Floats]]]:
-    """By GPU and ranks: bytes, and the time of each (ns)."""
+    """Return the sizes in bytes and their times in ns, by GPU and number of ranks."""
     found: dict[str, dict[int, tuple[Floats, Floats]]] = {}
     for path in sorted((folder / "vtrain_allreduce").glob("*.csv")):
         named = re.match(r"(\w+)_AR_GPU(\d+)_", path.name)
@@ -92,7 +92,7 @@ def write_all_reduce(measured: dict[str, dict[int, tuple[Floats, Floats]]], path
     path.write_text(re.sub(r'("\d": \[)', r"\n  \1", text).replace(', "curves"', ',\n"curves"') + "\n")
 
 
-# By file: the kind of work.
+# kind of work, by file
 _ROWS_FILES = {
     **dict.fromkeys(("add", "mul", "div", "pow"), "elementwise"),
     **dict.fromkeys(("addu", "mulu", "divu", "powu", "relu", "gelu", "tanh"), "elementwise1"),
@@ -100,7 +100,7 @@ _ROWS_FILES = {
     "ln": "layer_norm",
 }
 _LAUNCH = 0.55  # launch time in each measurement, as a share of the shortest measured time of the same kind of op
-_TELLS = 1.3  # a time that is at least this multiple of the shortest of its kind shows the kernel, not only the launch
+_TELLS = 1.3  # times above this multiple of the shortest time of their kind contain more than the launch
 _HIDDEN, _EMBEDDING = 48, 5
 _SEEDS = 3
 _UNNAMED = 0.25  # share of the drawn rows without the GPU's name, so that a network learns to use the data sheet
@@ -175,7 +175,7 @@ def operators(folder: Path, net: str, without: str = "") -> Operators:
 
 
 def _numbers(name: str, row: dict[str, str]) -> tuple[float, float, float, float]:
-    """A row's sizes as op_work.py orders them."""
+    """Return the sizes of a row in the order of op_work.py."""
     if name == "conv":
         size = (float(row["Input_Size"]) + 2 * float(row["Padding"]) - 3) // float(row["Stride"]) + 1
         return float(row["B"]), float(row["Input_Channel"]), float(row["Output_Channel"]), size * size
@@ -187,7 +187,7 @@ def _numbers(name: str, row: dict[str, str]) -> tuple[float, float, float, float
 
 
 def fastest(rows: Operators) -> Floats:
-    """By GPU: the logarithm of time over roofline for the fastest hundredth."""
+    """Return the logarithm of time over roofline for the fastest hundredth of the rows, by GPU."""
     gpus = [rows.gpu == i for i in range(len(rows.gpus))]
     return np.array([np.percentile(rows.log_slower[of & rows.tells], 1) for of in gpus])
 
@@ -244,7 +244,7 @@ def learned(rows: Operators, seed: int = 0) -> tuple[dict[str, Floats], float]:
 
 
 def efficiency(folder: Path, out: Path | None = None, without: str = "") -> None:
-    """Write the networks: several per kind, whose mean is used."""
+    """Write the networks. There are several per kind, and their mean is used."""
     arrays: dict[str, Floats] = {}
     errors, gpus = {}, {}
     for net in ("matmul", "conv3", "rows"):

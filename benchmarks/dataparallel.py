@@ -39,7 +39,7 @@ COMPUTE, STEP, THROUGHPUT = (752.4, 775.7), (758.9, 776.1), (168.7, 329.9)
 
 
 def replay(name: str, options: argparse.Namespace, folder: Path) -> Path:
-    """Replay the example as a user would; returns the replay's timeline."""
+    """Replay the example as a user would, and return the replay's timeline."""
     out = folder / f"{name}.msgpack"
     script = ["examples/train_dataparallel.py", "--trace", name, "--batch-size", str(BATCH[name])]
     command = [sys.executable, "-m", "tui.cli", "replay", "--clock", options.clock, "-o", str(out), *script]
@@ -63,7 +63,7 @@ def figures(facts: dict[str, Any]) -> dict[str, dict[str, list[float | None]]]:
     for name, published in PARTS.items():
         replayed = ms(facts["parts"][name], name.startswith("parallel_apply"))
         rows[name] = {"published": [None, published], "replayed": replayed}
-    # What the study's step holds; the script's own time between the phases and its waiting for data are this machine's.
+    # The parts of the study's step. Script time between the phases and waits for data depend on this machine.
     compute = [sum(rows[name]["replayed"][side] or 0 for name in PHASES if name != "h2d") for side in (0, 1)]
     step = [compute[side] + (rows["h2d"]["replayed"][side] or 0) for side in (0, 1)]
     rows["compute per batch"] = {"published": [*COMPUTE], "replayed": [*compute]}

@@ -2,7 +2,7 @@
 
     python benchmarks/estimates.py ../shared/published --python .../python [--networks 48] [--write]
 
-Each network runs unmodified on a GPU of which only the data sheet is known. Its estimated step times are compared with
+Each network runs unmodified on a GPU, and only the data sheet of the GPU is used. Its estimated step times are compared with
 published ones: GPEmu's for networks of torchvision in fp32, timm's for its networks in mixed precision. `--python` names an
 interpreter that has torch, torchvision and timm. `--write` replaces the table that `trace` prints errors from.
 """
@@ -41,7 +41,7 @@ TIMM = (
 
 
 def estimated(python: str, gpu: str, *words: str) -> list[dict[str, Any]]:
-    """What a program prints on a GPU whose library entries are not used (`--gpus 2` has none)."""
+    """Return the output of a program on a GPU without its library entries (there are none for `--gpus 2`)."""
     command = [python, "-m", "trace_replay", "replay", "-q", "--gpu", gpu, "--gpus", "2", "--estimate", "--clock", "recorded"]
     command += ["--gpu-memory", "1000GiB", *words]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=ROOT, capture_output=True, text=True)
@@ -61,7 +61,7 @@ def row(work: str, precision: str, card: str, ratios: list[float]) -> EstimateEr
 
 
 def chosen(names: set[str], count: int) -> list[str]:
-    """Every n-th name, in the order of the alphabet."""
+    """Return every n-th name in alphabetical order."""
     ordered = sorted(names)
     return ordered[:: max(len(ordered) // count, 1)]
 

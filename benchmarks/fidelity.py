@@ -15,8 +15,8 @@ the table shows how much.
     step, busy, idle   the step on the host; GPU busy time; GPU idle time between the step's first and last kernel
     phase              the phase with the largest error, as a share of the step
     order              kernels, copies and memsets in the recorded order, by name, on each stream
-    first              how much later than recorded the first common kernel starts, from the step's begin on the host: a GPU
-                       that is behind its host when the recording begins has work that is not in it
+    first              how much later than recorded the first common kernel starts, relative to the start of the step on the
+                       host; a GPU that is behind its host when the recording begins has work that is not in the recording
     start, p99         error of kernel starts relative to that first kernel, median and 99th percentile
     memory             peak allocated memory; if the recording lacks totals, its rise within a step
     coverage           GPU time by origin: exact, equivalent, scaled, phase, roofline
@@ -51,13 +51,13 @@ from traces.model.trace import NONE, Column, HostKind, StepKind, Trace  # noqa: 
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
-# A recording's window comes after the program's first steps, in which gradients, momentum and buckets come into being.
+# Recordings begin after the program's first steps. In these steps, gradients, momentum and buckets are allocated.
 SETTLES = 2
 
 
 @dataclass(frozen=True)
 class Case:
-    """A recording, its program, and the reason if a figure cannot reach the goal."""
+    """A recording, its program, and the reason if a figure misses the goal."""
 
     recording: str
     program: str
@@ -129,7 +129,7 @@ class Figures:
     host_ns: float | None = None
     host_worst_ns: float | None = None
     runs: int = 1
-    waited_ns: int = 0  # taken out of the recorded step: for work from before the recording
+    waited_ns: int = 0  # waits for work from before the recording, subtracted from the recorded step
     phase_name: str = ""
     coverage: dict[str, float] = field(default_factory=dict)
 
@@ -139,10 +139,10 @@ class Window:
     """One step of a trace: host extent and GPU work. Times in ns from its start."""
 
     duration_ns: int
-    waited_ns: int  # for work from before the recording, which is in none of the other times
+    waited_ns: int  # waits for work from before the recording, not included in the other times
     phases: dict[str, int]
     streams: list[tuple[Column, Column, Column]]  # per stream, in order of time: names' string indices, starts, ends
-    all_starts: Column  # of all work of the trace, other steps' too
+    all_starts: Column  # of all work in the trace, including other steps
     all_ends: Column
 
     def busy_idle_ns(self) -> tuple[int, int]:
@@ -167,12 +167,13 @@ def _covered(starts: Column, ends: Column) -> tuple[int, int]:
 
 
 def windows(trace: Trace) -> dict[int, Window]:
-    """The first rank's steps by row. Without steps: everything from the first kernel on, as row NONE."""
+    """Return the steps of the first rank by row. A trace without steps has a single step with row NONE, which begins with the
+    first kernel."""
     device, host, rank = trace.device, trace.host, min(trace.ranks)
     own = [row for row, of in enumerate(trace.devices) if of.rank == rank]
     rows = np.flatnonzero(~communication_kernels(trace) & np.isin(device.device, own))
     rows = np.intersect1d(rows, work_rows(trace))
-    if not trace.is_replay:  # what was launched before the window is no part of its first step
+    if not trace.is_replay:  # work that was launched before the window is not part of the first step
         launched = device.launch[rows] != NONE
         rows = rows[launched] if 2 * launched.sum() > len(rows) else rows
     waits = waits_for_earlier_work(trace, rank)
@@ -235,7 +236,7 @@ def _streams(trace: Trace, rows: Column, starts_ns: Column) -> list[tuple[Column
 
 
 def same_order(recorded: list[str], replayed: list[str]) -> Iterator[tuple[int, int]]:
-    """Position pairs of names that occur in the same order in both."""
+    """Return pairs of positions of names that occur in the same order in both."""
     same = 0
     while same < min(len(recorded), len(replayed)) and recorded[same] == replayed[same]:
         yield same, same
@@ -276,7 +277,7 @@ def figures(recorded: Trace, replayed: Trace, report: dict[str, Any], settles: i
     shares, starts_ns, firsts_ns = [], [], []
     for true, mine in pairs:
         matched = total = 0
-        both_ns: list[tuple[Column, Column]] = []  # per stream: starts of what comes in the same order, recorded and replayed
+        both_ns: list[tuple[Column, Column]] = []  # per stream: recorded and replayed start times of work in the same order
         for left, right in zip(true.streams, mine.streams, strict=False):
             texts = [recorded.strings.texts[i] for i in left[0]], [replayed.strings.texts[i] for i in right[0]]
             both = list(same_order(*texts))
@@ -314,7 +315,7 @@ def memory_error(report: dict[str, Any]) -> float | None:
 
 
 def replay(case: Case, trace: Path, steps: int, folder: Path, clock: str = "recorded") -> tuple[Trace, dict[str, Any]]:
-    """Replay the program as a user would; its timeline and its report."""
+    """Replay the program as a user would, and return its timeline and its report."""
     output, report = folder / "replay.msgpack", folder / "report.json"
     command = [sys.executable, "-m", "tui.cli", "replay", "--clock", clock, "-o", str(output), "--report", str(report)]
     command += [*case.options, str(PROGRAMS / case.program), "--trace", str(trace), "--steps", str(steps), *case.args]

@@ -5,8 +5,8 @@ code, the standard output and the lines on stderr of the bare run, except for th
 script may end at most `EXTRA_S` seconds later than the bare script. No process may be left over, and the recording must be
 readable, with all training steps.
 
-These runs are made side by side, so their times mean nothing. Then the programs of `PACED` are recorded again one at a time.
-Those recordings have the GPU's pace. `programs.json` in the folder of the results is written again after each run.
+These runs share the GPU, so their times mean nothing. Then the programs of `PACED` are recorded again, one at a time. These
+recordings have realistic times. `programs.json` in the folder of the results is written again after each run.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PROGRAMS_FOLDER = ROOT / "tests" / "cuda" / "programs"
 STAGE_S = 105.0  # the longest time of this stage
 RUN_S = 45.0  # the longest time of one run; compiled programs need about 20 s
 EXTRA_S = 2.0  # how much later a recorded script may end after an error on a real GPU
-PROCESSORS = 16  # for which these three limits are meant; on fewer processors they grow in proportion
+PROCESSORS = 16  # the three limits are for this number of processors; with fewer processors, they grow in proportion
 SIDE_BY_SIDE = 0.75  # simultaneous runs per processor
-SHARE_SIDE_BY_SIDE = 0.7  # of the stage's time, after which no run begins beside others
-GRACE_S = 1.0  # in which child processes may end after their parent
+SHARE_SIDE_BY_SIDE = 0.7  # after this share of the stage's time, no more runs begin in parallel
+GRACE_S = 1.0  # how long child processes may run after their parent has ended
 
 _FEW_THREADS = {"OMP_NUM_THREADS": "2", "TORCHINDUCTOR_COMPILE_THREADS": "4"}  # for runs side by side
 _FAULTY_LAUNCH = str(30 * 17)  # in the last step of ends.py on the simulated device, which does not check indices
@@ -42,16 +42,16 @@ _FAULTY_LAUNCH = str(30 * 17)  # in the last step of ends.py on the simulated de
 
 @dataclass(frozen=True)
 class Case:
-    """One program: its script with its arguments, and what it does."""
+    """One program: its script, its arguments, and the expected results."""
 
     script: str
     arguments: tuple[str, ...] = ()
     steps: int = 24  # training steps
-    spare_steps: int = 0  # how many more or fewer are right, because the moment of the error varies
+    spare_steps: int = 0  # allowed difference in steps, because the time of the error varies
     exit_code: int = 0  # 128 + N if signal N ends it
-    other_exit_code: int | None = None  # also right
+    other_exit_code: int | None = None  # also accepted
     grains: tuple[str, ...] = ("kernel",)
-    message: str = ""  # what must be on stderr, so that the case is the intended one
+    message: str = ""  # text that must be on stderr, which shows that the intended error occurred
     environment: tuple[tuple[str, str], ...] = ()
     is_one_rank: bool = False  # needs torch.distributed with a world of one
 
@@ -119,14 +119,14 @@ class Commands:
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of one run."""
+    """The result of one run."""
 
     exit_code: int  # 128 + N if signal N ended it
     output: str
     errors: str
     seconds: float
     end_s: float | None  # from the script's last mark to the end of its process; None without a mark
-    left: tuple[str, ...]  # commands of the processes that it left behind
+    left: tuple[str, ...]  # commands of processes that still run afterwards
     is_timed_out: bool = False
 
 
@@ -163,7 +163,7 @@ class Programs:
             try:
                 for _ in pool.map(self._check, self._cases):
                     pass
-            except BaseException:  # such as a signal: the runs under way end at once
+            except BaseException:  # for example a signal; the current runs end at once
                 self._seconds = 0.0
                 raise
         for name in PACED:
@@ -245,7 +245,7 @@ class Programs:
 
 
 def run_in_session(command: list[str], folder: Path, environment: dict[str, str], is_time_up: Callable[[], bool]) -> Ended:
-    """Run a command in a session of its own until the time is up, and end everything that is left of it.
+    """Run a command in a new session within a time limit, and then end all remaining processes of the session.
 
     The script's process is the one that writes `folder/marks/<pid>.tsv`, see tests/cuda/programs/marks.py.
     """

@@ -67,10 +67,10 @@ MOST_TENSORS = 6  # of a sample are moved or cast in turn
 TEXT_LENGTH = 300
 CALL_LIMIT_S = 20.0
 GPU_ENTRY = "gpu"  # the entry with the GPU's name
-FAILED_ENTRY = "failed"  # the entry of a worker that cannot use the GPU, with the error
+FAILED_ENTRY = "failed"  # name of the entry with the error of a worker that cannot use the GPU
 SAMPLES_ENTRY = "samples"  # the entry with the signatures of an operator's samples
 SAVED_EVERY_S = 20.0
-REFUSED_BY = " by"  # ends the name of the entry with the op that refused a dtype
+REFUSED_BY = " by"  # suffix of entries that name the op that rejected a dtype
 STEPS = ("dtypes", "rules", "capture")  # all operators go through one step before the next step begins
 
 Answers = dict[str, Any]
@@ -509,7 +509,7 @@ class Asking:
                 self.answers[worker.task][worker.call] = why
             if worker.call or worker.answered:
                 self._todo.appendleft(worker.task)
-            else:  # It would end the next worker too.
+            else:  # The call would end the next worker too.
                 self.problems[f"{name_of(self.ops[worker.task[0]])} {worker.task[1]}"] = why
         if len(self.failed_starts) < self._most_failed_starts:
             self._workers.append(self._new())

@@ -114,7 +114,7 @@ def trace_command(python: str, *words: str) -> None:
 
 
 def median_step(path: Path) -> tuple[float, float]:
-    """Median of the clean steps (ns), and their noise as a share of it."""
+    """Return the median of the clean steps in ns, and their noise as a share of the median."""
     steps = load(path).steps
     times = steps.duration_ns[steps.kind == StepKind.STEADY]
     low, middle, high = np.percentile(times, (25, 50, 75)).tolist()
@@ -122,7 +122,7 @@ def median_step(path: Path) -> tuple[float, float]:
 
 
 def error_of(script: Path, folder: Path, replay_with: str) -> tuple[float, float, float]:
-    """For one recording: the replay's step over the clean steps minus 1, the noise, and the step (ns)."""
+    """Return the relative error of the replay's step, the noise, and the step in ns for one recording."""
     recording, replay = folder / "run.msgpack", folder / "replay.msgpack"
     shape = "--warmup 5 --clean-steps 25 --profiled-steps 7".split()
     trace_command(sys.executable, "record", "-o", str(recording), *shape, str(script))

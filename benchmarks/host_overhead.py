@@ -13,11 +13,11 @@ One step is forward, cross entropy, backward and the optimizer, without data and
 
     python benchmarks/host_overhead.py [--trace RECORDING] [--steps 30] [--repeats 5] [--json FILE]
 
-The variants of a model run in turn, each in its own interpreter; medians over rounds are printed. CPU time of the thread is
-printed beside wall time: on a shared machine only CPU time is comparable, best within a round (see `cheaper`). Ops are calls
-that reach a tensor's dispatch. `us/op` is the step's CPU time per op, including torch's own share. Requirements are printed
-beside the rows and do not change the exit code. `least` is the minimum over rounds and shows how much other load raised the
-median.
+The variants of a model run one after the other, each in a new interpreter. The benchmark prints medians over rounds, of wall
+time and of the thread's CPU time. On a shared machine, only CPU times can be compared, preferably within a round (see
+`cheaper`). Ops are calls that reach a tensor's dispatch. `us/op` is the step's CPU time per op, including torch's own share.
+Requirements are printed beside the rows and do not change the exit code. `least` is the minimum over rounds and shows how much
+other load raised the median.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def timed(step: Callable[[], object], steps: int, warm_up: int = 3) -> dict[str,
 def training_step(
     device: str | None, model: torch.nn.Module, x: torch.Tensor, target: torch.Tensor, optimizer: type[torch.optim.Optimizer]
 ) -> Callable[[], None]:
-    """A step of `model` on `device`; None: on the current default device."""
+    """Return a step of `model` on `device`, or on the current default device if `device` is None."""
     if device:
         model, x, target = model.to(device), x.to(device), target.to(device)
     momentum: dict[str, Any] = {"momentum": 0.9} if optimizer is torch.optim.SGD else {}
@@ -179,14 +179,14 @@ def per_op(row: dict[str, float], ops: int) -> dict[str, float]:
 
 
 def prepared(step: Callable[[], object]) -> tuple[Any, int]:
-    """A dispatch that repeats the results of the calls of `step` in order; and the number of calls."""
+    """Return a dispatch function that repeats the results of the calls in `step`, and the number of calls."""
     wrap = torch.Tensor._make_wrapper_subclass
     dispatch = VirtualTensor.__torch_dispatch__
     came_to: list[Callable[[Any], Any]] = []
     inside = False
 
     def again_as(result: Any, given: list[Any]) -> Callable[[Any], Any]:
-        """A function that makes something like `result`: an argument, a new tensor, several of them, or a number."""
+        """Return a function whose result is like `result`: an argument, a new tensor, several tensors, or a number."""
         if isinstance(result, (list, tuple)):
             parts = [again_as(part, given) for part in result]
             return lambda given: [part(given) for part in parts]
@@ -243,7 +243,7 @@ def start_replaying(recording: Path, folder: Path) -> int:
     """Start a replay with a clock that does not wait; returns the number of recorded steps."""
     trace = load(recording) if recording.suffix == ".msgpack" else read_kineto(recording)
     if trace.grain == "phase":
-        trace.workload = None  # recorded phases are then charged for any script, which is the path to measure
+        trace.workload = None  # any script is then charged for the recorded phases, and this code is to be measured
     timeline = TimelineWriter(TraceStream(folder / "timeline.msgpack"), trace)
     gpu = VirtualGpu(trace, min(trace.ranks), VirtualClock(), timeline)
     state.start(lambda: gpu)

@@ -90,11 +90,11 @@ ROOM = Capacity(1 << 50, 0, "")
 PLAIN = parse_settings("")
 NEAR = 0.03
 KERNELS_MIB = {3: 420, 5: 630, 6: 730, 7: 1150, 8: 1670}  # by compute capability, major; Note [What the kernels take]
-STEP_BYTES = 8 << 20  # how finely a limit is explained
+STEP_BYTES = 8 << 20  # resolution in bytes
 
 
 def requests_of(networks: Sequence[str], release: str) -> dict[str, ScaledRequests]:
-    """What each network requests, at any batch size, with autograd as it was in that release."""
+    """Return the memory requests of each network at any batch size, with autograd of the given release."""
     cells = [f"{network}:1,{batch}" for network in networks for batch in BATCHES]
     with tempfile.TemporaryDirectory() as folder:
         device = Device(rank=0, index=0, name="Tesla V100-PCIE-32GB", total_memory_bytes=ROOM.capacity_bytes)
@@ -118,7 +118,7 @@ def requests_of(networks: Sequence[str], release: str) -> dict[str, ScaledReques
 
 
 def split(log: RequestLog) -> list[RequestLog]:
-    """The requests of each cell: the program empties the cache after both its batch sizes, and when the network is gone."""
+    """Return the requests of each cell. The program empties the cache after each batch size and after deleting the network."""
     cells, entries, before, made, emptied = [], [], 0, 0, 0
     for entry in log.entries:
         made += entry.kind in (RequestKind.REQUEST, RequestKind.OPTIONAL)
@@ -131,7 +131,7 @@ def split(log: RequestLog) -> list[RequestLog]:
 
 
 def compare(every: bool, work: tuple[str, ScaledRequests, list[LibraryCell]]) -> dict[str, list[dict[str, Any]]]:
-    """One network, on cards with the same release: errors of peaks, and where each card is full."""
+    """Return the errors of one network's peaks, and the batch size at which each GPU is full. All GPUs use the same release."""
     network, scaled, cells = work
     measured: dict[int, list[tuple[str, int]]] = {}
     for cell in cells:
@@ -156,7 +156,7 @@ def compare(every: bool, work: tuple[str, ScaledRequests, list[LibraryCell]]) ->
 
 
 def answered(cell: LibraryCell, scaled: ScaledRequests, ours: int) -> int:
-    """The first batch that does not fit, as `trace fit` has it of a card where the network was measured."""
+    """Return the first batch size that does not fit according to `trace fit`, for a GPU on which the network was measured."""
     limit = MeasuredLimit.of(cell)
     peak_bytes = run_requests(scaled.for_batch(limit.fitted), ROOM, PLAIN, has_optional=False).peak_bytes
     largest = limit.largest(ours - 1) if limit.is_of(limit.fitted, peak_bytes) else ours - 1
@@ -165,7 +165,8 @@ def answered(cell: LibraryCell, scaled: ScaledRequests, ours: int) -> int:
 
 
 def judge(kernels_mib: dict[tuple[int, int], int], work: tuple[str, ScaledRequests, list[LibraryCell]]) -> list[dict[str, Any]]:
-    """Where each card is full with what the other half of the networks says of loaded kernels, by half and capability."""
+    """Return the limits that follow from the kernel memory of the other half of the networks, by half and compute
+    capability."""
     network, scaled, cells = work
     full = []
     for cell in cells:
@@ -184,7 +185,7 @@ def half_of(network: str) -> int:
 
 
 def kernels_of(full: Sequence[dict[str, Any]]) -> dict[int, int]:
-    """What loaded kernels take by capability, in MiB: the median over what explains where each card was full."""
+    """Return the memory of loaded kernels in MiB by compute capability: the median over the amounts that explain the limits."""
     by_major: dict[int, list[int]] = {}
     for row in full:
         by_major.setdefault(row["major"], []).append(row["explained_bytes"])
@@ -192,13 +193,13 @@ def kernels_of(full: Sequence[dict[str, Any]]) -> dict[int, int]:
 
 
 def full_at(fits: Callable[[int], bool], near: int) -> int:
-    """The first batch that does not fit where batches grow one by one: a larger one may fit again."""
+    """Return the first batch size that does not fit if the batch grows one by one. A larger batch may fit again."""
     largest = largest_batch(fits, near)
     return next((batch for batch in range(int(0.85 * largest), largest + 1) if not fits(batch)), largest + 1)
 
 
 def explained(scaled: ScaledRequests, card: Card, full: int) -> int:
-    """How many bytes taken outside of PyTorch make this the first batch that does not fit: the middle of those that do."""
+    """Return how many bytes outside PyTorch make this the first batch that does not fit: the middle of the possible range."""
     ends = []
     for batch in (full - 1, full):
         low, high = 0, card.memory_bytes
@@ -243,7 +244,7 @@ def show(peaks: Sequence[dict[str, Any]], full: Sequence[dict[str, Any]]) -> Non
 
 
 def beside(row: dict[str, Any]) -> str:
-    """What else was published of a limit: the runs for memory, larger networks on the card, the times before it was full."""
+    """Describe other published figures about a limit: memory runs, larger networks on the GPU, and times before the limit."""
     cell, batch = catalogue.cell(row["gpu"], row["network"]), row["published"]
     needed = peak_at(cell, batch)
     others = [catalogue.cell(row["gpu"], name) for name in catalogue.models(row["gpu"])]
@@ -256,13 +257,13 @@ def beside(row: dict[str, Any]) -> str:
 
 
 def peak_at(cell: LibraryCell, batch: int) -> float:
-    """The published peak nearest to a batch, in proportion."""
+    """Return the peak at a batch size, scaled from the nearest published batch size."""
     at = int(np.abs(cell.memory_batches - batch).argmin())
     return float(cell.peak_bytes[at]) * batch / int(cell.memory_batches[at])
 
 
 def show_folds(full: Sequence[dict[str, Any]], folded: Sequence[dict[str, Any]], fitted: dict[int, dict[int, int]]) -> None:
-    """Limits by figures of the networks themselves, and by those of the other half."""
+    """Print limits that use the kernel memory of all networks, and limits that use that of the other half."""
     print(f"\nkernels that are loaded, in MiB by compute capability: {kernels_of(full)} over all networks,")
     print(f"{fitted[0]} over every second one, {fitted[1]} over the others")
     for text, rows in (("with those of all networks", full), ("with those of the other half", folded)):

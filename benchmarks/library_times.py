@@ -1,4 +1,4 @@
-"""Replays the library's cells and prints the error of each phase: replaying a cell must give its own times.
+"""Replays the library's cells and prints the error of each phase. The replay of a cell must give the times of the cell.
 
     python benchmarks/library_times.py                    # 216 cells, two batch sizes of each, within 10 minutes on two cores
     python benchmarks/library_times.py --gpus v100 --batches 8 --json times.json
@@ -44,7 +44,7 @@ def batches_of(gpu: str, model: str, count: int, chance: random.Random) -> list[
 
 def replayed(gpu: str, plan: dict[str, list[int]], clock: str, steps: int) -> list[dict[str, Any]]:
     """Return what the program printed."""
-    # Whether the largest batch fits to the last byte is what benchmarks/library_memory.py asks.
+    # benchmarks/library_memory.py checks exactly whether the largest batch fits.
     command = [sys.executable, "-m", "trace_replay", "replay", "--clock", clock, "--gpu", gpu, "--gpu-memory", "1024GiB"]
     done = subprocess.run(
         [*command, str(PROGRAM), json.dumps(plan), str(steps)], cwd=ROOT, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""Measures the cost of unlocked pages: epochs over a ring of batch buffers under a memory limit, locked and unlocked in turn.
+"""Measures the cost of unlocked pages. Epochs over a ring of batch buffers alternate between locked and unlocked pages.
 
 In a published emulation, AlexNet took 21 % longer per epoch when its buffers were not page-locked under a memory limit. Here
 a process fills a ring of buffers from a file and reads other buffers of the ring, like a loader and a copy to the GPU. It
@@ -27,7 +27,7 @@ from pathlib import Path
 
 BUFFER_BYTES = 4 << 20
 EPOCHS = 3
-FILE_OF_RING = 2.5  # how much larger the data is than the ring: it never fits beside it
+FILE_OF_RING = 2.5  # size of the data relative to the ring, so that the data never fits into the remaining memory
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -124,7 +124,7 @@ def main() -> int:
     parser.add_argument("--room", type=float, default=1.08, help="the memory limit, as a multiple of the ring's size")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cgroups", type=Path, default=CGROUPS, help="where control groups are mounted")
-    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)  # what this script starts itself with
+    parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)  # this script starts itself with this option
     parser.add_argument("--locked", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     try:

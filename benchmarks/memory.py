@@ -1,8 +1,8 @@
 """Compares recorded and replayed device memory: ResNet-50, batch 32, Tesla V100 (three recordings, PyTorch 1.9).
 
-First the allocator alone: memory reserved for growing sequence lengths in plain and expandable segments, and the cost of an
-allocation and its free. Then replays the recorded script and prints what a steady step allocates: block sizes in order, the
-peak, and the workspaces taken from the recording.
+The first part measures only the allocator: memory reserved for growing sequence lengths in plain and expandable segments, and
+the cost of an allocation and its free. Then replays the recorded script and prints what a steady step allocates: block sizes in
+order, the peak, and the workspaces taken from the recording.
 
     python benchmarks/memory.py --traces ../shared/traces [--json memory.json]
 
@@ -34,7 +34,7 @@ from traces.model.row_order import in_order  # noqa: E402
 
 CASES = ("v100_resnet50_workers0", "v100_resnet50_workers0_rerun", "v100_resnet50_workers4")
 
-# PyTorch 1.9 counts a batch norm's batches by `num_batches_tracked + 1`, today's release in place.
+# PyTorch 1.9 counts the batches of a batch norm by `num_batches_tracked + 1`. Current releases increment in place.
 GONE = frozenset({(512, "aten::add")})
 
 SCRIPT = """

@@ -38,7 +38,7 @@ from benchmarks.record_command import record_command  # noqa: E402
 
 RULES_FILE = "gpu_rules.json.gz"
 RULES_SECONDS = 75.0
-# programs of recording_cost.py, the most wanted first
+# programs of recording_cost.py, the most important first
 COST_PROGRAMS = (
     "one linear layer",
     "60 modules",
@@ -51,8 +51,8 @@ COST_PROGRAMS = (
     "100 ms",
 )
 DRY_COST = ("one linear layer", "ResNet-50")
-COST_SECONDS = 40.0  # of each stage that measures the profiler or the recorder
-MAX_FILES = 8  # the summary among them
+COST_SECONDS = 40.0  # duration of each stage that measures the profiler or the recorder
+MAX_FILES = 8  # including the summary
 MAX_FILE_BYTES = 16 << 20
 NEEDED = ("torch", "numpy", "msgpack", "orjson", "typer")
 
@@ -201,7 +201,7 @@ def record_script(run: Run, script: list[str], name: str, grain: str, profiled_s
 
 
 def recording_command(run: Run, asked: dict[str, Any]) -> list[str]:
-    """The command that records a script. `asked` has the fields of RecordOptions, except for the virtual GPU of a dry run."""
+    """Return the command that records a script. `asked` has fields of RecordOptions. A dry run adds the virtual GPU."""
     return record_command({**asked, "on": run.on if run.dry else None})
 
 
@@ -332,7 +332,7 @@ def call(run: Run, command: list[str]) -> None:
 
 
 def facts_of(output: Path) -> dict[str, Any]:
-    """Key facts of a recording, to judge its quality."""
+    """Return key facts about the quality of a recording."""
     from traces.figures.summary import summarize
     from traces.format.trace_file import load
 
@@ -359,7 +359,7 @@ def pack(files: list[Path], out: Path) -> dict[str, list[str]]:
     """Pack the files into tar files within the limits. Returns the contents, and "left_out"."""
     packed: dict[str, list[str]] = {"left_out": []}
     room: dict[Path, int] = {}
-    whole = MAX_FILE_BYTES // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # without what ends a tar file
+    whole = MAX_FILE_BYTES // tarfile.RECORDSIZE * tarfile.RECORDSIZE - 2 * tarfile.BLOCKSIZE  # without the end of a tar file
     for file in files:
         need = 512 + -file.stat().st_size // 512 * -512  # a header, and whole blocks
         tar = next((tar for tar, left in room.items() if left >= need), None)
@@ -387,7 +387,7 @@ def machine() -> dict[str, Any]:
 
 
 def missing(dry: bool) -> str:
-    """Why this cannot start, or ""."""
+    """Return why the benchmark cannot start, or ""."""
     absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if "torch" in absent:
         return "this Python has no torch; name one that has: PYTHON=... benchmarks/on_gpu.sh"
@@ -415,7 +415,7 @@ def save(run: Run, entries: list[dict[str, Any]]) -> None:
 
 
 def perform(run: Run, chosen: dict[str, Stage]) -> list[dict[str, Any]]:
-    """Run the stages; returns one summary entry each."""
+    """Run the stages, and return one summary entry for each."""
     entries: list[dict[str, Any]] = []
     for name, stage in chosen.items():
         entry: dict[str, Any] = {"stage": name, "status": "ok"}

@@ -51,10 +51,10 @@ from traces.rates.op_cost import itemsize  # noqa: E402
 from traces.rates.op_traffic import is_inductor_kernel  # noqa: E402
 
 LIMIT = 0.005  # relative difference above which a row needs an explanation
-_LEAST_SHARE = 0.01  # of the GPU time: ops with less are not listed
-_LEAST_NS = 10_000  # shorter times are no figures to compare
-_LEAST_FLOPS, _LEAST_BYTES = 1e7, 2**20  # as little is not compared
-_AHEAD_SHARE = 0.1  # of the pace: a host that is this far ahead of the device at a step's end runs ahead
+_LEAST_SHARE = 0.01  # share of the GPU time; ops below it are not listed
+_LEAST_NS = 10_000  # shorter times are not compared
+_LEAST_FLOPS, _LEAST_BYTES = 1e7, 2**20  # smaller shares are not compared
+_AHEAD_SHARE = 0.1  # share of the pace; the host runs ahead if it is this far ahead of the device at the end of a step
 
 _GPU_CATEGORIES = {"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"}
 
@@ -79,7 +79,7 @@ class Row:
 
     @property
     def agrees(self) -> bool:
-        """Whether they agree within 0.5 % or, for times, one microsecond."""
+        """Return True if both agree within 0.5 % or, for times, one microsecond."""
         return abs(self.difference) <= LIMIT or (self.unit == "ms" and abs(self.ours - self.theirs) <= 0.001)
 
 
@@ -88,7 +88,7 @@ Variant = tuple[str, Callable[[], float]]  # a difference of definition, and our
 
 
 def compared(recording: str, peer: str, figure: str, unit: str, ours: float, theirs: float, variants: list[Variant]) -> Row:
-    """`ours` and `theirs` with the first definition that makes them agree."""
+    """Return `ours` and `theirs` with the first definition for which they agree."""
     found = Row(recording, peer, figure, ours, theirs, unit, "")
     if found.agrees:
         return found
@@ -293,7 +293,7 @@ def _ops(sheets: dict[str, Sheet], name: str, trace: Trace, has_captures: bool) 
 
 
 def _op_costs(sheets: dict[str, Sheet], name: str, trace: Trace) -> Iterator[Row]:
-    """FLOPs and bytes of all calls of each op, over the shapes that both have and whose figures are fully known here."""
+    """Return FLOPs and bytes of all calls of each op, for shapes that both tools have and whose figures we know completely."""
     ours = {(row.op, row.shapes): row for row in achieved(trace, by_shape=True) if row.shapes}
     sums: dict[tuple[str, str], _CostSum] = {}
     for line in sheets.get("unified_perf_summary", []):
@@ -318,7 +318,7 @@ def _op_costs(sheets: dict[str, Sheet], name: str, trace: Trace) -> Iterator[Row
         unit, scale, least = ("GFLOP", 1e9, _LEAST_FLOPS) if figure == "FLOPs" else ("MiB", 2**20, _LEAST_BYTES)
         if max(of.ours, of.theirs) < least:
             continue
-        # Their definition is checked on their figure: it must give what they report.
+        # The definition is checked: it must give the figure that the other tool reports.
         known = [why for why, cost in of.by_definition.items() if abs(cost - of.theirs) <= LIMIT * of.theirs]
         variants: list[Variant] = [(why, lambda theirs=of.theirs / scale: theirs) for why in known]  # type: ignore[misc]
         yield compared(name, "TraceLens", f"{figure} of {op}", unit, of.ours / scale, of.theirs / scale, variants)
@@ -328,7 +328,7 @@ def _op_costs(sheets: dict[str, Sheet], name: str, trace: Trace) -> Iterator[Row
 class _CostSum:
     ours: float = 0.0
     theirs: float = 0.0
-    by_definition: dict[str, float] = field(default_factory=dict)  # what a known definition gives, by its words
+    by_definition: dict[str, float] = field(default_factory=dict)  # figure of each known definition, by its description
     calls: list[tuple[_ReportedCall, float, float]] = field(default_factory=list)
 
 
@@ -340,9 +340,9 @@ class _ReportedCall:
     name: str
     shapes: tuple[tuple[int, ...], ...]
     sizes: tuple[int, ...]  # bytes of an element of each input
-    numbers: tuple[str, ...]  # what is recorded of inputs that are no tensors
+    numbers: tuple[str, ...]  # recorded values of inputs that are not tensors
     calls: int
-    model: dict[str, Any]  # what their model of the op takes as its parameters
+    model: dict[str, Any]  # parameters of the other tool's model of the op
 
     @classmethod
     def of(cls, line: dict[str, str]) -> _ReportedCall | None:
@@ -366,7 +366,7 @@ class _ReportedCall:
         return [(shape, prod(shape) * size) for shape, size in zip(self.shapes, self.sizes, strict=False) if shape and size]
 
     def flops_there(self) -> dict[str, float]:
-        """FLOPs of one call by their definitions, with the difference in words."""
+        """Return the FLOPs of one call by the other tool's definitions, with a description of the difference."""
         wide = [shape for shape, _ in self.tensors if len(shape) > 1]
         if self.op == "addmm" and len(wide) >= 2:
             product = 2 * prod(wide[-2]) * wide[-1][-1]
@@ -374,7 +374,7 @@ class _ReportedCall:
         return {}
 
     def bytes_there(self) -> dict[str, float]:
-        """Bytes of one call by their definitions, with the difference in words."""
+        """Return the bytes of one call by the other tool's definitions, with a description of the difference."""
         tensors = self.tensors
         if not tensors:
             return {}
@@ -451,7 +451,7 @@ def against_hta(path: Path, name: str, trace: Trace) -> Iterator[Row]:
             overlap = None
             if communication_kernels(trace).any():
                 overlap = float(analysis.get_comm_comp_overlap(visualize=False).comp_comm_overlap_pctg.iloc[0])
-        except Exception as error:  # another tool's: what it raises is not known
+        except Exception as error:  # the other tool may raise any exception
             print(f"HolisticTraceAnalysis cannot read {name}: {type(error).__name__}: {str(error)[:80]}", file=sys.stderr)
             return
         finally:

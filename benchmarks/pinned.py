@@ -4,8 +4,8 @@
 
 First table: `Tensor.pin_memory` of float32 images, the first time (memory is allocated and locked) and from the cache, in one
 thread as in a loader's pin-memory thread. Locked memory is read from the system. The reference is the emulator study (Summer
-of Reproducibility 2023), whose figures depend on its machine. Second table: host-to-device copies on the virtual timeline
-against the study's figures, from a recording without copies and from any that `--trace` names.
+of Reproducibility 2023), whose figures depend on its machine. The second table compares host-to-device copies on the virtual
+timeline with the study's figures, for a recording without copies and for the recording of `--trace`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import Trace
 
-BATCHES = {64: 13, 128: 23, 256: 43}  # images, and the study's ms of the thread's copy
+BATCHES = {64: 13, 128: 23, 256: 43}  # number of images, and the study's time of the thread's copy in ms
 IMAGE = (3, 224, 224)
 REPEATS = 7
 

@@ -2,9 +2,9 @@
 
     python benchmarks/profiler_cost.py [--rounds 8]         # on a GPU, simulated or real; on a CPU without launches
 
-Loops of one tiny call are timed with and without the profiler, with the options of `trace record`. Printed is the difference
-per call: the median over rounds of each round's fastest loop. For a module it includes the recorder's wrapper in profiled
-steps.
+The benchmark times loops of one tiny call with and without the profiler, with the options of `trace record`. It prints the
+difference per call: the median over rounds of each round's fastest loop. For a module, the difference includes the recorder's
+wrapper in profiled steps.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CALLS, REPEATS = 200, 5
 
 @dataclass(frozen=True)
 class Loop:
-    """A call that makes one event of a kind."""
+    """A call that creates one event of a kind."""
 
     call: Callable[[], object]
-    others: tuple[str, ...] = ()  # the kinds of the other events that it makes
-    bare: Callable[[], object] | None = None  # what is called without the profiler, if not the same
+    others: tuple[str, ...] = ()  # kinds of the other events that the call creates
+    bare: Callable[[], object] | None = None  # the call without the profiler, if different
 
 
 def loops() -> dict[str, Loop]:

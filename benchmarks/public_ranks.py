@@ -107,7 +107,7 @@ def _of_accelerate() -> list[Program]:
         "test_notebook.py",
         folder=folder,
         spawns=True,
-        times="--gpu a100 --estimate --gpus 2",  # the launcher would take RANK for a rank that torchrun started
+        times="--gpu a100 --estimate --gpus 2",  # if RANK is set, the launcher assumes that torchrun started the process
         environment={"ACCELERATE_NUM_PROCESSES": "2"},
         native=False,
     )

@@ -61,7 +61,7 @@ _MIB = 1 << 20
 
 @dataclass
 class Memory:
-    """Memory of some processes at one moment, in bytes."""
+    """The memory of several processes at one time, in bytes."""
 
     pss: int = 0
     rss: int = 0
@@ -92,7 +92,7 @@ def descendants(root: int) -> list[int]:
             try:
                 stat = (entry / "stat").read_text()
             except OSError:
-                continue  # it has ended meanwhile
+                continue  # the process has ended
             parent = int(stat.rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(entry.name))
     found = [root]
@@ -108,7 +108,7 @@ def memory_of(processes: list[int]) -> Memory:
         try:
             lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         size_bytes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line}
         if not size_bytes:
             continue
@@ -125,7 +125,7 @@ def processor_time_s(processes: list[int]) -> float:
         try:
             stat = Path(f"/proc/{process}/stat").read_text()
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # the process has ended
         ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
     return ticks / os.sysconf("SC_CLK_TCK")
 

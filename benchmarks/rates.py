@@ -3,8 +3,8 @@
     python benchmarks/rates.py ../shared/traces
 
 Per recording: GPU time of work with a known op, the shares of it that have a byte rate and a FLOP rate, and each op with its
-shapes whose rate is above the card's peak. An op may be above it only if all its data fits in the card's cache; such rows say
-"in cache" and are not counted.
+shapes whose rate is above the card's peak. An op may exceed the peak only if all its data fits in the GPU's cache. Such rows
+contain "in cache" and are not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def recordings(folder: Path) -> list[Path]:
 
 
 def figures(trace: Trace) -> dict[str, object]:
-    """What the table has of one recording; times in nanoseconds."""
+    """One row of the table. Times are in nanoseconds."""
     rows = achieved(trace, by_shape=True)
     total_ns = sum(row.device_ns for row in rows)
     return {

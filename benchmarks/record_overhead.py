@@ -38,9 +38,9 @@ from tui.options import RecordOptions  # noqa: E402
 
 SCRIPT = ROOT / "benchmarks" / "timed_training.py"
 WARMUP, CLEAN, PROFILED, AFTER = 3, 10, 5, 2
-FIRST_PROFILED = WARMUP + CLEAN + 1  # one more lets the profiler attach itself
+FIRST_PROFILED = WARMUP + CLEAN + 1  # in another step, the profiler attaches
 CLEAN_STEPS = slice(WARMUP, WARMUP + CLEAN)
-# The window's first and last steps hold the starting and ending of the profile.
+# The first and the last step of the window include the start and the end of the profile.
 PROFILED_STEPS = slice(FIRST_PROFILED + 1, FIRST_PROFILED + PROFILED - 1)
 
 Times = dict[str, list[int]]
@@ -78,7 +78,7 @@ class Bench:
         return self.folder / f"{grain}.msgpack"
 
     def times(self, mode: str) -> Times:
-        """The times of one run's steps. RuntimeError if it failed."""
+        """Return the step times of one run. Raise RuntimeError if the run failed."""
         out = self.folder / "times.json"
         words = [str(SCRIPT), str(out), *self.words]
         if mode in ("phase", "kernel"):

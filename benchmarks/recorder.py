@@ -42,7 +42,7 @@ BEGIN, END = "<!-- tables of benchmarks.recorder -->", "<!-- end of the tables -
 
 @dataclass(frozen=True)
 class Row:
-    """One program at one grain. Shares and errors are fractions; None where there is nothing to compare."""
+    """The results of one program at one grain. Shares and errors are fractions, or None if there is nothing to compare."""
 
     program: str
     grain: str
@@ -84,7 +84,7 @@ def _clean_spans(trace: Trace) -> list[tuple[int, int]]:
 
 
 def _cost(native: Run, recorded: Run) -> float | None:
-    """How much more processor time a clean step takes with the recorder, in us."""
+    """Return the recorder's processor time per clean step in us."""
     if not native.marks or not recorded.marks:
         return None
     plain, ours = _step_intervals(native.marks), _step_intervals(recorded.marks, _clean_spans(recorded.trace))
@@ -196,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--page", type=Path, help="also replace the tables of this page, docs/recorder.md")
     options = parser.parse_args(arguments)
-    options.device = options.device.absolute()  # programs run in folders of their own
+    options.device = options.device.absolute()  # each program runs in a separate folder
     rows: list[Row] = []
     facts: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:

@@ -60,7 +60,7 @@ for step in range(int(sys.argv[1]) if len(sys.argv) > 1 else 20):
 print("done")
 """
 
-# Each uses GPU work first, and then ends as scripts should not.
+# Each script first uses the GPU, and then ends in an unusual way.
 ENDINGS = {
     "os._exit(3)": "import os; os._exit(3)",
     "sys.exit in a thread": "import threading, sys; threading.Thread(target=sys.exit).start()",
@@ -78,7 +78,7 @@ ENDINGS = {
 
 _RECORDED_TOO = ("os._exit(3)", "kill -9 of itself")
 
-# Names of kernels and ops that terminals, markup and other languages would take for something else.
+# Names of kernels and ops with special meanings in terminals, markup and other languages.
 NAMES = (
     *("\x1b]0;title\x07", "\x1b[2J\x1b[31mred", "\x9b31m", "\r\x1b[A", "a\nb", "\x00", "\u202eabc", "\ud800", "\u200b"),
     *("[red]bold[/red]", "[/]", "[@click=quit]x[/]", "<script>alert(1)</script>", "&amp;<b>", '"quoted"', "\\"),
@@ -89,7 +89,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass
 class Row:
-    """One campaign: how often something was tried, what came of it, and what should not have."""
+    """The results of one campaign: counts of the outcomes, and the faults."""
 
     what: str
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -113,7 +113,7 @@ class Done:
         return {0: "exit code 0", 2: "one line, exit code 2"}.get(self.code, f"exit code {self.code}")
 
     def fault(self, what: str, codes: Sequence[int] = (0, 2)) -> str:
-        """What is wrong with how a command ended, or ""."""
+        """Return the fault in how a command ended, or ""."""
         lines = [line for line in self.err.splitlines() if line.strip()]
         if "Traceback" in self.err:
             return f"{what}: a traceback: {lines[-1][:120]}"
@@ -388,7 +388,8 @@ def full_disks(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def _full_device(folder: Path) -> list[str]:
-    """/dev/full, or for root, who could replace that, a device like it in the folder; nothing where root may not make one."""
+    """Return /dev/full. Root could replace this device, so for root, create a similar device in the folder, or return nothing
+    if that fails."""
     if os.geteuid() != 0:
         return ["/dev/full"]
     made = folder / "full"
@@ -437,7 +438,7 @@ def several_writers(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def _half_written(path: Path) -> str:
-    """What is wrong with a file under its final name, or ""."""
+    """Return the fault of a file under its final name, or ""."""
     if not path.exists():
         return ""
     try:
@@ -464,7 +465,7 @@ def signals(folder: Path, chance: random.Random, quick: bool) -> Row:
 
 
 def _ended(words: list[str], folder: Path, number: signal.Signals, after_s: float) -> tuple[str, str]:
-    """How a command that gets a signal ends, and what is wrong with that."""
+    """Send a signal to a command, and return how the command ended and the fault."""
     what = f"{words[0]} with {number.name} after {after_s:.1f} s"
     process = subprocess.Popen(
         [*TRACE, *words], cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -549,7 +550,7 @@ def campaign(run: Callable[[Path, random.Random, bool], Row], seed: int, quick: 
 
 
 def revealed() -> list[str]:
-    """What a recording shows about its user: the keys of its run and of the provenance that `trace record` writes."""
+    """List the facts about the user in a recording: the keys of its run and of the provenance that `trace record` writes."""
     with tempfile.TemporaryDirectory(prefix="trace-reliability-") as name:
         folder = Path(name)
         (folder / "s.py").write_text(SCRIPT)

@@ -39,7 +39,7 @@ LANES, COLUMNS, LABEL_COLUMNS = DEVICES * STREAMS + HOST_LANES, 200, 20
 KERNELS = ("sgemm_128x64_nn", "elementwise_kernel", "batch_norm_bw", "reduce_kernel", "multi_tensor_apply", "ncclAllReduce",
            "cat_copy", "unnamed")  # fmt: skip
 DRAWINGS = 3  # of each frame
-LINES = 100  # of the terminal: all lanes are in sight, each side of one in one line
+LINES = 100  # of the terminal, so that all lanes are visible, with one line per side
 STEP_NS = 150_000_000
 
 
@@ -117,7 +117,7 @@ def frame_s(window: Window) -> float:
 
 
 def first_picture(paths: list[str]) -> tuple[float, float]:
-    """Seconds until a new app process has drawn lanes, and its CPU seconds."""
+    """Return the seconds until a new app process has drawn lanes, and its CPU seconds."""
     start = time.time()
     done = subprocess.run([sys.executable, __file__, "--child", *paths], capture_output=True, text=True, check=True)
     end, cpu_s = done.stdout.splitlines()[0].split()

@@ -54,9 +54,9 @@ from tui.cli import run as run_command  # noqa: E402
 
 PROGRAM = Path(__file__).parent / "programs" / "torchvision_train.py"
 BOARD = "Tesla V100-PCIE-32GB"  # GPEmu's V100 is the PCIe card
-HOST_SPEED = 4  # the recorded host ran under a profiler that noted Python stacks; its pace is that of no training
+HOST_SPEED = 4  # the host was recorded with Python stacks, which made it slower
 
-_LAUNCHED_MS = 0.02  # shorter rows of the labels are calls that launch nothing: views, sizes
+_LAUNCHED_MS = 0.02  # shorter rows are calls that launch nothing, such as views and sizes
 
 
 @dataclass
@@ -113,7 +113,7 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
 
 
 def models(published: Path) -> dict[tuple[str, str], list[dict[str, str]]]:
-    """The traced ops of each (run, GPU)."""
+    """Return the traced ops of each (run, GPU)."""
     found: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for row in rows_of(published / "neusight_labels_ops.csv.gz"):
         found[row["run"], row["gpu"].replace("_", " ")].append(row)
@@ -130,7 +130,7 @@ def whole_ms(published: Path) -> dict[tuple[str, str], tuple[float, int]]:
 
 
 def recording_of(rows: list[dict[str, str]], layers: int, total_ms: float, gpu: str) -> Trace:
-    """A recording of a model from its traced ops: the rows of its one traced layer as often as it has layers."""
+    """Build a recording of a model from its traced ops. The rows of the traced layer are repeated for each layer."""
     in_layer = [i for i, row in enumerate(rows) if re.search(r"(\.h|layers?)\.0\.", row["target"])]
     first, last = (in_layer[0], in_layer[-1] + 1) if in_layer else (0, -1)
     ops: list[tuple[str, tuple[tuple[int, ...], ...], float]] = []
@@ -165,7 +165,7 @@ _FUNCTIONS = {
 
 
 def _ops(row: dict[str, str]) -> Iterator[tuple[str, tuple[tuple[int, ...], ...], float]]:
-    """A traced call as PyTorch's ops with their times in ms; its backward pass as the ops that it consists of."""
+    """Return the PyTorch ops of a traced call with their times in ms. The backward pass is split into its ops."""
     forward_ms, backward_ms = float(row["fw_ms"] or row["latency_ms"]), float(row["bw_ms"] or 0)
     if forward_ms <= _LAUNCHED_MS:
         return
@@ -207,7 +207,7 @@ def _product_backward(left: tuple[int, ...], right: tuple[int, ...], ms: float) 
 
 
 def other_gpus(published: Path, hidden: Callable[[str], Path | None] = lambda _: None) -> list[Case]:
-    """All directed pairs of GPUs of each model; `hidden` gives the curves to use for a target."""
+    """Predict all directed pairs of GPUs for each model. `hidden` returns the curves for a target GPU."""
     ops, wholes = models(published), whole_ms(published)
     cases = []
     with tempfile.TemporaryDirectory() as folder:
@@ -263,7 +263,7 @@ def link_cases(args: argparse.Namespace, is_judged: Callable[[int, int], bool] =
 
 @contextlib.contextmanager
 def links_without(args: argparse.Namespace, is_hidden: Callable[[int, int], bool]) -> Iterator[None]:
-    """The table of all-reduce as it would be without some rows: of (row, ranks)."""
+    """Return the all-reduce table without some rows, which are pairs (row, ranks)."""
     installed, measured = all_reduce_curve.TABLE, all_reduce_rows(args.published)
     for by_ranks in measured.values():
         for ranks, (sizes, times_ns) in list(by_ranks.items()):
@@ -301,7 +301,7 @@ def link_rows(args: argparse.Namespace) -> list[Row]:
 
 
 def measured_times(published: Path, gpu: str) -> dict[tuple[str, int], tuple[float, float]]:
-    """(forward, rest) in s by model and batch, without the batches past the last that fitted (extrapolated: on one line)."""
+    """Return (forward, rest) in s by model and batch, without extrapolated batches, which are on one line."""
     by_model: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
     for row in rows_of(published / "gpemu_times.csv.gz"):
         if row["gpu"] == gpu:
@@ -317,7 +317,7 @@ def measured_times(published: Path, gpu: str) -> dict[tuple[str, int], tuple[flo
 
 
 def trained(args: argparse.Namespace, trace: str, cells: list[str], *options: str) -> list[dict[str, Any]]:
-    """What the program prints for these cells, replayed."""
+    """Return the output of a replay of the program for these cells."""
     words = [args.python, "-m", "trace_replay", "replay", "--clock", "recorded", "--trace", trace, *options, str(PROGRAM)]
     words += ["--steps", "3", "--cells", *cells]
     done = subprocess.run(words, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
@@ -411,12 +411,12 @@ def other_boards_rows(args: argparse.Namespace) -> list[Row]:
     return [between, five, *rows]
 
 
-_LAWS = (1.0, 1.0), (0.75, 1.0), (0.5, 0.95), (0.25, 0.9)  # how much the curve counts, and the plain power of the batch
+_LAWS = (1.0, 1.0), (0.75, 1.0), (0.5, 0.95), (0.25, 0.9)  # the weight of the curve, and the exponent of the batch size
 _FOLDS = 6
 
 
 def folds_rows(args: argparse.Namespace) -> list[Row]:
-    """As `networks_batch`, each sixth of the networks by that law of growth which suits the other networks best."""
+    """Like `networks_batch`, but each sixth of the networks uses the growth law that is best for the other networks."""
     truth = measured_times(args.published, "Tesla_V100-PCIE-32GB")
     cases: dict[tuple[float, float], list[list[Case]]] = {law: [] for law in _LAWS}
     installed = constants.CURVE_COUNTS, constants.GROWTH
@@ -484,7 +484,7 @@ def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, 
             times[row["gpu"], row["model"], int(row["gpus"])] = float(row["median_ms"]) * 1e6
     paces = measured_times(args.published, BOARD.replace(" ", "_"))  # at batch 1: the host's
     gpus = sorted({gpu for gpu, _, _ in times})
-    slower = {  # its host than GPEmu's, by the network that keeps it busiest
+    slower = {  # how much slower the host is than GPEmu's host, from the network that keeps it busiest
         gpu: min(ns / 1e9 / sum(paces[name, 1]) for (other, name, count), ns in times.items() if other == gpu and count == 1)
         for gpu in gpus
     }
@@ -519,7 +519,7 @@ def dataparallel_cases(args: argparse.Namespace, precision: str) -> dict[float, 
 
 
 def _in_precision(ops: list[RecordedOp], gpu: str, dtype: str) -> list[RecordedOp]:
-    """The same in another precision, by the cost model."""
+    """Return the same trace in another precision, from the cost model."""
     if dtype == "float32":
         return ops
     costs = op_costs.OpCosts(card_of(gpu))

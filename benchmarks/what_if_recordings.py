@@ -1,4 +1,4 @@
-"""Builds recordings of programs of which only total times were published: the ops of a replay with those times.
+"""Builds recordings of programs for which only total times were published: the ops come from a replay.
 
     ops = ops_of(load("resnet18.msgpack"))                                  # one step of a replay of that network
     trace = training_recording(ops, "Tesla V100-PCIE-32GB", workload, (9.1e6, 28.1e6), (4.2e6, 8.5e6))
@@ -22,7 +22,7 @@ from traces.model.workload import WorkloadSignature
 
 STEPS = 3
 _LATENCY_NS = 5_000  # of a launch
-_HOST_BOUND = 1.2  # a part is host-bound up to this multiple of its host time; repeated times vary by this factor
+_HOST_BOUND = 1.2  # a part counts as host-bound up to this multiple of its host time, because times vary by this factor
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class RecordedOp:
 
 
 def ops_of(trace: Trace) -> list[RecordedOp]:
-    """The ops of a trace's last whole step, in launch order, without those that lack shapes."""
+    """Return the ops of the last complete step of a trace in launch order, without ops that lack shapes."""
     calls, steps = calls_of(trace), launch_steps(trace)
     device = trace.device
     rows = np.flatnonzero(device.is_work & (steps == steady_steps(trace)[-1]))
@@ -59,7 +59,7 @@ def training_recording(
     measured_ns: tuple[float, float],
     host_ns: tuple[float, float],
 ) -> Trace:
-    """A recording of `STEPS` equal steps: what the forward pass and the rest of each took, and what the host needs for both."""
+    """Build a recording of `STEPS` equal steps from the measured times and host times of the forward pass and of the rest."""
     trace = Trace(devices=[Device(0, 0, gpu)], threads=[Thread(0, 0, "main")], workload=workload)
     parts = [[op for op in ops if op.phase == "forward"], [op for op in ops if op.phase != "forward"]]
     rows: list[tuple[str, tuple[int, int], RecordedOp | None]] = []  # of the host: name, span
@@ -111,7 +111,7 @@ def training_recording(
 
 
 def _durations(part: Sequence[RecordedOp], whole_ns: float, own_ns: float, pace_ns: float) -> list[int]:
-    """What the kernels of a part take: as much longer or shorter as ends the part in time, though each waits for its launch."""
+    """Scale the kernels of a part so that the part ends at the measured time. Each kernel waits for its launch."""
     took_ns = np.array([op.ns for op in part], dtype=np.float64)
     room_ns = whole_ns - _LATENCY_NS - pace_ns * np.arange(len(part))
     left_ns = took_ns[::-1].cumsum()[::-1]  # of each kernel and those after it

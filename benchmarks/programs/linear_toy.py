@@ -1,6 +1,6 @@
 """One linear layer with ReLU, trained on fresh random batches of five: the program of the MI250 recording.
 
-Gradients are never set to zero, so each step adds to those of all steps before.
+Gradients are never set to zero, so they accumulate over all steps.
 """
 
 from __future__ import annotations

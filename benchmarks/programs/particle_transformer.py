@@ -1,6 +1,8 @@
-"""A particle transformer (Qu, Li and Qian, 2022), one forward pass under autocast with gradients on: of three A100 recordings.
+"""A particle transformer (Qu, Li and Qian, 2022), one forward pass under autocast with gradients: the program of three A100
+recordings.
 
-The recorded `delta_r2` is a TorchScript function whose seven ops became two fused kernels; here they are ops.
+In the recordings, `delta_r2` is a TorchScript function with seven ops that were fused into two kernels. Here it runs as seven
+ops.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ def squared_mass(x: Tensor) -> Tensor:
 
 
 def transverse(x: Tensor) -> Sequence[Tensor]:
-    """Momentum, rapidity and angle of four-vectors (batch, 4, pairs)."""
+    """Return momentum, rapidity and angle of four-vectors (batch, 4, pairs)."""
     px, py, pz, energy = torch.split(x, [1, 1, 1, 1], dim=1)
     momentum = torch.sqrt(x[:, :2].square().sum(dim=1, keepdim=True))
     rapidity = 0.5 * torch.log(1 + (2 * pz) / (energy - pz).clamp(min=1e-20))
@@ -46,7 +48,7 @@ def pair_features(xi: Tensor, xj: Tensor) -> Tensor:
 
 
 class PairEmbedding(nn.Module):
-    """What two particles are to each other: (batch, 4, particles) to (batch, heads, particles, particles)."""
+    """Maps pairs of particles to attention biases: (batch, 4, particles) to (batch, heads, particles, particles)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +69,8 @@ class PairEmbedding(nn.Module):
 
 
 class Block(nn.Module):
-    """A block of particles, or with `cls` one of class tokens that look at them; (particles, batch, width)."""
+    """A block of self-attention of particles, or with `cls`, of attention from class tokens to particles; (particles, batch,
+    width)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +106,7 @@ class ParticleTransformer(nn.Module):
 
     def __init__(self, longest: int) -> None:
         super().__init__()
-        self.longest = longest  # of the recorded batch, to which it was cut
+        self.longest = longest  # length to which the recorded batch was cut
         layers: list[nn.Module] = []
         for before, after in ((FEATURES, 128), (128, 512), (512, WIDTH)):
             layers += [nn.LayerNorm(before), nn.Linear(before, after), nn.GELU()]
@@ -129,7 +132,7 @@ class ParticleTransformer(nn.Module):
         return result
 
     def cut(self, features: Tensor, vectors: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """To the longest of the batch. The host reads how long that is as often as the recorded one did."""
+        """Cut the batch to its longest sequence. The host reads this length as often as in the recording."""
         found = mask.sum(dim=-1).max()
         bool(found < 1)
         bool(found < PARTICLES)

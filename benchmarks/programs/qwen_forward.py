@@ -1,6 +1,6 @@
 """The base model of Qwen1.5 0.5B, forward in bfloat16 without gradients, by the ops that transformers called in 2025.
 
-Newer releases of transformers call others (fused norms, masks made elsewhere), so the model is written out here.
+Newer releases of transformers call different ops (fused norms, other masks), so this file contains the model.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Qwen(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, list[Tensor]]:
         x = self.embedding(tokens)
         places = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-        bool(torch.all(mask == 1))  # is anything masked at all? transformers asks, and takes the fast path
+        bool(torch.all(mask == 1))  # transformers checks whether anything is masked, and chooses the fast path
         frequencies = self.get_buffer("frequencies")[None, :, None].float().expand(1, -1, 1).to(x.device)
         angles = (frequencies.float() @ places[:, None, :].float()).transpose(1, 2)
         angles = torch.cat((angles, angles), dim=-1)

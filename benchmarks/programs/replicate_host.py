@@ -1,4 +1,4 @@
-"""Measures the CPU time of making nn.DataParallel's replicas, relative to the CPU time of a forward pass.
+"""Measures the CPU time for creating the replicas of nn.DataParallel, relative to the CPU time of a forward pass.
 
     trace replay --trace v100.msgpack --gpus 4 --clock virtual benchmarks/programs/replicate_host.py resnet18 resnet50 vgg11
 

@@ -1,6 +1,6 @@
 """ResNet-50 at batch 32, as PyTorch's profiler tutorial trains it: pageable copies, gradients set to zero, SGD with momentum.
 
-The recordings show one kernel per parameter in `zero_grad` and in the optimizer: gradients are kept, and ops are not fused.
+The recordings have one kernel per parameter in `zero_grad` and in the optimizer, so gradients are kept and ops are not fused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from resnet import resnet50
 
 
 class Images(Dataset[tuple[Tensor, int]]):
-    """What a file decoded by PIL and turned by torchvision's ToTensor is: bytes, height by width by channel."""
+    """Creates images like torchvision's ToTensor on a file that PIL decoded. The bytes are stored height by width by
+    channel."""
 
     def __init__(self, length: int) -> None:
         self.length = length

@@ -1,6 +1,6 @@
 """A ResNet under DistributedDataParallel on one random batch, with targets of floats.
 
-As in the recordings, batch and targets are made once on the GPU, and the optimizer is SGD of several tensors at a time.
+As in the recordings, batch and targets are created once on the GPU, and the optimizer is SGD with foreach kernels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A switch transformer of ten layers with multi-query attention, one forward pass: the program of the A100 recording.
 
-As recorded, each expert sees every token, and in each layer the host checks twice whether a number is zero.
+As in the recording, each expert processes every token, and the host checks twice per layer whether a number is zero.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class Gate(nn.Module):
-    """How much of each expert a token gets (batch, tokens, experts), balanced over the batch."""
+    """Computes the weight of each expert for each token (batch, tokens, experts), balanced over the batch."""
 
     def __init__(self) -> None:
         super().__init__()

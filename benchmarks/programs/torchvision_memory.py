@@ -1,11 +1,11 @@
-"""Trains torchvision's networks for a few steps each, and asks at every module how much memory is allocated.
+"""Trains each of torchvision's networks for a few steps, and reads the allocated memory at every module.
 
     python torchvision_memory.py resnet50:16 resnet50:32 vgg16:16
 
-This is how GPEmu took its memory table (github.com/mengwanguc/gpemu, profiler/memory at f0e351b): SGD with momentum 0.9 and
+GPEmu measured its memory table in this way (github.com/mengwanguc/gpemu, profiler/memory at f0e351b): SGD with momentum 0.9 and
 weight decay 1e-4 on random images of 3x224x224, gradients set to zero and kept as PyTorch did by default before 2.0,
 cudnn.benchmark on, `memory_allocated` in the hooks before and after each module's forward and after its backward. `--quiet`
-leaves the hooks out. The cache is emptied after each batch size, and once more when the network is gone.
+leaves the hooks out. The cache is emptied after each batch size, and again after the network was deleted.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def main() -> None:
     parser.add_argument("cells", nargs="+", metavar="NETWORK:BATCH[,BATCH...]")
     parser.add_argument("--quiet", action="store_true", help="without hooks")
     args = parser.parse_args()
-    warnings.simplefilter("ignore")  # of hooks that are not full ones
+    warnings.simplefilter("ignore")  # warnings about hooks that are not full hooks
     for fill in [name for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")]:
-        setattr(torch.nn.init, fill, lambda tensor, *_, **__: tensor)  # weights' values do not count, and take most of the time
+        setattr(torch.nn.init, fill, lambda tensor, *_, **__: tensor)  # initial weights do not matter and take long
     torch.backends.cudnn.benchmark = True
     for cell in args.cells:
         name, _, batches = cell.partition(":")

@@ -1,4 +1,4 @@
-"""Trains networks of torchvision as GPEmu's measurements did, and prints what the forward pass and the rest of a step took.
+"""Trains torchvision's networks like GPEmu's measurements, and prints the times of the forward pass and the rest of a step.
 
 fp32, 3 x 224 x 224, `model.train()`, SGD with momentum, data on the GPU, the host synchronised around both parts; the median of
 the steps. The optimizer goes parameter by parameter and gradients are set to zero, as in PyTorch's releases that still ran on a

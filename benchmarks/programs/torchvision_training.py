@@ -1,4 +1,4 @@
-"""Trains torchvision's networks one after another, as the library's cells were measured: an unmodified script to be replayed.
+"""Trains torchvision's networks one after another, like the measurements of the library's cells.
 
     trace replay --clock virtual --gpu v100 benchmarks/programs/torchvision_training.py '{"resnet50": [1, 32, 256]}' 6
 

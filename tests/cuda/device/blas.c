@@ -1,8 +1,8 @@
-/* cuBLAS and cuBLASLt: matrix multiplications last as long as their floating-point operations take. */
+/* cuBLAS and cuBLASLt: the duration of a matrix multiplication follows from its floating-point operations. */
 #include "device.h"
 #include <library_types.h>
 
-/* From cublasLt.h, which needs headers that torch's packages do not bring. */
+/* From cublasLt.h, which needs headers that torch's packages lack. */
 enum { CUBLASLT_MATMUL_DESC_TRANSA = 3, CUBLASLT_MATMUL_DESC_TRANSB = 4, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5 };
 typedef struct {
     uint64_t algorithm[8];

@@ -1,8 +1,8 @@
 /* Stream capture and graphs.
  *
- * A capture notes work instead of running it. Each stream in it is a branch; nodes of a branch run in order. An event that is recorded in
- * one branch and waited for in another makes an edge between nodes. Launching a graph submits copies of the nodes: those of the first
- * branch to the launching stream, those of each other branch to a stream of the graph's own.
+ * A capture stores work instead of running it. Each stream in it is a branch; nodes of a branch run in order. An event that is recorded
+ * in one branch and waited for in another makes an edge between nodes. Launching a graph submits copies of the nodes: nodes of the first
+ * branch go to the launching stream, and each other branch gets a separate stream.
  *
  * The rules of what a capture forbids follow the CUDA Programming Guide, "Prohibited and Unhandled Operations", and the three modes of
  * cudaThreadExchangeStreamCaptureMode.
@@ -61,8 +61,8 @@ cudaError_t break_capture(Capture *capture) {
     return before ? cudaErrorStreamCaptureInvalidated : cudaErrorStreamCaptureUnsupported;
 }
 
-/* A thread in relaxed mode may do anything. In thread-local mode it is held back by its own captures, in global mode also by the
- * captures of other threads that began in global mode. */
+/* A thread in relaxed mode may do anything. In thread-local mode, its captures forbid some calls. In global mode, captures that other
+ * threads began in global mode forbid them too. */
 cudaError_t unsafe_call(void) {
     if (thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
     for (Capture *c = open_captures; c; c = c->next) {
@@ -104,7 +104,7 @@ void capture_record(Stream *stream, Event *event) {
     event->capture = c;
     event->capture_branch = stream->branch;
     event->capture_node = c->last[stream->branch];
-    /* A branch that has no node yet stands for what it waits for. */
+    /* A branch without nodes is replaced by the nodes that it waits for. */
     if (event->capture_node < 0 && c->pending_count[stream->branch]) event->capture_node = c->pending[stream->branch][0];
 }
 

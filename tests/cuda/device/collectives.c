@@ -4,13 +4,13 @@
  *   1. When a member's stream reaches it, the member writes its bytes and publishes its start.
  *   2. When all members have published, each reads what it needs. The collective ends, on all members, at the latest start plus the time
  *      of the transfer.
- * A member publishes its next collective once all have finished reading the last one. Sends and receives use a table of pairs.
- * Files are unlinked as soon as all members have opened them, so nothing is left behind.
+ * A member publishes its next collective after all members have read the previous one. Sends and receives use a table of pairs.
+ * Files are unlinked after all members have opened them, so no files remain.
  */
 #include "device.h"
 #include <errno.h>
 #include <fcntl.h>
-/* nccl.h includes the headers of half-precision types, which need others that torch's packages do not bring. It uses none of them. */
+/* nccl.h includes headers of half-precision types but does not use them. They need other headers, which torch's packages lack. */
 #define __CUDA_FP16_H__
 #define __CUDA_BF16_H__
 #define __CUDA_FP8_H__
@@ -168,7 +168,7 @@ static Ns transfer_time(const Part *p, int members) {
     case ALL_GATHER: case REDUCE_SCATTER: case ALL_TO_ALL: case GATHER: case SCATTER: moved = share * bytes * members; break;
     default: break;
     }
-    /* Every member must find the same time, so the variation follows from the number, not from a random stream. */
+    /* All members must compute the same time, so the variation depends on the number of the collective, not on a random stream. */
     double unit = (double)((uint64_t)p->number * 2654435761u % 2001) / 1000 - 1;
     double ns = 6000 + 2500.0 * members + moved / settings.link_bytes_per_ns;
     return (Ns)(ns * settings.slowdown * (1 + settings.jitter * unit));
@@ -491,7 +491,7 @@ API ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *
         int other = t->members[r].key;
         rank += other < key || (other == key && r < comm->rank);
     }
-    atomic_fetch_add(&t->split_out, 1); /* nobody changes colors for the next split before all have read these */
+    atomic_fetch_add(&t->split_out, 1); /* no member changes the colors for the next split before all members have read them */
     wait_until(&t->split_out, round * comm->count);
     *new_comm = NULL;
     if (color < 0) return ncclSuccess; /* NCCL_SPLIT_NOCOLOR */

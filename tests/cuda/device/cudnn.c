@@ -4,7 +4,7 @@
 typedef struct {
     void *stream;
 } Handle;
-/* A tensor's, a filter's or a convolution's description; only sizes matter. */
+/* The descriptor of a tensor, a filter or a convolution. Only sizes matter. */
 typedef struct {
     int type, dimensions, sizes[8], groups;
 } Description;

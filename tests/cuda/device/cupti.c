@@ -1,8 +1,8 @@
 /* CUPTI's activity API: the part that Kineto calls.
  *
- * A record of a call is made when the call returns, a record of device work when the work gets its times. Records keep the device's own
- * clock until they are delivered. Kineto asks for its own clock (cuptiActivityRegisterTimestampCallback), so delivery converts by two
- * readings of both clocks, one at registration and one at delivery; both are the closest of several tries.
+ * The record of a call is created when the call returns, and the record of device work when the work gets its times. Records have device
+ * times until they are delivered. Kineto registers another clock (cuptiActivityRegisterTimestampCallback), so delivery converts the
+ * times. For this, both clocks are read at registration and at delivery. Each time, the closest of several readings is used.
  */
 #include "device.h"
 
@@ -56,7 +56,7 @@ static Reading read_clocks(void) {
 
 /* Records */
 
-/* CUPTI asks for a buffer when it has something to put there. Kineto takes a run without any request for one without device work. */
+/* CUPTI requests a buffer when it has a record to store. If there is no request, Kineto assumes that there was no device work. */
 static uint8_t *early_buffer;
 static size_t early_size;
 

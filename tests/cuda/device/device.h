@@ -1,4 +1,4 @@
-/* What the parts of the simulated device share: settings, streams, work and the call that a thread is in.
+/* Declarations that the parts of the simulated device share: settings, streams, work, and the current call of a thread.
  *
  * Time is integer nanoseconds on CLOCK_REALTIME, so the device's log and Kineto's traces can be compared directly.
  * One lock (`lock_device`) guards all state. Functions whose comment says "locked" expect it to be held.
@@ -54,12 +54,12 @@ void unlock_device(void);
 void pause_device(Ns until);
 uint64_t hash_name(const char *name);
 
-/* log.c: what the device did, one line a piece of work. */
+/* log.c: the log of the device, with one line per piece of work. */
 struct Work;
 void log_work(const char *kind, int device, int stream, const struct Work *work, Ns start, Ns end, const char *name);
 void log_note(const char *kind, int device, const char *text);
 
-/* A point in a stream. It becomes known when the work before it has been given its times. */
+/* A point in a stream. Its time is known when the work before it has its times. */
 typedef struct {
     int users;
     bool known;
@@ -75,10 +75,10 @@ typedef struct Collective Collective;
 
 typedef enum { WORK_KERNEL, WORK_COPY, WORK_SET, WORK_RECORD, WORK_WAIT, WORK_HOST, WORK_COLLECTIVE } WorkKind;
 
-/* Copy engines work beside kernels. There is one for each direction on each device. */
+/* Copy engines run in parallel with kernels. Each device has one engine per direction. */
 typedef enum { ENGINE_NONE = -1, ENGINE_TO_DEVICE, ENGINE_TO_HOST, ENGINE_TO_PEER, ENGINES } Engine;
 
-/* What a kernel writes: one value to each element. No elements: the kernel computes nothing. */
+/* A value that a kernel writes to each element. Without elements, the kernel writes nothing. */
 #define MOST_FILLED_BYTES (1 << 20) /* larger fills write nothing */
 
 typedef struct {
@@ -87,7 +87,7 @@ typedef struct {
     unsigned char value[16];
 } Fill;
 
-/* The call to the runtime or the driver that a thread is in. */
+/* The current runtime or driver call of a thread. */
 typedef struct {
     bool driver;
     int cbid;
@@ -104,8 +104,8 @@ typedef struct Work {
     uint32_t correlation, graph;
     uint64_t graph_node;
     bool profiled;          /* CUPTI was recording when this was launched */
-    uint64_t external;      /* the id of the op that launched it, as Kineto numbers ops; 0: none */
-    int thread;             /* the system's number of the thread that launched it */
+    uint64_t external;      /* Kineto's id of the op that launched it; 0: none */
+    int thread;             /* system id of the launching thread */
     dim3 grid, block;
     int shared_bytes;
     Engine engine;
@@ -130,7 +130,7 @@ struct Stream {
     unsigned flags;
     Ns ready;               /* when the last work that has its times ends */
     Work *head, **tail;     /* work without times yet, in order */
-    long issued, timed;     /* how many pieces of work were given to the stream; how many have their times */
+    long issued, timed;     /* numbers of pieces of work: submitted to the stream, and with known times */
     Ns ends[QUEUE_DEPTH];   /* of the last pieces that have their times */
     bool busy;              /* a thread runs its first piece; a host function runs without the lock */
     bool destroyed;
@@ -156,16 +156,16 @@ Stream *stream_of(cudaStream_t handle);             /* locked */
 Stream *default_stream(int device);                 /* locked */
 Stream *new_stream(int device, unsigned flags, int priority); /* locked */
 Stream *first_stream(void);
-void submit(Stream *stream, Work *work);            /* gives work to a stream or to its capture; takes ownership. Locked */
-void submit_now(Stream *stream, Work *work);        /* the same, never captured and not counted against the queue. Locked */
-void make_progress(void);                           /* gives times to all work that can have them. Locked */
+void submit(Stream *stream, Work *work);            /* submits work to a stream or to its capture, and takes ownership. Locked */
+void submit_now(Stream *stream, Work *work);        /* the same, but never captured, and not counted in the launch queue. Locked */
+void make_progress(void);                           /* computes the times of all work whose dependencies are known. Locked */
 bool stream_is_done(Stream *stream);                /* locked */
 void wait_for_stream(Stream *stream);               /* locked; sleeps without the lock */
 void wait_for_moment(Moment *moment);               /* locked */
 bool moment_has_passed(Moment *moment);             /* locked */
 Ns kernel_duration(const char *name, dim3 grid, dim3 block);
 Ns with_jitter(Ns duration);
-const char *keep_name(const char *name);            /* one copy of each name, for ever */
+const char *keep_name(const char *name);            /* one copy of each name, never freed */
 Work *new_work(WorkKind kind, const Call *call);    /* issued now, by this thread; `call` may be NULL. Locked */
 
 /* runtime.c: calls and errors. */
@@ -175,7 +175,7 @@ void end_call(Call *call);
 #define DRIVER_CALL(name) __attribute__((cleanup(end_call))) Call call = begin_call(true, CUPTI_DRIVER_TRACE_CBID_##name)
 extern __thread int current_device;
 cudaError_t failed(cudaError_t error);              /* remembers the thread's last error */
-/* cudaSuccess, or why no call can succeed any more: a sticky error, or a fork after CUDA was initialized. Locked. */
+/* cudaSuccess, or the error of all further calls: a sticky error, or a fork after CUDA was initialized. Locked. */
 cudaError_t device_fault(void);
 
 /* Takes the lock, and returns the device's fault if there is one. END releases it. */
@@ -196,7 +196,7 @@ cudaError_t device_fault(void);
     } while (0)
 void fault_at(Ns moment);                           /* locked */
 bool device_has_faulted_at(Ns moment);              /* locked */
-void need_context(int device); /* from here on the primary context exists and is current in the calling thread. Locked */
+void need_context(int device); /* creates the primary context if needed, and makes it current in the calling thread. Locked */
 bool has_context(int device);
 bool has_current_context(void); /* in the calling thread */
 /* `fill` may be NULL. Locked. */
@@ -225,7 +225,7 @@ void do_fill(const Fill *fill);
 /* capture.c */
 bool is_capturing(Stream *stream);
 void capture_work(Stream *stream, Work *work);      /* locked */
-/* An unsafe call: breaks the captures that forbid it, and returns the error then. Locked. */
+/* An unsafe call. If captures forbid it, it invalidates them and returns the error. Locked. */
 cudaError_t unsafe_call(void);
 cudaError_t break_capture(Capture *capture);        /* locked */
 bool capture_is_open(Capture *capture);             /* locked */
@@ -248,7 +248,7 @@ void cupti_sync(int type, const Stream *stream, const Event *event, uint32_t cor
 void cupti_event(const Event *event, const Stream *stream, uint32_t correlation, Ns at); /* locked */
 void cupti_overhead(int kind, Ns start, Ns end);    /* locked */
 
-/* driver.c: the function that a name stands for, or NULL. */
+/* driver.c: the function with this name, or NULL. */
 void *driver_function(const char *name);
 void *alias_of(const char *name); /* generated: NAME -> address of a simulated cu* function */
 

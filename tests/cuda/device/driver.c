@@ -76,7 +76,7 @@ API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return 0;
 }
 
-/* Modules: any text or binary is accepted; a function is its name. */
+/* Modules: any text or binary is accepted. A function consists of its name. */
 API CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     (void)image;
     *module = (CUmodule)1;
@@ -252,7 +252,7 @@ API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes) {
     END(cudaSuccess);
 }
 
-/* A function that is not here is not found, and torch then says which. */
+/* Functions that are not defined here are not found. torch reports their names. */
 void *driver_function(const char *name) {
     char versioned[128];
     void *found = alias_of(name);

@@ -1,4 +1,4 @@
-/* The device's log: $SIMGPU_LOG/<pid>.tsv, one line a piece of work.
+/* The device's log: $SIMGPU_LOG/<pid>.tsv, with one line per piece of work.
  *
  * The file is a shared mapping, so lines that were written survive os._exit and SIGKILL. The file grows by whole pieces;
  * a reader strips the zero bytes at its end.

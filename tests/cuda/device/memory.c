@@ -1,7 +1,7 @@
 /* Device memory, pinned memory, pools and copies.
  *
- * Device memory is the host's memory, taken lazily, so addresses are real and copies can be made. Kernels do not compute, so what they
- * would have written stays what it was: mostly zero.
+ * Device memory is host memory that is allocated lazily, so addresses are valid and copies work. Kernels do not compute, so memory that
+ * they would write keeps its old value, usually zero.
  */
 #include "device.h"
 #include <sys/mman.h>
@@ -64,7 +64,7 @@ bool address_range(uintptr_t address, uintptr_t *start, size_t *bytes, int *devi
     if (device) *device = range->device;
     return true;
 }
-/* False where a device address runs past its allocation: the copy is refused then. */
+/* Returns false if a device address exceeds its allocation. The copy then fails. */
 bool is_safe(const void *address, size_t bytes) {
     Range *range = range_of((uintptr_t)address);
     return !range || (uintptr_t)address + bytes <= range->start + range->bytes;
@@ -191,8 +191,8 @@ API cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attribute
     END(cudaSuccess);
 }
 
-/* Stream-ordered pools: one default pool a device. Freed blocks stay in the pool until it is trimmed, and are used again at once: in
- * the order of calls, which for one stream is the order of the stream. */
+/* Stream-ordered pools, with one default pool per device. Freed blocks stay in the pool until it is trimmed, and can be reused at once,
+ * in the order of the calls. For a single stream, this is the order of the stream. */
 
 typedef struct Block {
     void *address;
@@ -320,7 +320,7 @@ void do_set(Work *w) {
 }
 
 void do_fill(const Fill *fill) {
-    /* Inductor clears a buffer of the L2 cache's size thousands of times while it compares kernels, and reads nothing from it. */
+    /* While Inductor compares kernels, it clears a buffer of the L2 cache's size thousands of times and never reads the buffer. */
     if (fill->elements * fill->element_bytes > MOST_FILLED_BYTES) return;
     if (!is_safe(fill->target, fill->elements * fill->element_bytes)) return;
     for (size_t i = 0; i < fill->elements; i++) memcpy((char *)fill->target + i * fill->element_bytes, fill->value, fill->element_bytes);
@@ -328,7 +328,7 @@ void do_fill(const Fill *fill) {
 
 #define PAGEABLE_AT_ONCE (64 << 10) /* a smaller pageable source is staged, and the call returns */
 
-/* Fills in what the two addresses say: engine, kinds and duration. */
+/* Sets engine, kinds and duration, which follow from the two addresses. */
 static void describe_copy(Work *w, Stream *stream) {
     int source_device = stream->device, target_device = stream->device;
     MemoryKind source = memory_kind(w->source, &source_device), target = memory_kind(w->target, &target_device);

@@ -1,4 +1,4 @@
-/* NVML: the calls by which torch counts devices and words an out-of-memory error. */
+/* NVML: the calls that torch uses to count devices and for the text of out-of-memory errors. */
 #include "device.h"
 
 enum { NVML_SUCCESS = 0, NVML_INVALID_ARGUMENT = 2, NVML_NOT_SUPPORTED = 3, NVML_INSUFFICIENT_SIZE = 7 };
@@ -32,7 +32,7 @@ API int nvmlSystemGetCudaDriverVersion_v2(int *version) {
     *version = 13000;
     return NVML_SUCCESS;
 }
-/* Only this process: others have a device of their own. */
+/* Only this process, because each process has a separate simulated device. */
 API int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, ProcessInfo *processes) {
     if (*count < 1) {
         *count = 1;

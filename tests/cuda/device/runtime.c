@@ -232,7 +232,7 @@ API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     END(error);
 }
 
-/* Waits for everything that the device has been given. Locked. */
+/* Waits for all work that was submitted to the device. Locked. */
 static void wait_for_device(int device) {
     for (Stream *s = first_stream(); s; s = s->next)
         if (s->device == device) wait_for_stream(s);
@@ -489,8 +489,8 @@ API void __cudaRegisterFunction(void **handle, const char *host, char *device, c
     registered[registered_count++] = (Registered){host, name};
 }
 
-/* Returns what PyTorch's kernel for filling a contiguous tensor writes: vectorized_elementwise_kernel(int, FillFunctor<T>, char *[1]).
- * Scripts read filled tensors, for example GradScaler's flag for infinite gradients, which is filled with 0. */
+/* Returns the value that PyTorch's kernel for filling a contiguous tensor writes:
+ * vectorized_elementwise_kernel(int, FillFunctor<T>, char *[1]). Scripts read filled tensors, for example GradScaler's flag for infinite gradients, which is filled with 0. */
 static Fill fill_of(const char *name, void **arguments) {
     Fill fill = {0};
     const char *kernel = strstr(name, "vectorized_elementwise_kernel"), *type = kernel ? strstr(kernel, "11FillFunctorI") : NULL;
@@ -574,7 +574,7 @@ API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *bloc
 API cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, const void *function, int threads, size_t shared) {
     return cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(blocks, function, threads, shared, 0);
 }
-/* A symbol on the device, such as a table of constants. It has an address, and nobody reads it. */
+/* A symbol on the device, such as a table of constants. It has an address, but is never read. */
 API cudaError_t cudaGetSymbolAddress(void **address, const void *symbol) {
     *address = (void *)symbol;
     return cudaSuccess;

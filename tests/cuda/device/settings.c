@@ -10,7 +10,7 @@ static double number(const char *name, double otherwise) {
     return text && *text ? atof(text) : otherwise;
 }
 
-/* How many devices CUDA_VISIBLE_DEVICES names before its first invalid entry. The devices are alike, so which ones does not matter. */
+/* The number of devices in CUDA_VISIBLE_DEVICES before the first invalid entry. All devices are equal, so only the number matters. */
 static int visible_devices(int all) {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
     if (!text) return all;
@@ -54,7 +54,7 @@ Ns now_ns(void) {
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-/* A sleeping thread wakes late by some ten microseconds. The last part is therefore waited for awake. */
+/* A sleeping thread wakes up some ten microseconds late, so the last part of a wait is a busy loop. */
 void sleep_until(Ns moment) {
     static __thread bool precise = false;
     if (!precise) {
@@ -74,7 +74,7 @@ pthread_mutex_t device_mutex = PTHREAD_MUTEX_INITIALIZER;
 void lock_device(void) { pthread_mutex_lock(&device_mutex); }
 void unlock_device(void) { pthread_mutex_unlock(&device_mutex); }
 
-/* A child of fork has one thread. It must not inherit a lock that another thread held. */
+/* A forked child has a single thread. It must not inherit a lock that another thread holds. */
 static void fresh_lock(void) { pthread_mutex_init(&device_mutex, NULL); }
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(lock_device, unlock_device, fresh_lock); }
 

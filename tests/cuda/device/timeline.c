@@ -1,9 +1,9 @@
 /* Streams and time: when each piece of work starts and ends.
  *
- * A piece of work gets its start and end as soon as everything they depend on is known. For a kernel on an idle stream that is at once,
- * inside the call that launched it: nothing has to happen in real time for it, and the host only sleeps where it waits.
- * What cannot be known yet (a collective whose peers have not come, and all work behind it) stays in its stream's list. A thread
- * tries those lists again until they are empty.
+ * The start and end of a piece of work are computed when all its dependencies are known. For a kernel on an idle stream, this happens
+ * inside the launch call. Kernels take no real time, and the host only sleeps when it waits. Work whose times are not known yet (a
+ * collective that waits for other ranks, and all work behind it) stays in the list of its stream. A thread retries these lists until they
+ * are empty.
  */
 #include "device.h"
 
@@ -76,8 +76,8 @@ const char *keep_name(const char *name) {
 
 /* Durations */
 
-/* A kernel lasts a base time and a time for each wave of blocks. Both follow from its name and the seed, so they differ among kernels
- * and are the same in each run. */
+/* The duration of a kernel is a base time plus a time per wave of blocks. Both times follow from the name and the seed, so they differ
+ * between kernels but are the same in each run. */
 Ns kernel_duration(const char *name, dim3 grid, dim3 block) {
     uint64_t h = hash_name(name);
     uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z;
@@ -96,8 +96,8 @@ Ns with_jitter(Ns duration) {
     return result < 500 ? 500 : result;
 }
 
-/* Copy engines: intervals that are taken. A copy uses the first free one that is long enough, as copies of several streams share an
- * engine in the order in which they become ready, not in the order of their calls. */
+/* The busy intervals of a copy engine. A copy uses the first gap that is long enough, because copies of several streams share an engine
+ * in the order in which they become ready, not in the order of their calls. */
 
 #define TAKEN 64
 typedef struct {
@@ -116,7 +116,7 @@ static Ns place_on_engine(int device, Engine engine, Ns start, Ns duration) {
     return start;
 }
 
-/* Giving times */
+/* Computing times */
 
 Work *new_work(WorkKind kind, const Call *call) {
     static __thread int thread;
@@ -171,7 +171,7 @@ static void free_work(Work *w) {
     free(w);
 }
 
-/* Gives `w` its times if they can be known. */
+/* Computes the times of `w` if its dependencies are known. */
 static bool try_work(Stream *stream, Work *w) {
     bool marker = w->kind == WORK_RECORD || w->kind == WORK_WAIT;
     Ns start = stream->ready + (marker ? 0 : GAP), soonest = w->issued + (marker ? 0 : LAUNCH_LATENCY);
@@ -282,7 +282,7 @@ void submit(Stream *stream, Work *w) {
         capture_work(stream, w);
         return;
     }
-    /* The launch queue: this piece can enter when the one QUEUE_DEPTH before it has ended. */
+    /* The launch queue: a piece of work enters when the piece QUEUE_DEPTH before it has ended. */
     long place = stream->issued - QUEUE_DEPTH;
     while (place >= 0) {
         Ns until = now_ns() + 50000;
@@ -313,7 +313,7 @@ static void wait_a_little(bool known, Ns at) {
 }
 
 void wait_for_stream(Stream *stream) {
-    /* Later work that other threads add is not waited for. */
+    /* Does not wait for work that other threads add later. */
     long until = stream->issued;
     while (!device_fault()) {
         make_progress();
