@@ -239,8 +239,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the row from which on the values are at another level. Their ranks are compared, because single values may be far
-    off."""
+    """Return the first row at the new level. The function compares the ranks of values, because single values may be
+    outliers."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

@@ -130,8 +130,7 @@ def test_times_between_and_beside_two_ties_are_converted() -> None:
 
 
 def test_ties_in_between_never_turn_the_virtual_clock_back() -> None:
-    """GIVEN ties between 10 and 20 us, and others THEN the virtual times of the ties in between are limited to 100 to 130
-    us."""
+    """GIVEN ties between 10 and 20 us, and others THEN virtual times of the ties in between are limited to 100 to 130 us."""
     clocks = _Clocks([10.0, 20.0], [100.0, 130.0])
     clocks.tie_between([([12.0, 15.0], [104.0, 90.0]), ([18.0, 10.0, 40.0], [125.0, 7.0, 900.0])])
     times = {10: 100, 11: 102, 12: 104, 15: 104, 16.5: 114.5, 18: 125, 19: 127.5, 21: 131}

@@ -262,8 +262,8 @@ def test_a_module_called_without_gradients_in_a_training_step_takes_the_times_of
 
 
 def test_ops_before_a_step_is_known_to_be_evaluation_are_charged_once() -> None:
-    # GIVEN a script that normalises a batch before it calls the model; both kinds of recorded steps contain this op; and
-    # the script does not begin with validation as it did when it was recorded
+    # GIVEN a script that normalizes a batch before it calls the model, which both kinds of recorded steps do WHEN the script
+    # does not begin with validation as in the recording
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
     trained = [*TRAIN_OPS[:1], Op("aten::sub", 121, 4, kernel=(126, 6)), *TRAIN_OPS[1:]]
     evaluated = [*EVALUATION_OPS[:1], normalise, *EVALUATION_OPS[1:]]

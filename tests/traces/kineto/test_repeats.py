@@ -126,8 +126,8 @@ def test_a_repeated_sequence_that_begins_with_new_data_is_a_step(
 
 
 def test_the_whole_recording_includes_gpu_work_if_no_launch_is_known() -> None:
-    """GIVEN an op at 1000..1010 us and a kernel without launch at 5000..5300 WHEN imported THEN one step of 4300 us contains
-    it"""
+    """GIVEN an op at 1000..1010 us and a kernel without launch at 5000..5300 WHEN imported THEN a step of 4300 us contains
+    it."""
     profile = Profile()
     profile.launch("aten::mm", [])
     profile.mark("kernel", "gemm", 5_000, 5_300)
