@@ -23,10 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from traces.combining.profiler_cost import with_clean_pace
+from traces.comparison.thresholds import SEEN_SHARE
 from traces.compiled.regions import is_graph_launch
 from traces.figures.measure import clean_steps, enclosing, host_ranks, of_one_kind, passes_of_steps, step_windows, work_rows
 from traces.model.intervals import Intervals, TimeWindows
-from traces.model.row_order import in_order, new_positions, repointed, with_rows
+from traces.model.row_order import by_value, in_order, new_positions, repointed, with_rows
 from traces.model.run import CleanSteps, Run
 from traces.model.trace import (
     NONE,
@@ -134,10 +135,22 @@ def with_profile(recording: Trace, profile: Trace, numbers: Sequence[int]) -> Tr
     recording = _split_before_loader(recording, profile, own, theirs)
     provenance = recording.provenance | {"profile": {key: of for key, of in profile.provenance.items() if key != "ranks"}}
     joined = _replaced_steps(recording, profile, own, theirs)
-    runs = recording.runs | {rank: with_clean_pace(run, joined, rank)}
+    runs = recording.runs | {rank: with_clean_pace(run, joined, rank, _cut_otherwise(recording, profile, own, theirs))}
     if late := _clean_after_profile(joined, rank):
         problems["clean-steps-after-profile"] = late
     return replace(joined, grain=grain, runs=runs, provenance=provenance, problems=dict(problems), lacks=lacks)
+
+
+def _cut_otherwise(recording: Trace, profile: Trace, own: Column, theirs: Column) -> list[str]:
+    """Return the phases of which the recorder saw only the end, in the steps that the profile contains too."""
+    seen_ns, whole_ns = (
+        {trace.strings[name]: int(trace.phases.duration_ns[rows].sum()) for name, rows in by_value(trace.phases.name).items()}
+        for trace in (
+            with_rows(trace, {"phases": np.flatnonzero(np.isin(trace.phases.step, steps))})
+            for trace, steps in ((recording, own), (profile, theirs))
+        )
+    )
+    return [name for name, ns in seen_ns.items() if ns < SEEN_SHARE * whole_ns.get(name, 0)]
 
 
 def _rank_numbers(recordings: Sequence[Trace], problems: Counter[str]) -> list[int]:

@@ -33,7 +33,8 @@ Note [A full launch queue]
 
 Note [Phases with different names]
     If recorder and profile name different phases, a phase that only one of them names is added to the phase before it. The same
-    applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py).
+    applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py). The caller
+    passes such phases as `cut_otherwise`, because the recorder has also cut the profiled steps.
 
 Note [Threads at the same time]
     The replicas of nn.DataParallel run in threads, and each thread waits for Python's lock while another thread runs. A
@@ -51,7 +52,7 @@ Note [The wait for a batch]
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple, Self
 
@@ -297,8 +298,9 @@ class CleanPace:
         return self._by_stage(self._without_cost(active_ns))
 
 
-def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
-    """Return a copy of a run with an estimate of the profiler's overhead, from steps with and without the profiler."""
+def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection[str] = ()) -> Run:
+    """Return a copy of a run with an estimate of the profiler's overhead, from steps with and without the profiler. The
+    argument `cut_otherwise` contains names of phases that begin elsewhere in the profile."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     profiled, clean = _comparable_steps(trace, rank, steps)
@@ -308,7 +310,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int) -> Run:
     waits = host_waited.intervals
     launches, work_ns = _launches_by_phase(trace)
     is_full = _full_queues(trace, rank, profiled, launches, work_ns)
-    phases = _phases(trace, host_waited, synchronous, steps, profiled, clean, is_full, work_ns)
+    phases = _phases(trace, host_waited, synchronous, steps, profiled, clean, is_full, work_ns, cut_otherwise)
     cost = _fitted_cost(phases)
     without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
@@ -415,7 +417,7 @@ def _launches_by_phase(trace: Trace) -> tuple[Column, Column]:
 
 def _phases(
     trace: Trace, host_waited: HostWaits, synchronous: Column, steps: ProfiledSteps, profiled: Column, clean: Column,
-    is_full: Column, work_ns: Column,
+    is_full: Column, work_ns: Column, cut_otherwise: Collection[str],
 ) -> list[_Phase]:  # fmt: skip
     of = trace.phases
     waits, is_launch = host_waited.intervals, np.isin(host_waited.call, trace.device.launch)
@@ -431,7 +433,8 @@ def _phases(
     for name in common:
         named = of.name == names[name]
         usual_ns, profiled_ns = _median(of.duration_ns[in_clean & named]), _median(of.duration_ns[in_profiled & named])
-        if name in theirs and usual_ns >= LEAST_NOISE * profiled_ns:  # else the recorder saw at most the end of the phase
+        # if a name is not shared, the recorder saw at most the end of the phase
+        if name in theirs and name not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
             shared.append(name)
     of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
     groups = _groups(shared, _earlier_phases(trace, of_clean, common), _earlier_phases(trace, of_profiled, theirs))

@@ -158,6 +158,9 @@ FEWEST_ALIKE = _declare("FEWEST_ALIKE", 3, "phases with the same events", CHOSEN
     "the gaps between the events of so many phases are replaced by their medians", "a median of 3 ignores one unusual value")
 LEAST_NOISE = _declare("LEAST_NOISE", 0.01, "share of a step", CHOSEN,
     "least uncertainty of a step time", "steps of one program vary by about 1 %")
+SEEN_SHARE = _declare("SEEN_SHARE", 0.5, "share of the phase", CHOSEN,
+    "if the recorder saw less than this of a phase of profiled steps, the phase begins elsewhere in the profile and is compared"
+    " together with the phase before it", "both cut the same steps, so phases with the same beginning last as long")
 
 # --- same program?
 

@@ -356,6 +356,18 @@ def test_only_host_phases_are_scaled() -> None:
     assert scale == pytest.approx(dict.fromkeys(names[1:], 0.5))
 
 
+@pytest.mark.parametrize(("seen", "scale"), [(0.1, {"other": 0.5, "forward": 0.5}), (0.6, {"other": 2.0, "forward": 1 / 3})])
+def test_a_phase_that_begins_elsewhere_in_the_profile_is_scaled_with_the_phase_before_it(
+    seen: float, scale: dict[str, float]
+) -> None:
+    """GIVEN a forward pass that takes nine tenths of a profiled step. The recorder saw only its end, because it has no module
+    call: a tenth of the step. WHEN the profiled step takes twice as long THEN both phases have half the time."""
+    kinds = [StepKind.STEADY, StepKind.PROFILED]
+    recording = made([0, 1000], [800, 1600], kinds, 0, other=1 - seen, forward=seen)
+    profile = made([1000], [1600], [StepKind.STEADY], 0, other=0.1, forward=0.9)
+    assert with_profile(recording, profile, [1]).run_of(0).host_scale == pytest.approx(scale)
+
+
 def test_a_profiled_evaluation_step_stays_an_evaluation_step() -> None:
     """Profiled inference is replayed for evaluation, not for training."""
     recording = made([0, 1000], [800, 900], [StepKind.EVALUATION, StepKind.EVALUATION], 0)
