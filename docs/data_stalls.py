@@ -300,7 +300,7 @@ def _agreement(model: Model, theirs: Model, cost: Cost) -> Iterator[str]:
         ("more cached data make an epoch shorter (figure 4)", "true for each disk and cache", falls),
         ("a cache that never evicts is not slower (figure 4)", "true for each disk and cached share", minio),
         (
-            "larger batches reduce the GPU time (figure 9)",
+            "larger batches reduce the GPU time of an epoch (figure 9)",
             f"{computes[0]:.0f} to {computes[-1]:.0f} s",
             computes[0] > computes[-1],
         ),
@@ -342,7 +342,8 @@ def _validation(cost: Cost) -> Iterator[str]:
             f"| {run.workers} ({run.network}) | {run.rate:.1f} | {run.modelled:.1f} |"
             f" {run.modelled / run.rate - 1:+.1%} | {run.taken_cores:.2f} |"
         )
-    yield "\n| | measured, median | modelled, median | error of the medians | median error |\n|---|---|---|---|---|"
+    yield "\n| | median measured | median modelled | error of the modelled median | median of the errors |"
+    yield "|---|---|---|---|---|"
     for workers, named in ((1, "1 worker"), (2, "2 workers")):
         runs = [run for run in cost.runs if run.workers == workers]
         rate, modelled = (statistics.median(column) for column in zip(*((run.rate, run.modelled) for run in runs), strict=True))

@@ -186,7 +186,7 @@ def _sentences(found: Cells) -> Iterator[str]:
     )
     except_for = [run for run in tried if run not in by_gloo]
     but = f", but not for {_names(except_for)}" if except_for else ""
-    yield f"* gloo takes longer than NCCL for {len(by_gloo)} of the {len(tried)} networks tried with both backends{but}."
+    yield f"* gloo takes longer than NCCL for {len(by_gloo)} of {len(tried)} networks that ran with both backends{but}."
     if alone:
         yield (
             f"* DistributedDataParallel keeps the gradients a second time, in its buckets: {_names(alone)} fit on one GPU, not"

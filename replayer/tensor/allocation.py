@@ -36,8 +36,8 @@ wrapper: TorchAny = (
 )  # torch's own; surfaces/torch_tensor_subclass.py replaces it for scripts
 _inference_mode: TorchAny = torch._C._InferenceMode
 _ALL_ATTRIBUTES: TorchAny = vars(torch.Tensor)["__dict__"]
-# Returns the full `__dict__` of a tensor. The `__dict__` that scripts see lacks `tensor_meta` and `allocation`
-# (Note [Attributes of scripts] in tensor.py).
+# Returns the full `__dict__` of a tensor. A script that reads a tensor's `__dict__` gets a copy without `tensor_meta` and
+# `allocation` (Note [Attributes of scripts] in tensor.py).
 attributes_of: TorchAny = _ALL_ATTRIBUTES.__get__
 set_attributes: TorchAny = _ALL_ATTRIBUTES.__set__
 _set_data: TorchAny = torch._C.TensorBase.data.__set__  # type: ignore[attr-defined]

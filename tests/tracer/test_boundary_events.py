@@ -121,7 +121,7 @@ def test_events_of_two_streams_are_distinguished() -> None:
 
 
 @pytest.mark.parametrize("own_stream", [True, False])
-def test_a_capture_is_left_alone(own_stream: bool) -> None:
+def test_the_recorder_does_not_disturb_a_capture(own_stream: bool) -> None:
     """The current stream or another one captures, in this thread or another."""
     here = Events()
     taken = [here.take()]

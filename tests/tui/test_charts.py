@@ -41,7 +41,7 @@ def test_a_curve_fills_the_chart() -> None:
     assert texts(svg) == ["0", "20", "40", "60", "80", "100", "0", "0.5", "1", "1.5", "2"]
 
 
-def test_a_chart_of_counts_begins_at_the_first_one_and_has_whole_numbers() -> None:
+def test_a_chart_of_counts_begins_at_the_first_count_and_has_whole_numbers() -> None:
     svg = chart(a_line([1, 1], x=[3, 5], has_dots=True), has_whole_x=True)
     assert [x for x, _ in values(svg, "circle dot", "cx", "cy")] == [64.0, 848.0]
     assert texts(svg)[-3:] == ["3", "4", "5"]

@@ -230,7 +230,7 @@ class FlightRecorder:
             of = ", ".join(sorted(self._without))
             lacks.append(f"collectives that PyTorch starts in C++ ({of}): the flight recorder is off or does not cover them")
         if empty := ", ".join(backend for backend, ring in self._rings.items() if not ring.has_entries):
-            lacks.append(f"collectives that PyTorch starts in C++ ({empty}): the flight recorder had no entries")
+            lacks.append(f"collectives that PyTorch starts in C++ ({empty}): PyTorch's flight recorder is empty")
         if self._forgotten:
             lacks.append("some collectives that PyTorch starts in C++: the flight recorder overwrote them")
         if self._untimed:

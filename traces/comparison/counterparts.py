@@ -57,7 +57,7 @@ class Counterparts:
         return np.argsort(self.first, kind="stable"), np.argsort(self.second, kind="stable")
 
     def of(self, side: int, row: int) -> Column:
-        """Return the indices of the pairs with GPU event `row` of the first (`side` 0) or the second trace (`side` 1)."""
+        """Return the pairs that contain GPU event `row` of the first trace (`side` is 0) or the second trace (`side` is 1)."""
         order, column = self._by_row[side], (self.first, self.second)[side]
         begin, end = np.searchsorted(column[order], [row, row + 1])
         return order[begin:end]

@@ -127,7 +127,7 @@ FULL_QUEUE = _declare("FULL_QUEUE", 1000, "launches", MEASURED,
     "a Tesla V100 never had more than 1022 pending launches (recording v100_absolute_ns)")
 NEARLY_FULL = _declare("NEARLY_FULL", 0.9, "of FULL_QUEUE", FITTED,
     "a phase without kernel times that begins or ends with at least so many queued launches may have waited for room",
-    "full queues of an H100 were estimated to have 940 to 1160 launches (ResNet-50, batch 128)")
+    "an H100's full launch queue was estimated to contain 940 to 1160 launches (ResNet-50, batch 128)")
 
 INDEX_BLOCKS = _declare("INDEX_BLOCKS", 20, "blocks", FITTED,
     "an index op without recorded indices is rated from its kernel's grid if the grid has at least this many blocks",

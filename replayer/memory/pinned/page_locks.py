@@ -34,7 +34,7 @@ class PageLocks:
         """Lock the pages of an address range in memory. Print a warning and return False if the pages cannot be locked."""
         spare_bytes = _spare_bytes()
         if spare_bytes is not None and size_bytes > spare_bytes:
-            self._warn(f"{_size(size_bytes)} more would leave less than a sixteenth of this machine's memory free")
+            self._warn(f"{_size(size_bytes)} more pinned memory would leave less than 1/16 of this machine's memory free")
             return False
         if self._libc.mlock(address, size_bytes) == 0:
             return True

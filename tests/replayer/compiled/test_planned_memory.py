@@ -18,7 +18,7 @@ def traced(function: Callable[..., Any], inputs: int, mode: Literal["fake", "sym
     return make_fx(function, tracing_mode=mode)(*(torch.empty(64, 64, device="meta") for _ in range(inputs)))
 
 
-def test_fused_kernels_write_into_blocks_that_end() -> None:
+def test_fused_kernels_reuse_the_memory_of_freed_tensors() -> None:
     """GIVEN a product, relu and mul in one kernel, and a product THEN the fused kernel's result takes the first product's
     block, and relu's result has no block. Each argument ends with its last kernel."""
     graph = traced(lambda x, w: torch.mm(torch.relu(torch.mm(x, w)) * 2, w), 2)

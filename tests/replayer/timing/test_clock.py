@@ -203,7 +203,7 @@ def test_a_wait_on_a_scaled_clock_ends_exactly_at_its_deadline(speed: Fraction, 
     assert abs((inner.now_ns() - begin_ns) - (due_ns - begin_ns) / speed) <= 1
 
 
-def test_a_scaled_clock_forwards_pauses() -> None:
+def test_pausing_a_scaled_clock_pauses_its_inner_clock() -> None:
     inner = FakeClock()
     clock = ScaledClock(inner, "2.5")
     assert clock.speed == Fraction(5, 2)

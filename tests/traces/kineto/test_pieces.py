@@ -121,7 +121,7 @@ def test_a_memory_event_with_an_invalid_timestamp_keeps_its_bytes() -> None:
     assert memory.time_ns.tolist() == [5000, 6000]
 
 
-def test_real_recordings_are_read_equally_in_small_chunks(shared_traces: Path) -> None:
+def test_reading_in_small_chunks_gives_the_same_trace(shared_traces: Path) -> None:
     for name in ("h100_transformer_toy", "gpu_graph_vllm_decode", "a100_event_sync_multi_stream"):
         data = gzip.decompress((shared_traces / f"{name}.json.gz").read_bytes())
         with in_pieces_of(len(data) + 1):

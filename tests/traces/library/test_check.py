@@ -37,7 +37,7 @@ def found(folder: Path, cell: LibraryCell) -> list[tuple[str, str]]:
     return [(fault.level, fault.text) for fault in check(path)]
 
 
-LESS = "forward at batch 2 takes less than half of what the batch before took"
+LESS = "forward at batch 2 takes less than half as long as at the next smaller batch"
 VARIES = "forward at batch 2 varies by more than 10%: record more steps"
 LINE = "the last batches' forward lie on one line: extrapolated, not measured"
 

@@ -310,4 +310,4 @@ def test_locking_more_memory_than_the_machine_can_spare_is_not_attempted(
     assert not locks.lock(0x1000, 1 << 40)
     assert not locks.lock(0x1000, 1 << 40)
     (line,) = capsys.readouterr().err.splitlines()
-    assert "1024 GiB more would leave less than a sixteenth of this machine's memory free" in line
+    assert "1024 GiB more pinned memory would leave less than 1/16 of this machine's memory free" in line
