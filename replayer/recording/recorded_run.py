@@ -174,7 +174,7 @@ class RecordedRun:
 
     def _steps_like(self, step: RecordedStep, among: list[int]) -> list[int]:
         # see Note [Training steps of several kinds]
-        key = id(among), step.passes, frozenset(step.segments)
+        key = among is self.evaluations, step.passes, frozenset(step.segments)
         if key not in self._alike:
             differ_ns = {i: step.differs_by_ns(self.steps[i]) for i in among if self.steps[i].passes == step.passes}
             most_ns = min(differ_ns.values(), default=0) + ALIKE_SHARE * sum(of.lasts_ns for of in step.segments.values())
