@@ -19,12 +19,21 @@ Note [Interrupted steps]
     median gaps. Medians of the reduced gaps would be wrong: a short gap is reduced to `LEAST_GAP_NS` in most steps, so its
     median loses the time of the other steps, and the few long gaps would have to make up for that time.
 
+Note [Outliers in profiled steps]
+    A profiled step may contain work of the script that no other step contains, for example a checkpoint, and a replay would
+    repeat its time in other steps. A profiled phase is an outlier if it takes more than `OUTLIER_TIMES` times as long as the
+    longest clean phase with the same label. A phase with twice as many ops as the median may take twice as long. An outlier
+    takes the median time of the other profiled phases with this label. If all of them are as long, the recorder saw only a part
+    of the clean phases, and nothing is changed.
+
 Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
-    steps equal to the median of its clean steps. Only the host's own time is compared. A phase with synchronous calls also
-    waits for the GPU. Its launches and calls are therefore repeated with scaled host times: the GPU starts with its lag at the
-    start of the phase, and each call waits until the GPU has finished. The chosen factor is the smallest factor that makes the
-    phase as long as in clean steps. If launches may wait too, the host waits for the whole lag and for all launched work.
+    steps equal to the median of its clean steps. Phases with one name are compared one by one (phase_labels.py). Each kind of
+    step, given by its numbers of backward passes and optimizer steps, has its own factors if there are enough clean steps of
+    this kind. Only the host's own time is compared. A phase with synchronous calls also waits for the GPU. Its launches and
+    calls are therefore repeated with scaled host times: the GPU starts with its lag at the start of the phase, and each call
+    waits until the GPU has finished. The chosen factor is the smallest factor that makes the phase as long as in clean steps.
+    If launches may wait too, the host waits for the whole lag and for all launched work.
 
 Note [A full launch queue]
     A host that runs ahead of the GPU waits when the launch queue is full. A profiled host is slower, and may never fill the
@@ -60,6 +69,7 @@ import numpy as np
 
 from traces.analyses.modules import PREFIX
 from traces.analyses.waits import HostWaits, host_waits, synchronous_calls
+from traces.combining.phase_labels import LOADER, PhaseLabels, common_counts, counts_in
 from traces.comparison.thresholds import (
     EVENT_COST_SPREAD,
     EVENT_COSTS,
@@ -68,8 +78,9 @@ from traces.comparison.thresholds import (
     LEAST_GAP_NS,
     LEAST_NOISE,
     NEARLY_FULL,
+    OUTLIER_TIMES,
 )  # fmt: skip
-from traces.figures.measure import clean_steps, launch_phases, of_one_kind, work_rows
+from traces.figures.measure import clean_steps, launch_phases, passes_of_steps, work_rows
 from traces.model.intervals import Intervals
 from traces.model.run import ProfilerCost, Run
 from traces.model.trace import NONE, WITHOUT_PROFILER, Column, HostKind, StepKind, Trace
@@ -81,8 +92,6 @@ _MOST_ROUNDS = 1000
 _HALVINGS = 20
 _WAIT = -1.0  # in place of a GPU time, which is never negative: the host waits
 _FAR_NS = 1 << 52
-# Time in the phase "loader" is either CPU work or waiting for a batch. See Note [The wait for a batch].
-_LOADER = "loader"
 
 Earlier = dict[str, str | None]  # by name of a phase: the name of the phase before it
 
@@ -157,11 +166,13 @@ class _WithoutCost:
         self._before, self._after = np.concatenate(before), np.concatenate(after)
 
     @classmethod
-    def of(cls, trace: Trace, events: HostEvents, cost: ProfilerCost, steps: ProfiledSteps, waits: Intervals) -> Self:
+    def of(
+        cls, trace: Trace, events: HostEvents, cost: ProfilerCost, steps: ProfiledSteps, labels: PhaseLabels, waits: Intervals
+    ) -> Self:
         per_kind = np.append(np.array([getattr(cost, field.name) for field in fields(cost)], dtype=np.float64), 0.0)
         phases = trace.phases.take(steps.rows)
         windows = _active_ns(phases.start_ns, waits), _active_ns(phases.end_ns, waits)
-        of = list(zip(phases.name.tolist(), trace.steps.kind[phases.step].tolist(), strict=True))
+        of = list(zip(labels.of[steps.rows].tolist(), trace.steps.kind[phases.step].tolist(), strict=True))
         return cls(_active_ns(events.time_ns, waits), per_kind[events.kind], events.kind, of, *windows)
 
     def __call__(self, times_ns: Column) -> Column:
@@ -223,16 +234,18 @@ class ProfiledSteps:
         seen |= trace.steps.kind[phases.step[rows]] == StepKind.PROFILED
         self.rows, self.counts = rows[seen], counts[seen]
         self.steps = np.unique(phases.step[self.rows])
-        self.of, self._name = phases.step[self.rows], phases.name[self.rows]
+        self.of = phases.step[self.rows]
         # see Note [The wait for a batch]
         known = phases.name[clean[_before_loader(trace, clean)]]
-        self.unseen = _before_loader(trace, self.rows) & ~np.isin(self._name, known)
-        self.names = {trace.strings[name]: name for name in np.unique(self._name).tolist()}
+        self.unseen = _before_loader(trace, self.rows) & ~np.isin(phases.name[self.rows], known)
 
-    def rows_by_step(self, names: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """For each step, return the indices of the phases in `names`, but leave out steps without these phases. If `steps` is
-        given, also leave out the phases in the mask `unseen`."""
-        named = np.isin(self._name, [self.names[name] for name in names])
+    def texts(self, labels: PhaseLabels) -> list[str]:
+        return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
+
+    def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
+        """For each step, return the indices of the phases with the labels `texts`, but leave out steps without these phases. If
+        `steps` is given, also leave out the phases in the mask `unseen`."""
+        named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen
         found = [np.flatnonzero(named & (self.of == step)) for step in (self.steps if steps is None else steps).tolist()]
@@ -266,26 +279,36 @@ class CleanPace:
         self._without_cost: _WithoutCost | None = None
         self._by_stage: _StagePace | None = None
         factors = {name: factor for name, factor in run.host_scale.items() if 0 < factor < np.inf}
-        names = [trace.strings[name] for name in trace.phases.name.tolist()]
-        self.scale = np.array([factors.get(name, 1.0) for name in names])
+        labels = PhaseLabels(trace, counts_in(factors))
+        by_label = [factors.get(text, factors.get(name, 1.0)) for text, name in zip(labels.texts, labels.names, strict=True)]
+        self.scale = np.array([*by_label, 1.0])[labels.of]
         if run.profiler_cost is None:
             return
         events = HostEvents.of(trace, rank)
         steps = ProfiledSteps(trace, rank, events)
-        self.scale[np.setdiff1d(np.arange(len(names)), steps.rows)] = 1.0
-        self._without_cost = _WithoutCost.of(trace, events, run.profiler_cost, steps, waits)
+        self.scale[np.setdiff1d(np.arange(len(trace.phases)), steps.rows)] = 1.0
+        self._without_cost = _WithoutCost.of(trace, events, run.profiler_cost, steps, labels, waits)
         self._by_stage = _StagePace(trace, steps.rows, waits, self._without_cost)
         own_ns = self.own_ns(trace.phases.end_ns[steps.rows]) - self.own_ns(trace.phases.start_ns[steps.rows])
-        for name in sorted(steps.names, key=_LOADER.__eq__):
-            places = steps.rows_by_step([name])
+        is_clean = _without_profiler(trace, rank, steps)
+        for text in sorted(steps.texts(labels), key=LOADER.__eq__):
+            places = steps.rows_by_step(labels, [text])
             of_steps = np.array([own_ns[of].sum() for of in places], dtype=np.float64)
-            if name == _LOADER:
+            if text == LOADER:
                 usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, rank))
                 unseen_ns = np.bincount(steps.of, own_ns * self.scale[steps.rows] * steps.unseen, len(trace.steps))
                 usual_ns = np.maximum(usual_ns - unseen_ns[steps.of[[of[0] for of in places]]], 0)
             else:
                 kinds = trace.steps.kind[trace.phases.step[[steps.rows[of[0]] for of in places]]]
-                usual_ns = _of_same_events(of_steps, kinds, np.array([steps.counts[of].sum(axis=0) for of in places]))
+                counts = np.array([steps.counts[of].sum(axis=0) for of in places])
+                scale = self.scale[steps.rows[places[0][0]]]  # of all phases with this label
+                usual_ns = scale * _of_same_events(of_steps, kinds, counts)
+                for kind in np.unique(kinds).tolist():
+                    own, clean = kinds == kind, is_clean[kind == StepKind.EVALUATION] & (labels.of == labels.ids[text])
+                    of_clean, of_step = np.unique(trace.phases.step[clean], return_inverse=True)
+                    clean_ns = np.bincount(of_step, trace.phases.duration_ns[clean], len(of_clean))
+                    usual_ns[own] = _without_outliers(usual_ns[own], counts[own][:, [OP, PLAIN_OP]].sum(axis=1), clean_ns)
+                usual_ns /= scale
             for of, has_ns, wanted_ns in zip(places, of_steps.tolist(), usual_ns.tolist(), strict=True):
                 if has_ns > 0:
                     self.scale[steps.rows[of]] *= wanted_ns / has_ns
@@ -303,26 +326,38 @@ def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection
     argument `cut_otherwise` contains names of phases that begin elsewhere in the profile."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
-    profiled, clean = _comparable_steps(trace, rank, steps)
-    if not len(clean) or not len(profiled):
+    kinds = _comparable_steps(trace, rank, steps)
+    if not kinds:
         return run
     host_waited, synchronous = host_waits(trace, rank), synchronous_calls(trace, rank)
     waits = host_waited.intervals
     launches, work_ns = _launches_by_phase(trace)
-    is_full = _full_queues(trace, rank, profiled, launches, work_ns)
-    phases = _phases(trace, host_waited, synchronous, steps, profiled, clean, is_full, work_ns, cut_otherwise)
-    cost = _fitted_cost(phases)
-    without_cost = _WithoutCost.of(trace, events, cost, steps, waits)
+    full = [_full_queues(trace, rank, profiled, launches, work_ns) for profiled, _ in kinds]
+    counts = [common_counts(trace, profiled, clean) for profiled, clean in kinds]
+    # the first kind decides; its phases without another one of their name have the name as key
+    numbered = [{of for of in counts[0] if of[1] > 1}, *(own - counts[0] for own in counts[1:])]
+    labels = [PhaseLabels(trace, own) for own in numbered]
+    all_labels = PhaseLabels(trace, set().union(*numbered))
+    # the costs are fitted to phases by name, because a sum of several phases varies less than each of them
+    by_name, *phases = (
+        _phases(trace, host_waited, synchronous, steps, own, *kind, is_full, work_ns, cut_otherwise)
+        for own, kind, is_full in zip((PhaseLabels(trace), *labels), (kinds[0], *kinds), (full[0], *full), strict=True)
+    )
+    cost = _fitted_cost(by_name)
+    without_cost = _WithoutCost.of(trace, events, cost, steps, all_labels, waits)
     start_ns, end_ns = (_active_ns(ns[steps.rows], waits) for ns in (trace.phases.start_ns, trace.phases.end_ns))
     own_ns = without_cost(end_ns) - without_cost(start_ns)
     calls = _calls(trace, synchronous, steps.rows, waits, lambda times_ns: without_cost(_active_ns(times_ns, waits)))
-    for phase in phases:
-        places = steps.rows_by_step(phase.names, profiled)
-        phase.own_ns = _median([own_ns[of].sum() for of in places])
-        if phase.waits and not phase.is_full:
-            phase.calls = [_in_turn([calls[row] for row in of.tolist()], own_ns[of]) for of in places]
-    unhindered = np.setdiff1d(clean, trace.phases.step[is_full])
-    return replace(run, profiler_cost=cost, host_scale=_scales(phases, _compute_ns(trace, unhindered)))
+    scales: dict[str, float] = {}
+    for (profiled, clean), of_kind, is_full, found in zip(kinds, labels, full, phases, strict=True):
+        for phase in found:
+            places = steps.rows_by_step(of_kind, phase.names, profiled)
+            phase.own_ns = _median([own_ns[of].sum() for of in places])
+            if phase.waits and not phase.is_full:
+                phase.calls = [_in_turn([calls[row] for row in of.tolist()], own_ns[of]) for of in places]
+        unhindered = np.setdiff1d(clean, trace.phases.step[is_full])
+        scales |= _scales(found, of_kind, _compute_ns(trace, unhindered)) | scales
+    return replace(run, profiler_cost=cost, host_scale=scales)
 
 
 def _calls(
@@ -388,21 +423,25 @@ def _median(values: Sequence[float] | Column) -> float:
     return float(np.median(values)) if len(values) else 0.0
 
 
-def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
+def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
+    """For each kind of step, return its profiled and its clean steps. The kind with the most profiled steps is the first."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
     clean = clean_steps(trace, trains=bool(len(trained)))
     rows = np.setdiff1d(clean[trace.steps.rank[clean] == rank], steps.steps)
     if not len(rows) or not len(profiled):
-        return profiled, rows
-    of_profiled, of_clean = of_one_kind(trace, profiled, rows)
-    return of_profiled, of_clean
+        return []
+    passes = passes_of_steps(trace)
+    kinds = [kind for kind, _ in Counter(passes[profiled].tolist()).most_common()]
+    found = [(profiled[passes[profiled] == kind], rows[passes[rows] == kind]) for kind in kinds]
+    first = next((own for own in found if len(own[1])), (profiled, rows))
+    return [first, *(own for own in found if own is not first and len(own[1]) >= FEWEST_ALIKE)]
 
 
 def _compute_ns(trace: Trace, steps: Column) -> float:
     phases = trace.phases
-    loader = (phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, steps)
+    loader = (phases.name == trace.strings.find(LOADER)) & np.isin(phases.step, steps)
     waited_ns = np.bincount(phases.step[loader], phases.duration_ns[loader], len(trace.steps))
     return _median(trace.steps.duration_ns[steps] - waited_ns[steps])
 
@@ -416,40 +455,42 @@ def _launches_by_phase(trace: Trace) -> tuple[Column, Column]:
 
 
 def _phases(
-    trace: Trace, host_waited: HostWaits, synchronous: Column, steps: ProfiledSteps, profiled: Column, clean: Column,
-    is_full: Column, work_ns: Column, cut_otherwise: Collection[str],
+    trace: Trace, host_waited: HostWaits, synchronous: Column, steps: ProfiledSteps, labels: PhaseLabels, profiled: Column,
+    clean: Column, is_full: Column, work_ns: Column, cut_otherwise: Collection[str],
 ) -> list[_Phase]:  # fmt: skip
     of = trace.phases
     waits, is_launch = host_waited.intervals, np.isin(host_waited.call, trace.device.launch)
     is_launch &= ~np.isin(host_waited.call, synchronous)
     synchronous_ns = np.sort(host_waited.start_ns[~is_launch])
     in_clean = np.isin(of.step, clean)
-    names = {trace.strings[name]: name for name in np.unique(of.name[in_clean]).tolist()}
-    common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (of.name == row)])) > len(clean)]
-    common = [name for name in common if name != _LOADER]
-    theirs = [name for name in steps.names if name != _LOADER and 2 * len(steps.rows_by_step([name], profiled)) > len(profiled)]
+    names = {labels.texts[row]: row for row in np.unique(labels.of[in_clean]).tolist()}
+    common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (labels.of == row)])) > len(clean)]
+    common = [name for name in common if name != LOADER]
+    theirs = [name for name in steps.texts(labels) if name != LOADER]
+    theirs = [name for name in theirs if 2 * len(steps.rows_by_step(labels, [name], profiled)) > len(profiled)]
     in_profiled = np.isin(of.step, profiled)
     shared = []
     for name in common:
-        named = of.name == names[name]
+        named = labels.of == names[name]
         usual_ns, profiled_ns = _median(of.duration_ns[in_clean & named]), _median(of.duration_ns[in_profiled & named])
         # if a name is not shared, the recorder saw at most the end of the phase
-        if name in theirs and name not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
+        if name in theirs and labels.names[names[name]] not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
             shared.append(name)
     of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
-    groups = _groups(shared, _earlier_phases(trace, of_clean, common), _earlier_phases(trace, of_profiled, theirs))
+    earlier = (_earlier_phases(trace, labels, *of) for of in ((of_clean, common), (of_profiled, theirs)))
+    groups = _groups(shared, *earlier)
     whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
     called = np.diff(np.searchsorted(synchronous_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
     called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait in a launch may be a coincidence
     lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))
     found = []
     for own, other in groups:
-        rows_of_clean = in_clean & np.isin(of.name, [names[name] for name in own])
+        rows_of_clean = in_clean & np.isin(labels.of, [names[name] for name in own])
         rows_of_steps = [np.flatnonzero(rows_of_clean & (of.step == step)) for step in clean.tolist()]
         always_full = all(is_full[rows].any() for rows in rows_of_steps)
         if not always_full:
             rows_of_steps = [rows for rows in rows_of_steps if not is_full[rows].any()]
-        places = steps.rows_by_step(other, profiled)
+        places = steps.rows_by_step(labels, other, profiled)
         if not places or not any(map(len, rows_of_steps)):
             continue
         clean_ns = np.array([whole_ns[rows].sum() for rows in rows_of_steps if len(rows)])
@@ -494,13 +535,13 @@ def _full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, wo
     return found
 
 
-def _earlier_phases(trace: Trace, rows: Column, names: Sequence[str]) -> Earlier:
+def _earlier_phases(trace: Trace, labels: PhaseLabels, rows: Column, names: Sequence[str]) -> Earlier:
     phases = trace.phases
     rows = rows[np.lexsort((phases.start_ns[rows], phases.step[rows]))]
     counts: dict[str, Counter[str | None]] = {}
     previous: tuple[int, str | None] = NONE, None
-    for step, name in zip(phases.step[rows].tolist(), phases.name[rows].tolist(), strict=True):
-        if (text := trace.strings[name]) in names:
+    for step, label in zip(phases.step[rows].tolist(), labels.of[rows].tolist(), strict=True):
+        if (text := labels.texts[label]) in names:
             counts.setdefault(text, Counter())[previous[1] if previous[0] == step else None] += 1
             previous = step, text
     return {name: earlier.most_common(1)[0][0] for name, earlier in counts.items()}
@@ -576,7 +617,8 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
     return x
 
 
-def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
+def _scales(phases: Sequence[_Phase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
+    """Return a factor for each label, and for each name without numbers."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]
@@ -585,13 +627,17 @@ def _scales(phases: Sequence[_Phase], compute_ns: float) -> dict[str, float]:
     medians_ns = sum(phase.clean_ns for phase in phases)
     whole = compute_ns / medians_ns if medians_ns and compute_ns else 1.0
     scales: dict[str, float] = {}
+    sums_ns: dict[str, tuple[float, float]] = {}
     for phase in scaled:
         target_ns = phase.clean_ns
         if phase.waits:
             target_ns = min(max(usual, _least_factor(phase)) * phase.own_ns, phase.clean_ns - phase.wait_ns)
         if target_ns > 0:
             scales |= dict.fromkeys(phase.names, whole * target_ns / phase.own_ns)
-    return scales
+            for name in {labels.names[labels.ids[text]] for text in phase.names}:
+                target_sum_ns, own_sum_ns = sums_ns.get(name, (0.0, 0.0))
+                sums_ns[name] = target_sum_ns + target_ns, own_sum_ns + phase.own_ns
+    return {name: whole * target_ns / own_ns for name, (target_ns, own_ns) in sums_ns.items()} | scales
 
 
 def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
@@ -601,11 +647,30 @@ def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
     return np.array([np.median(own_ns[group == own]) for own in group.tolist()])
 
 
+def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
+    """Return two masks of phases without the profiler: those of training steps, and those of evaluation steps."""
+    kind, of = trace.steps.kind, trace.phases.step
+    is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
+    training, evaluation = is_own & np.isin(kind, WITHOUT_PROFILER), is_own & (kind == StepKind.EVALUATION)
+    return np.append(training, False)[of], np.append(evaluation, False)[of]
+
+
+def _without_outliers(values_ns: Column, ops: Column, clean_ns: Column) -> Column:
+    # see Note [Outliers in profiled steps]
+    if len(clean_ns) < FEWEST_ALIKE:
+        return values_ns
+    more = np.maximum(ops / max(_median(ops), 1.0), 1.0)
+    is_outlier = values_ns > OUTLIER_TIMES * clean_ns.max() * more
+    if is_outlier.all():
+        return values_ns
+    return np.asarray(np.where(is_outlier, _median((values_ns / more)[~is_outlier]) * more, values_ns))
+
+
 def _clean_loader_ns(trace: Trace, rank: int) -> Column:
     # see Note [The wait for a batch]
     phases = trace.phases
     clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
-    rows = np.flatnonzero((phases.name == trace.strings.find(_LOADER)) & np.isin(phases.step, clean))
+    rows = np.flatnonzero((phases.name == trace.strings.find(LOADER)) & np.isin(phases.step, clean))
     steps = np.unique(phases.step[rows])
     if not len(steps):
         return np.zeros(0)
@@ -616,7 +681,7 @@ def _clean_loader_ns(trace: Trace, rank: int) -> Column:
 
 
 def _before_loader(trace: Trace, rows: Column) -> Column:
-    is_loader = trace.phases.name[rows] == trace.strings.find(_LOADER)
+    is_loader = trace.phases.name[rows] == trace.strings.find(LOADER)
     of = trace.phases.step[rows]
     return np.asarray(np.append(is_loader[1:] & (of[1:] == of[:-1]), False)[: len(rows)])
 

@@ -156,6 +156,11 @@ LEAST_GAP_NS = _declare("LEAST_GAP_NS", 100, "ns", CHOSEN,
     "shortest time between two events without a profiler", "half the time to dispatch a view")
 FEWEST_ALIKE = _declare("FEWEST_ALIKE", 3, "phases with the same events", CHOSEN,
     "the gaps between the events of so many phases are replaced by their medians", "a median of 3 ignores one unusual value")
+OUTLIER_TIMES = _declare("OUTLIER_TIMES", 3, "times the longest clean phase", CHOSEN,
+    "a profiled phase that takes longer than this is not typical of other steps, and takes the time of other profiled phases",
+    "phases of one kind rarely differ threefold, and a checkpoint or a start of workers takes many times a phase")
+MOST_NUMBERED_PHASES = _declare("MOST_NUMBERED_PHASES", 32, "phases of a step", CHOSEN,
+    "phases with the same name get a factor each, unless a step has more than this", "equal to LONGEST_PERIOD")
 LEAST_NOISE = _declare("LEAST_NOISE", 0.01, "share of a step", CHOSEN,
     "least uncertainty of a step time", "steps of one program vary by about 1 %")
 SEEN_SHARE = _declare("SEEN_SHARE", 0.5, "share of the phase", CHOSEN,

@@ -327,7 +327,7 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
         costs = ", ".join(f"{time_text(ns)} per {kind}" for kind, ns in named if ns)
         lines += wrap(f"torch.profiler added {costs or 'nothing'}", width - 2, initial_indent="  ", subsequent_indent="    ")
     if scale:
-        shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items())
+        shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items() if "#" not in name)
         lines += wrap(f"profiled host times are scaled to the clean ones: {shares}", width - 2, initial_indent="  ",
                       subsequent_indent="    ")  # fmt: skip
     return lines

@@ -369,6 +369,70 @@ def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
     assert clean_phases(trace, 3) == pytest.approx({"loader": 300, "forward": 100})
 
 
+@pytest.mark.parametrize("kind", [StepKind.PROFILED, StepKind.EVALUATION])
+def test_a_profiled_phase_that_takes_far_longer_than_all_clean_phases_gets_a_typical_time(kind: StepKind) -> None:
+    """GIVEN clean phases of 100 to 200, and profiled ones of 110, 150 and 130 with other ops WHEN one more takes 50 000 THEN it
+    gets the median, 130."""
+    clean = StepKind.STEADY if kind is StepKind.PROFILED else kind
+    times_ns = [110, 50_000, 150, 130]
+    trace = recorded([(clean, [("loss", ns)]) for ns in (100, 100, 200)] + [(kind, [("loss", ns)]) for ns in times_ns])
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    add_ops(trace, [(begins[3 + step] + 10 * op, 5) for step in range(4) for op in range(3)])
+    trace.host.shapes[[3, 6, 7, 9, 10, 11]] = NONE  # 0 to 3 of each step's ops lack shapes
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    assert [round(clean_phases(trace, step)["loss"]) for step in range(3, 7)] == [110, 130, 150, 130]
+
+
+@pytest.mark.parametrize(
+    ("clean", "profiled"),
+    [
+        ([100, 100, 100], [90, 110, 1000]),  # ten ops may take longer than one or two
+        ([1, 1, 1], [100, 110, 120]),  # the recorder saw only the end of the clean phases
+        ([100, 100], [100, 5000, 110]),  # two clean phases do not show how much they vary
+        ([100, 5000, 100], [100, 5000, 110]),  # a clean step is as long
+    ],
+)
+def test_long_profiled_phases_that_the_clean_steps_explain_keep_their_times(clean: list[int], profiled: list[int]) -> None:
+    steps: list[Step] = [(StepKind.STEADY, [("loss", ns)]) for ns in clean]
+    trace = recorded([*steps, *((StepKind.PROFILED, [("loss", ns)]) for ns in profiled)])
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    add_ops(trace, [(begins[len(clean) + step] + 2 * op, 1) for step in range(3) for op in range((1, 2, 10)[step])])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    assert [round(clean_phases(trace, len(clean) + step)["loss"]) for step in range(3)] == profiled
+
+
+def test_phases_with_one_name_get_a_factor_each() -> None:
+    """GIVEN two backward passes of 300 and 100 WHEN the profiled ones take 600 and 400 THEN their factors are 1/2 and 1/4, and
+    the factor of steps with another number of backward passes is 400 of 1000."""
+    clean, profiled = [("backward", 300), ("loss", 50), ("backward", 100)], [("backward", 600), ("loss", 50), ("backward", 400)]
+    trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3 + [(StepKind.PROFILED, profiled[:2])])
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    scale = {"backward": 0.4, "backward#1/2": 0.5, "backward#2/2": 0.25, "loss": 1.0}
+    assert run.host_scale == pytest.approx(scale)
+    assert CleanPace(trace, 0, NO_WAITS).scale.tolist() == pytest.approx([1, 1, 1] * 3 + [0.5, 1, 0.25] * 3 + [0.4, 1])
+
+
+def test_phases_are_compared_by_name_if_clean_steps_have_another_number_of_them() -> None:
+    """GIVEN a profile that shows one more phase "other" than the recorder THEN "other" has one factor: 100 of 50 + 150."""
+    clean, profiled = [("other", 100), ("forward", 100)], [("other", 50), ("forward", 100), ("other", 150)]
+    trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3)
+    assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"other": 0.5, "forward": 1.0})
+
+
+def test_kinds_of_steps_with_other_numbers_of_phases_get_their_own_factors() -> None:
+    """GIVEN steps with one and with two backward passes, which alternate WHEN the profile slows them by other factors THEN each
+    kind has its own factors. A file of an earlier version, with factors by name only, still applies to both."""
+    one, two = [("backward", 100)], [("backward", 100), ("backward", 200)]
+    steps: list[Step] = [(StepKind.STEADY, one), (StepKind.STEADY, two)] * 3
+    steps += [(StepKind.PROFILED, [("backward", 200)])] * 3 + [(StepKind.PROFILED, [("backward", 400), ("backward", 250)])]
+    trace = recorded(steps)
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.host_scale == pytest.approx({"backward": 0.5, "backward#1/2": 0.25, "backward#2/2": 0.8})
+    assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.25, 0.8])
+    trace.runs[0] = Run(host_scale={"backward": 0.5})
+    assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == [0.5] * 5
+
+
 @pytest.mark.parametrize(
     ("clean", "profiled", "scale"),
     [
@@ -385,7 +449,7 @@ def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
         (  # the recorder enters the forward pass just before the backward pass: 30 + 300 + 2 of 60 + 100 + 504
             [("other", 30), ("zero_grad", 50), ("other", 300), ("forward", 2), ("backward", 100)],
             [("other", 60), ("zero_grad", 25), ("other", 100), ("forward", 504), ("backward", 200)],
-            {"other": 0.5, "forward": 0.5, "zero_grad": 2, "backward": 0.5},
+            {"other": 0.5, "forward": 0.5, "zero_grad": 2, "backward": 0.5, "other#1/2": 0.5, "other#2/2": 0.5},
         ),
         ([("h2d", 20), ("forward", 100)], [("forward", 240)], {"forward": 0.5}),  # no phase comes before "h2d"
         ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps
