@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from math import prod
+from itertools import chain
+from math import inf, log2, prod
 from operator import itemgetter
 
 import numpy as np
@@ -116,7 +117,10 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    ranked.append(((likeness, is_same, other == name), (other, recorded_inputs)))
+                    # A size may occur twice, for example as the length of a batch and as the size of an attention head.
+                    call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
+                    fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
+                    ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))
         return max(ranked, key=itemgetter(0))[1] if ranked else None
 
     def _resized(self, call: RecordedCall, recorded_inputs: Shapes, inputs: Shapes) -> RecordedCall:
@@ -143,6 +147,13 @@ class RecordedRegions:
         shares = [(_similarity(calls[0].ops, graph_ops()), len(calls), i) for i, calls in enumerate(unknown)]
         share, _, best = max(shares, default=(0.0, 0, 0))
         return unknown[best] if share else []
+
+
+def octaves_apart(some: Shapes, others: Shapes) -> float:
+    """Return how much two lists of shapes differ: the sum of the logarithms to base 2 of the ratios of their sizes."""
+    if [len(shape) for shape in some] != [len(shape) for shape in others]:
+        return inf
+    return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))
 
 
 def _changed_sizes(recorded: Shapes, inputs: Shapes) -> dict[int, int]:

@@ -19,7 +19,8 @@ Note [Windows of the profiler]
 
 Note [Training steps of several shapes]
     The shapes of a step are not known before the step calls its first op. If the chosen recorded step lacks an op that the
-    script calls, and another recorded step has the op with the same shapes and dtypes, the other step provides the times.
+    script calls, and another recorded step has the op with the same shapes and dtypes, the other step provides the times. If no
+    recorded step has these shapes, as in a batch of another length, the step with the most similar shapes provides the times.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from statistics import median
 
 from replayer.cost_model.constants import ALIKE_SHARE, LAUNCH_QUEUE_DEPTH, SHORT_KERNEL_NS, TYPICAL_LATENCY_NS
@@ -39,7 +41,7 @@ from replayer.recording.data_parallel_stages import copy_method_of
 from replayer.recording.indexer import RecordingIndexer
 from replayer.recording.library_pace import LibraryPace
 from replayer.recording.match_keys import RecordedKeys
-from replayer.recording.recorded_regions import RecordedRegions
+from replayer.recording.recorded_regions import RecordedRegions, octaves_apart
 from replayer.recording.recorded_step import Instance, RecordedStep
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, StepKind, Trace
@@ -69,6 +71,7 @@ class RecordedRun:
         self.latency_ns = TYPICAL_LATENCY_NS
         self.copy_method = copy_method_of(trace)
         self.library_pace: LibraryPace | None = None
+        self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}
         self._steps_by_call: dict[tuple[tuple[str, int], str], list[int]] | None = None  # by phase and exact key
         self.match_keys = RecordedKeys(trace)
         self.keys = KeptBySignature(self.match_keys.of_signature)
@@ -190,6 +193,27 @@ class RecordedRun:
                         self._steps_by_call.setdefault((phase, key), []).append(i)
         found = [self.steps[i] for i in self._steps_by_call.get((place, exact), ())]
         return [one for one in found if one.kind == step.kind and one.passes == step.passes]
+
+    def nearest_steps(
+        self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
+    ) -> list[RecordedStep]:
+        """Return those recorded steps of the kind of `step` whose call of an op has the most similar shapes.
+
+        Args:
+            place: the phase's name and its number in the step
+            named: the op's key in `RecordedSegment.named`
+        """
+        key = step.kind, step.passes, place, named, shapes
+        if key not in self._nearest:
+            apart: dict[int, float] = {}
+            for i in sorted({*self.cycle, *self.evaluations}):
+                one = self.steps[i]
+                if (one.kind, one.passes) == (step.kind, step.passes) and (segment := one.segments.get(place)):
+                    recorded = {instance.shapes for instance in segment.named.get(named, ())}
+                    apart[i] = min((octaves_apart(own, shapes) for own in recorded), default=inf)
+            least = min(apart.values(), default=inf)
+            self._nearest[key] = [self.steps[i] for i, octaves in apart.items() if octaves == least < inf]
+        return self._nearest[key]
 
     def number_of_kind(self, number: int, evaluation: bool) -> RecordedStep:
         """Return a recorded step by number. A longer replay repeats the recorded steps."""

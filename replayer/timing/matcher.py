@@ -82,6 +82,7 @@ class StepMatcher:
         self.of_same_program = False  # do the forward passes so far match? See Note [Kernels without an op]
         self.ended_ns = [0] * len(step.kernels)  # end time of each played kernel on the virtual timeline
         self.visited: dict[str, int] = {}
+        self.nearest: list[int] | None = None  # rows of the recorded steps with the most similar shapes, if they were needed
 
     def segment(self, name: str, *, same_workload: bool = True) -> SegmentMatcher:
         """Begin the next phase with the name `name`, such as "forward"."""

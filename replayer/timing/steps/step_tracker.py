@@ -495,19 +495,24 @@ class StepTracker:
 
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
-    """Continue the replay with another recorded step that contains the op. Return the current phase of this recorded step, or
-    None if no recorded step contains the op. See Note [Training steps of several shapes]."""
+    """Continue the replay with another recorded step that contains the op, or a call of the op with more similar shapes. Return
+    the current phase of this recorded step, or None. See Note [Training steps of several shapes]."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or segment.recorded is None or segment.recorded.phase_grained:
         return None
-    place, exact = (segment.name, segment.count), recording.keys[signature].exact
+    place, (exact, _, named), present = (segment.name, segment.count), recording.keys[signature], tracker.step
     if exact in segment.recorded.exact:
         return None
-    others = recording.steps_with(tracker.step.step, place, exact)
-    chosen = next((other for other in others if segment.fits(other.segments[place])), None)
-    if chosen is None:
+    others = recording.steps_with(present.step, place, exact)
+    if not others and signature.shapes and present.nearest is None:
+        others = recording.nearest_steps(present.step, place, named, signature.shapes)
+        present.nearest = [other.row for other in others]
+    fitting = [other for other in others if segment.fits(other.segments[place])]
+    if not fitting or any(other is present.step for other in others):
         return None
-    step = StepMatcher(chosen, recording.keys, tracker.step.histories)
+    chosen = min(fitting, key=lambda other: other.row not in (present.nearest or ()))
+    step = StepMatcher(chosen, recording.keys, present.histories)
+    step.nearest = present.nearest
     tracker.segment = switched = step.take_over(tracker.step, segment)
     if switched is not None:
         switched.position_ns = switched.reached_before_latest_ns

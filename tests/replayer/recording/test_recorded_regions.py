@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from replayer.op_signature import KeptBySignature
@@ -109,6 +111,25 @@ def test_a_function_at_other_sizes_takes_the_recorded_ops_with_new_sizes() -> No
     assert found(regions, "1/0", ((32, 8),), TANH) is None  # no op in common
     assert found(regions, "1/0", ((32, 8, 1),), COS, "aten::mm") is None  # another number of dimensions
     assert found(regions, "1/0", ((32, 64),), COS, "aten::mm") == "aten::cos (32, 64, 1)"
+
+
+def test_a_function_at_other_sizes_takes_the_recorded_call_with_the_most_similar_sizes() -> None:
+    regions = regions_of(("0/0", SIN, 16, 8), ("0/0", SIN, 64, 8))
+    assert found(regions, "0/0", ((60, 8),), SIN, "aten::mm") == "aten::sin (60, 8, 1)"
+    assert found(regions, "0/0", ((20, 8),), SIN, "aten::mm") == "aten::sin (20, 8, 0)"
+
+
+def test_a_size_that_occurs_twice_is_replaced_where_the_graph_has_the_new_size() -> None:
+    """GIVEN calls of 16 x 8 and 128 x 8, whose product has the width 16 too WHEN 32 x 8 comes, and its product has the width 16
+    THEN the sizes of the second call are replaced, although the first one is nearer."""
+    regions = regions_of(("0/0", SIN, 16, 8), ("0/0", SIN, 128, 8))
+    graph = graph_ops_of([(SIN, ()), ("aten::mm", ((32, 8), (8, 16)))])
+    for region in regions._regions.values():
+        for variants in region.forward.values():
+            ops = [replace(op, shapes=(op.shapes[0], (8, 16))) if op.op == "aten::mm" else op for op in variants[0][0].ops]
+            variants[0][0] = replace(variants[0][0], ops=tuple(ops))
+    call = regions.call("0/0", ((32, 8),), lambda: graph, 0, is_backward=False)
+    assert call is not None and call.ops[0].shapes[0] == (32, 8, 1)
 
 
 def test_a_function_of_several_ops_needs_a_quarter_of_them_in_the_recording() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from replayer.gpu.virtual_gpu import VirtualGpu
@@ -451,6 +453,17 @@ def test_a_step_takes_the_times_of_the_recorded_step_with_its_shapes(first_diffe
     assert charged[Origin.EXACT] == sum(charged.values()) == 2 * (small_us + large_us) * US
     train_with(stage, (16, 4), (16, 4))
     assert charged[Origin.SCALED] > 0
+
+
+def test_a_step_of_unknown_shapes_takes_the_recorded_step_with_the_most_similar_shapes() -> None:
+    """GIVEN a recorded step with batches of 4 and one with batches of 16 WHEN the script's batches are 14, 5, 5 and 14 THEN the
+    larger ones take the times of the second step, and the smaller ones those of the first step."""
+    large = [*(replace(op, shapes=((16, 4),)) for op in TRAIN_OPS[:-1]), TRAIN_OPS[-1]]
+    phases = TRAIN_PHASES[1:]
+    stage = Stage(recording_of([(StepKind.PROFILED, phases, TRAIN_OPS), (StepKind.PROFILED, phases, large)]))
+    for batch in (14, 5, 5, 14):
+        train_with(stage, (batch, 4), (batch, 4))
+    assert [row for _, _, row in stage.log.steps] == [1, 0, 0, 1]
 
 
 def test_profiled_host_times_are_scaled_to_clean_steps_but_device_times_are_not() -> None:
