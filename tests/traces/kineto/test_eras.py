@@ -584,6 +584,10 @@ def test_evaluated_batches_between_training_steps_are_separate_steps(loader: boo
 def test_inference_without_a_loader_is_cut_at_the_copy_of_each_batch() -> None:
     first, second = (evaluated(start, [[n, 3, 8, 8], [4, 3, 3, 3]], loader=False) for start, n in ((0, 32), (50, 7)))
     assert seen(first + second) == ("inference", ["EVALUATION"] * 2, [54, 67])
+    # WHEN torch.tensor makes the second copy THEN the copy is no batch, for example the position of the next token
+    mark, created = op("ProfilerStep#4", 0, 100, cat="user_annotation"), op("aten::lift_fresh", 56.5, 0.2)
+    assert seen([mark, *first, *second])[0] == "batches"
+    assert seen([mark, *first, *second, created]) == ("profiler", ["EVALUATION"], [100])
     # WHEN a copy in the midst of a pass is followed by other ops THEN it belongs to that pass
     copies = [event for event in shifted(first, 20) if event["name"] not in ("aten::div", "aten::conv2d")]
     assert seen(first + copies) == ("whole", ["EVALUATION"], [37])

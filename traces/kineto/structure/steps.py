@@ -23,6 +23,10 @@ Note [What the rules see]
     profile marks. If Python functions were not recorded, the first op after a new batch counts as a module call. Gradients were
     on during a module call if its op has an autograd number.
 
+Note [Copies that torch.tensor makes]
+    `torch.tensor(5, device="cuda")` copies a number and no batch, so its copy does not begin a step. Loops that generate tokens
+    create positions like this. The copy belongs to the phase "h2d".
+
 Note [Kinds of imported steps]
     A training step without backward pass and optimizer is an EVALUATION step. The first training steps are WARMUP steps while
     each takes at least twice the median of the later steps. The last step is INCOMPLETE if it ended before its backward pass or
@@ -110,6 +114,7 @@ class _StepEvent(NamedTuple):
     is_recorded: bool = False  # autograd recorded the op
     builds_graph: int = 0  # 1 or -1 if the autograd engine called ops here, with or without recording them
     calls_closure: bool = False  # part of an optimizer's step before a call of its closure
+    creates_tensor: bool = False  # see Note [Copies that torch.tensor makes]
 
 
 def read_steps(tables: RankTables, strings: Strings, marks_are_steps: bool = False) -> tuple[Steps, Phases, str]:
@@ -250,7 +255,7 @@ class _BatchEnds:
                     ends.append(start_ns)
                 batch_ns = start_ns
             elif event.name == "h2d":
-                batch_ns = start_ns if batch_ns == NONE else batch_ns
+                batch_ns = start_ns if batch_ns == NONE and not event.creates_tensor else batch_ns
             elif event.name == "engine":
                 splitter.backward()
             elif event.name == "optimizer" and not event.calls_closure:
@@ -429,6 +434,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     on_engine = ~on_main[tops] | strings.matching(host.name[tops], BACKWARD_NODE.match)
     on_engine |= enclosing(host, strings.matching(host.name, _COMPILED_AUTOGRAD.match))[tops] != NONE
     copies = _copying_tops(tables, tops, strings)
+    created = _creating_tensors(host, copies, strings)
     own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
     launched = _above(np.unique(tables.device.launch), host)
     on_cpu = _making_batches(host, tops[~on_engine], copies, launched)
@@ -470,7 +476,8 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
         like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
         after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place]), graph[place]
         is_quiet = bool(quiet[place])
-        events.append(_StepEvent(starts[place], ends[place], name, kind, seed, is_quiet, leads, like, *after_backward))
+        facts = name, kind, seed, is_quiet, leads, like, *after_backward
+        events.append(_StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created))
     return _outside_closures(events, host, runs_backward, first_optimizer, strings) if len(runs_backward) else events
 
 
@@ -619,6 +626,16 @@ def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int
     to_device = is_copy & strings.matching(device.name, lambda text: copy_direction(text) == "h2d")
     copies = strings.matching(host.name[tops], _COPY_OPS.match) & _above(np.unique(device.launch[to_device]), host)[tops]
     return set(tops[copies].tolist())
+
+
+def _creating_tensors(host: HostSpans, copies: set[int], strings: Strings) -> set[int]:
+    # see Note [Copies that torch.tensor makes]; it calls aten::lift_fresh after the copy
+    on_main = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.OP))
+    on_main = on_main[np.argsort(host.start_ns[on_main], kind="stable")]
+    rows = np.array(sorted(copies), "i8")
+    after = np.append(on_main, NONE)[np.searchsorted(host.start_ns[on_main], host.end_ns[rows])]
+    follows = strings.matching(np.append(host.name, NONE)[after], "aten::lift_fresh".__eq__)
+    return set(rows[follows].tolist())
 
 
 def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
