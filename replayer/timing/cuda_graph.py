@@ -12,7 +12,9 @@ Note [Stream numbers during a capture]
 Note [Recorded graphs]
     A recorded launch of a CUDA graph does not list the captured ops, and a script may launch several graphs in any order. A
     captured graph therefore takes the times of a recorded graph with a similar number of kernels and copies. It prefers graphs
-    that no other captured graph has taken, and graphs that the recording launches in the same phase.
+    that no other captured graph has taken, and graphs that the recording launches in the same phase. On the recorded GPU, an op
+    may launch several kernels. If the script launches as many graphs in a phase as the recording, the graph with the k-th
+    fewest kernels therefore takes the recorded graph with the k-th fewest kernels.
 
 Note [Joined streams]
     As in CUDA, the first stream of a capture must wait for all work that was captured on other streams before the capture ends.

@@ -69,6 +69,7 @@ class Simulator:
         self._unrecorded_graph = OpSignature(name, (), ())
         # see Note [Recorded graphs] in cuda_graph.py
         self._launches = WeakKeyDictionary[CapturedGraph, list[OpSignature]]()
+        self._launched_in: dict[str, WeakKeyDictionary[CapturedGraph, OpSignature | None]] = {}  # by phase
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
         self._batches: dict[RecordedSegment, dict[int, PhaseGrainBatch]] = {}
 
@@ -191,12 +192,11 @@ class Simulator:
                 segment, phase_class = self.tracker.segment, launches[0].phase_class
                 if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)
-                launch = next(filter(segment.has_call, launches), None)
+                launch = self._launch_in(segment, graph, launches)
                 is_recorded = launch is not None
                 start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())
                 if launch is not None:
-                    launches.remove(launch)
-                    launches.insert(0, launch)
+                    launches[:] = [launch, *(one for one in launches if one is not launch)]
                     self.play(thread, stream, launch, now_ns)
                 else:
                     row = self.timeline.op(thread.row, (add("cudaGraphLaunch"), add(""), add(""), NONE), start_ns, start_ns)
@@ -207,9 +207,25 @@ class Simulator:
         stream.pending.clear()  # a graph occupies one place in the launch queue
         stream.pending.extend([*queue, stream.ready_ns])
 
+    def _launch_in(self, segment: SegmentMatcher, graph: CapturedGraph, launches: list[OpSignature]) -> OpSignature | None:
+        # see Note [Recorded graphs]
+        launched = self._launched_in.setdefault(segment.name, WeakKeyDictionary())
+        known = launched.setdefault(graph, None)
+        if known is not None and segment.has_call(known):
+            return known
+        recorded = [one for one in self._recorded_graphs if segment.has_call(one[0])]
+        if len(recorded) != len(launched):
+            return next(filter(segment.has_call, launches), None)
+        place = sorted(launched, key=self._works_of).index(graph)
+        launched[graph], _ = sorted(recorded, key=itemgetter(1))[place]
+        return launched[graph]
+
+    def _works_of(self, graph: CapturedGraph) -> int:
+        return max(sum(call == self.play_node for call, _ in graph.calls), 1)
+
     def _launches_like(self, graph: CapturedGraph) -> list[OpSignature]:
         # see Note [Recorded graphs]
-        works = max(sum(call == self.play_node for call, _ in graph.calls), 1)
+        works = self._works_of(graph)
         taken = {id(launches[0]) for launches in self._launches.values()}
         ranked = [(max(works / count, count / works), launch) for launch, count in self._recorded_graphs]
         near = [one for one in ranked if one[0] <= SIMILAR_GRAPHS] or sorted(ranked, key=itemgetter(0))[:1]

@@ -193,6 +193,33 @@ def test_two_graphs_with_equally_many_kernels_take_different_recorded_graphs() -
     assert [duration_us for _, _, duration_us in run.kernels()] == [30, 20]
 
 
+def test_graphs_of_one_phase_take_the_recorded_graphs_in_the_order_of_their_kernels() -> None:
+    """GIVEN a phase with recorded graphs of nine and of four kernels, because ops launch several kernels on that GPU WHEN the
+    script launches a graph of three ops and then a graph of one op in each step THEN in the second step the first graph takes
+    the nine kernels, although four is nearer to three."""
+
+    def recorded(at: int, count: int, us: int) -> Op:
+        kernels = [Op("", at + 1, 1, kernel=(at + 8 + us * i, us), shapes=()) for i in range(count)]
+        return Op("cudaGraphLaunch", at, 5, shapes=(), children=kernels)
+
+    run = Graphs(graph_recording([("forward", 0, 100)], [recorded(10, 9, 2), recorded(60, 4, 3)]))
+
+    def graph_of(count: int) -> CapturedGraph:
+        def calls() -> None:
+            for _ in range(count):
+                run.gpu.launches.launch(op("mm"), 0)
+
+        return run.captured(calls)
+
+    graphs = graph_of(3), graph_of(1)
+    for _ in range(2):
+        for graph in graphs:
+            run.gpu.launches.replay_graph(graph)
+        run.gpu.launches.flush()
+        run.gpu.steps.optimizer_stepped(True)
+    assert [duration_us for _, _, duration_us in run.kernels()][-13:] == [2] * 9 + [3] * 4
+
+
 def test_a_graph_without_ops_has_no_launch() -> None:
     run, event = Graphs(), VirtualEvent()
     stream = run.gpu.current.stream(0)
