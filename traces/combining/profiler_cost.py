@@ -29,11 +29,11 @@ Note [Outliers in profiled steps]
 Note [The clean steps decide]
     The remaining difference is distributed proportionally: the factor `host_scale` of a phase makes the median of its profiled
     steps equal to the median of its clean steps. Phases with one name are compared one by one (phase_labels.py). Each kind of
-    step, given by its numbers of backward passes and optimizer steps, has its own factors if there are enough clean steps of
-    this kind. Only the host's own time is compared. A phase with synchronous calls also waits for the GPU. Its launches and
-    calls are therefore repeated with scaled host times: the GPU starts with its lag at the start of the phase, and each call
-    waits until the GPU has finished. The chosen factor is the smallest factor that makes the phase as long as in clean steps.
-    If launches may wait too, the host waits for the whole lag and for all launched work.
+    step, given by its numbers of backward passes and optimizer steps, has its own factors if at least `FEWEST_ALIKE` profiled
+    and clean steps are of this kind. Only the host's own time is compared. A phase with synchronous calls also waits for the
+    GPU. Its launches and calls are therefore repeated with scaled host times: the GPU starts with its lag at the start of the
+    phase, and each call waits until the GPU has finished. The chosen factor is the smallest factor that makes the phase as
+    long as in clean steps. If launches may wait too, the host waits for the whole lag and for all launched work.
 
 Note [A full launch queue]
     A host that runs ahead of the GPU waits when the launch queue is full. A profiled host is slower, and may never fill the
@@ -333,7 +333,7 @@ def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection
     waits = host_waited.intervals
     launches, work_ns = _launches_by_phase(trace)
     full = [_full_queues(trace, rank, profiled, launches, work_ns) for profiled, _ in kinds]
-    counts = [common_counts(trace, profiled, clean) for profiled, clean in kinds]
+    counts = [common_counts(trace, *kind) if min(map(len, kind)) >= FEWEST_ALIKE else set() for kind in kinds]
     # the first kind decides; its phases without another one of their name have the name as key
     numbered = [{of for of in counts[0] if of[1] > 1}, *(own - counts[0] for own in counts[1:])]
     labels = [PhaseLabels(trace, own) for own in numbered]
@@ -436,7 +436,7 @@ def _comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tup
     kinds = [kind for kind, _ in Counter(passes[profiled].tolist()).most_common()]
     found = [(profiled[passes[profiled] == kind], rows[passes[rows] == kind]) for kind in kinds]
     first = next((own for own in found if len(own[1])), (profiled, rows))
-    return [first, *(own for own in found if own is not first and len(own[1]) >= FEWEST_ALIKE)]
+    return [first, *(own for own in found if own is not first and min(map(len, own)) >= FEWEST_ALIKE)]
 
 
 def _compute_ns(trace: Trace, steps: Column) -> float:

@@ -412,6 +412,12 @@ def test_phases_with_one_name_get_a_factor_each() -> None:
     assert CleanPace(trace, 0, NO_WAITS).scale.tolist() == pytest.approx([1, 1, 1] * 3 + [0.5, 1, 0.25] * 3 + [0.4, 1])
 
 
+def test_phases_of_fewer_than_three_profiled_steps_are_compared_by_name() -> None:
+    clean, profiled = [("backward", 300), ("backward", 100)], [("backward", 600), ("backward", 400)]
+    trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 2)
+    assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"backward": 0.4})
+
+
 def test_phases_are_compared_by_name_if_clean_steps_have_another_number_of_them() -> None:
     """GIVEN a profile that shows one more phase "other" than the recorder THEN "other" has one factor: 100 of 50 + 150."""
     clean, profiled = [("other", 100), ("forward", 100)], [("other", 50), ("forward", 100), ("other", 150)]
@@ -424,13 +430,13 @@ def test_kinds_of_steps_with_other_numbers_of_phases_get_their_own_factors() -> 
     kind has its own factors. A file of an earlier version, with factors by name only, still applies to both."""
     one, two = [("backward", 100)], [("backward", 100), ("backward", 200)]
     steps: list[Step] = [(StepKind.STEADY, one), (StepKind.STEADY, two)] * 3
-    steps += [(StepKind.PROFILED, [("backward", 200)])] * 3 + [(StepKind.PROFILED, [("backward", 400), ("backward", 250)])]
+    steps += [(StepKind.PROFILED, [("backward", 200)])] * 4 + [(StepKind.PROFILED, [("backward", 400), ("backward", 250)])] * 3
     trace = recorded(steps)
     run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
     assert run.host_scale == pytest.approx({"backward": 0.5, "backward#1/2": 0.25, "backward#2/2": 0.8})
-    assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == pytest.approx([0.5, 0.5, 0.5, 0.25, 0.8])
+    assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == pytest.approx([0.5] * 4 + [0.25, 0.8] * 3)
     trace.runs[0] = Run(host_scale={"backward": 0.5})
-    assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == [0.5] * 5
+    assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == [0.5] * 10
 
 
 @pytest.mark.parametrize(
@@ -449,7 +455,7 @@ def test_kinds_of_steps_with_other_numbers_of_phases_get_their_own_factors() -> 
         (  # the recorder enters the forward pass just before the backward pass: 30 + 300 + 2 of 60 + 100 + 504
             [("other", 30), ("zero_grad", 50), ("other", 300), ("forward", 2), ("backward", 100)],
             [("other", 60), ("zero_grad", 25), ("other", 100), ("forward", 504), ("backward", 200)],
-            {"other": 0.5, "forward": 0.5, "zero_grad": 2, "backward": 0.5, "other#1/2": 0.5, "other#2/2": 0.5},
+            {"other": 0.5, "forward": 0.5, "zero_grad": 2, "backward": 0.5},
         ),
         ([("h2d", 20), ("forward", 100)], [("forward", 240)], {"forward": 0.5}),  # no phase comes before "h2d"
         ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps
