@@ -28,6 +28,13 @@ Note [Kernels without an op]
 Note [Phases missing from the first step]
     The first step of a script can lack a phase, such as a GAN's update of the generator. If the current phase has no recorded
     call with the op's shapes, another phase with the same name provides the time.
+
+Note [Loops of varying length]
+    A script may repeat ops or phases more often than in the recorded step, for example in an episode of reinforcement
+    learning. If all recorded calls with the op's shapes have been matched, and no other recorded kernels of the phase are left
+    for the op, the op takes the time of the last of these calls. An op in a further phase takes the time of a call in a
+    recorded phase with the same name. Such ops do not count as matched when the matcher decides whether the script is the
+    recorded program.
 """
 
 from __future__ import annotations
@@ -237,6 +244,16 @@ class SegmentMatcher:
             self._forget()
         free = self.recorded.exact.get(self.step.keys[signature].exact, ())
         return any(self.step.state[one.kernels[0]] == _FREE for one in free)
+
+    def used_call(self, signature: OpSignature) -> Instance | None:
+        """Return a recorded call of the op that other ops have already matched, or None."""
+        # see Note [Loops of varying length]
+        exact, recorded = self.step.keys[signature].exact, self.recorded
+        if recorded is not None and recorded.phase_grained:
+            return None
+        if recorded is not None and (used := recorded.exact.get(exact)):
+            return used[-1]._replace(of_other_phase=True)
+        return self.step.find_in_another_phase(recorded, exact, self.name)
 
     def follow(self, end: int) -> None:
         assert self.history is not None

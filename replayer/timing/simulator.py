@@ -96,6 +96,10 @@ class Simulator:
             if other is not None:
                 segment = whole = other
                 match = other.latest_match
+        is_covered = segment.unmatched_ns > 0 and len(segment.deferred) < segment.may_defer  # by the rest of the phase
+        if match is None and not is_covered and not self._strict and not tracker.remainder.is_other_program:
+            used = segment.used_call(signature)
+            match = None if used is None else (Origin.EQUIVALENT, used)
         position_ns = thread.position_in(whole, whole.position_ns)
         if match is None or (copy is None and not self.scheduler.may_stand_for(signature, match[1])):
             return self._unmatched(thread, stream, signature, segment, now_ns, copy)

@@ -28,6 +28,7 @@ from replayer.timing.host_threads import HostThread
 from replayer.timing.matcher import SegmentMatcher
 from replayer.timing.scheduler import StreamScheduler
 from replayer.timing.stream import VirtualStream
+from traces.model.trace import Origin
 from traces.model.workload import Sameness
 
 
@@ -98,7 +99,12 @@ class PhaseRemainder:
 
     def _estimate_deferred(self, lane: SegmentMatcher, thread: HostThread, stream: VirtualStream) -> None:
         for signature, row in lane.deferred:
-            self._scheduler.estimate(stream, signature, thread.host_ns, row)
+            used = None if self.is_other_program else lane.used_call(signature)
+            if used is None:
+                self._scheduler.estimate(stream, signature, thread.host_ns, row)
+            else:
+                began_ns = thread.host_ns - lane.step.step.kernels[used.kernels[0]].launch_ns
+                self._scheduler.schedule(lane.step, used.kernels, stream, began_ns, 1.0, row, Origin.EQUIVALENT)
         lane.deferred = []
 
     def _stream(self, ordinal: int) -> VirtualStream:

@@ -443,8 +443,20 @@ def test_a_loop_without_steps_keeps_getting_recorded_times() -> None:
         stage.op("aten::relu")
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == 80 * US
-    # THEN what follows is left to the phase's rest for a while, and then estimated from the same ops' recorded times
-    assert charged[Origin.SCALED] == pytest.approx((99 - 32) * 80 * US, rel=0.01)
+    # THEN what follows is left to the phase's rest for a while, and then takes the same ops' recorded times
+    assert charged[Origin.EQUIVALENT] == pytest.approx((99 - 32) * 80 * US, rel=0.01) and charged[Origin.SCALED] == 0
+
+
+def test_ops_of_a_further_phase_take_the_times_of_a_recorded_phase_with_its_name() -> None:
+    """GIVEN a recorded step with one forward and one backward pass WHEN a step has two of each THEN the second ones take the
+    recorded time of each op again."""
+    phases = [("forward", 100, 300), ("backward", 300, 400)]
+    stage = Stage(make_recording(phases, [*OPS[:2], Op("aten::mm_backward", 310, 20, kernel=(330, 40))]))
+    for _ in range(2):
+        stage.within("forward", "aten::mm", "aten::relu")
+        stage.within("backward", "aten::mm_backward")
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.EXACT] == 120 * US and charged[Origin.EQUIVALENT] == 120 * US
 
 
 @pytest.mark.parametrize("pad_loader", [False, True])
