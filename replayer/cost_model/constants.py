@@ -191,6 +191,9 @@ SAME_SHARE = _declare("SAME_SHARE", 0.8, "share of time and of calls", CHOSEN,
 DIFFERENT_COUNT_SHARE = _declare("DIFFERENT_COUNT_SHARE", 0.03, "share of time, or of calls", FITTED,
     "a script is a different program if the counts of its ops differ by at least this share; see Note [Another program]",
     "one layer more or less among 24 gives 0.04")
+STEPS_BEFORE_WINDOW = _declare("STEPS_BEFORE_WINDOW", 3, "steps", CHOSEN,
+    "a replayed step takes its times from the last window of the profiler that began at most this many steps after it",
+    "two steps show a new kind of step, and the profiler attaches in the third")
 ALIKE_SHARE = _declare("ALIKE_SHARE", 0.05, "share of the step", CHOSEN,
     "two steps are similar if phases that only one of them has are shorter; see Note [Training steps of several kinds]",
     "rule of thumb")

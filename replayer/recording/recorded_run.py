@@ -15,7 +15,7 @@ Note [Training steps of several kinds]
 Note [Windows of the profiler]
     The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to
     train another network (tracer/schedule.py). A replayed step therefore takes its times from the last window that began at
-    most `_BEFORE_WINDOW` steps after it.
+    most `STEPS_BEFORE_WINDOW` steps after it.
 
 Note [Training steps of several shapes]
     The shapes of a step are not known before the step calls its first op. If the chosen recorded step lacks an op that the
@@ -32,7 +32,13 @@ from itertools import pairwise
 from math import inf
 from statistics import median
 
-from replayer.cost_model.constants import ALIKE_SHARE, LAUNCH_QUEUE_DEPTH, SHORT_KERNEL_NS, TYPICAL_LATENCY_NS
+from replayer.cost_model.constants import (
+    ALIKE_SHARE,
+    LAUNCH_QUEUE_DEPTH,
+    SHORT_KERNEL_NS,
+    STEPS_BEFORE_WINDOW,
+    TYPICAL_LATENCY_NS,
+)
 from replayer.cost_model.device_speed import DeviceSpeed, data_sheet_speed, fitted_speed, shortest_kernel_ns
 from replayer.cost_model.op_costs import OpCosts, Sample
 from replayer.cost_model.op_work import ConvolutionOutputs
@@ -47,8 +53,6 @@ from traces.model.layouts import Shape
 from traces.model.trace import NONE, DeviceKind, StepKind, Trace
 from traces.names.cards import card_of
 from traces.rates.op_cost import flops, size_bytes
-
-_BEFORE_WINDOW = 3  # steps of a new kind before its window: two that show the kind, and one in which the profiler attaches
 
 
 class RecordedRun:
@@ -172,7 +176,7 @@ class RecordedRun:
                 if row in profiled:
                     self._windows[-1][1].add(row)
         in_windows = [(begins, own) for begins, rows in self._windows if (own := [i for i in alike if i in rows])]
-        begun = [own for begins, own in in_windows if begins <= place + _BEFORE_WINDOW]
+        begun = [own for begins, own in in_windows if begins <= place + STEPS_BEFORE_WINDOW]
         return begun[-1] if begun else in_windows[0][1] if in_windows else alike
 
     def _steps_like(self, step: RecordedStep, among: list[int]) -> list[int]:
