@@ -138,7 +138,7 @@ class StepTracker:
         self.begins_segment = (True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
         self._compiled = len(COMPILATIONS)  # before the current step
-        self._is_recorded = False  # all earlier steps followed the recorded order, and the recording has another step
+        self._should_train = False  # the script has followed the recorded order so far, and a training step is next
         self._follows = True  # the script's training and evaluation steps have followed the recorded order so far
         self._workload = WorkloadCheck(recording.trace.workload, self.script.workload)
         self._uses_gpu = False
@@ -266,7 +266,7 @@ class StepTracker:
 
     def step_evaluates(self, is_evaluation: bool, is_certain: bool = False) -> None:
         # see Note [Times of evaluation steps]
-        if is_evaluation == self._evaluates or (is_evaluation and self._is_recorded and not is_certain):
+        if is_evaluation == self._evaluates or (is_evaluation and self._should_train and not is_certain):
             return
         chosen = self.recording.evaluation(self._evaluated) if is_evaluation else self.recording.step(self.trained)
         # A training step may launch a CUDA graph that was captured without gradients. A step that launches a CUDA graph while
@@ -332,8 +332,8 @@ class StepTracker:
         self.trained += not evaluation
         # see Note [Times of evaluation steps]
         following = self.recording.steps[self.number :][:1] if self._follows else []
-        self._is_recorded = bool(following)
         self._evaluates = following[0].kind == StepKind.EVALUATION if following else evaluation
+        self._should_train = bool(following) and not self._evaluates
         chosen = self.recording.evaluation(self._evaluated) if self._evaluates else self.recording.step(self.trained)
         self.step = self._matcher(chosen)
 

@@ -246,6 +246,25 @@ def test_ops_before_the_first_module_take_the_times_of_the_recorded_kind_of_step
     assert [row["duration_ns"] // US for row in stage.log.device] == [7, 9, 5, 8] * 3
 
 
+def test_a_step_that_the_recording_evaluates_can_become_evaluation_again() -> None:
+    """GIVEN a recording of one evaluation step WHEN the script's step first looks like training, and then like evaluation THEN
+    its ops take the times of the evaluation."""
+    passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
+    trained = (StepKind.STEADY, passes, [Op("aten::mm", 2, 4, kernel=(6, 7))])
+    evaluated = (StepKind.EVALUATION, passes[:1], [Op("aten::mm", 2, 4, kernel=(6, 5))])
+    stage = Stage(recording_of([trained, evaluated, trained]))
+    stage.module()
+    stage.op("aten::mm")
+    for phase in ("backward", "optimizer"):
+        stage.within(phase)
+    stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    for is_evaluation in (False, True):
+        stage.simulator.tracker.step_evaluates(is_evaluation)
+    stage.module(grad=False)
+    stage.op("aten::mm")
+    assert stage.log.device[-1]["duration_ns"] == 5 * US
+
+
 def test_a_module_called_without_gradients_in_a_training_step_takes_the_times_of_training() -> None:
     """GIVEN a recording with evaluation, and training that calls a teacher without gradients before its model."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
