@@ -119,7 +119,7 @@ with torch.no_grad():
 print(float(host["0.weight"].abs().sum()) > 0, 0 < int((model(torch.ones(99, 4).cuda()) == 0).sum()) < 396)
 q = torch.rand(1, 2, 8, 16, device="cuda", dtype=torch.float16)
 try:
-    torch.ops.aten._scaled_dot_product_cudnn_attention(q, q, q, None, False)
+    torch.ops.aten._flash_attention_forward(q, q, q, None, None, 2, 2, 0.0, False, False, alibi_slopes=q[0, 0, :, 0].float())
 except NotImplementedError as error:
     print(type(error).__name__, error)
 """
@@ -171,7 +171,7 @@ def test_computed_values_decide_output_sizes_and_shared_memory_works(tmp_path: P
     assert done.returncode == 0, done.stderr
     *said, refused = done.stdout.splitlines()
     assert [word for line in said for word in line.split()] == ["True"] * 11 + ["cuda:0"] + ["True"] * 5
-    assert refused.startswith("NotEmulated aten::_scaled_dot_product_cudnn_attention under --values compute")
+    assert refused.startswith("NotEmulated aten::_flash_attention_forward with alibi_slopes")
 
 
 def test_an_unrecorded_size_gives_an_error_with_advice_if_sizes_are_not_assumed(tmp_path: Path, trace: Path) -> None:
