@@ -562,7 +562,7 @@ AFTER = """
 * "CUDA only" counts the tests that the CPU skips or does not have, and that run on the virtual GPU.
 * "Skipped" counts the tests that the suite skips on the virtual GPU, such as tests that need only a CPU.
 * Tests are skipped if a file or package is missing. Only the table below counts these tests.
-* A test counts only if it ended in both runs. An interrupted run therefore leaves out tests.
+* A test counts only if it ended in both runs.
 
 ## Differences
 

@@ -132,7 +132,7 @@ def _stalls(folder: Path, network: str, workers: int, steps: int) -> Measured:
     command = [sys.executable, "-m", "trace_replay", "stalls", "--gpu", GPU, "--json", "--steps", steps, *script]
     done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise SystemExit(f"trace stalls ended with exit code {done.returncode}; no page was written")
+        raise SystemExit(f"`trace stalls` ended with exit code {done.returncode}; no page was written")
     facts: dict[str, Any] = json.loads(done.stdout)
     return Measured(
         network,

@@ -109,7 +109,7 @@ class Streams:
 
     def elapsed_ms(self, start: VirtualEvent, end: VirtualEvent) -> float:
         if start.time_ns is None or end.time_ns is None:
-            raise ValueError("both events must be recorded before their time is taken")
+            raise ValueError("both events must be recorded before the time between them is computed")
         return (end.time_ns - start.time_ns) / 1e6 / float(self._clock.speed)
 
     # --- the calling thread's virtual time

@@ -145,8 +145,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """Return a memory limit in bytes for a batch that did not fit on the real GPU, or None for all other batches. With the
-        limit, the virtual GPU also runs out of memory."""
+        """If the batch did not fit on the real GPU, return a limit of the virtual GPU's memory in bytes, so that the batch does
+        not fit there either. Otherwise, return None."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

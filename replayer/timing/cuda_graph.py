@@ -107,7 +107,7 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if `thread` must not wait for a stream or an event, or, without `of`, for the whole device."""
+        """Raise CUDA's error if `thread` must not wait for `of` during the capture. Without `of`, it waits for the device."""
         is_captured = of is None or of in self._preceding or of in self._events
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             self.is_broken = True

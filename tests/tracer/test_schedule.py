@@ -136,7 +136,7 @@ def test_the_phase_grain_needs_no_profiler() -> None:
     assert schedule.profile == ""
 
 
-def test_steps_stay_clean_while_the_profiler_window_waits() -> None:
+def test_steps_are_clean_until_a_postponed_profile_begins() -> None:
     schedule = Schedule(warmup=1, clean=1, profiled=1)
     kinds = []
     for number in range(7):

@@ -47,7 +47,7 @@ _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
 
 class FlightEntry(TypedDict):
-    """Contains the keys that are read for one collective in PyTorch's flight recorder."""
+    """Contains what the recorder reads about one collective in PyTorch's flight recorder."""
 
     record_id: int
     retired: NotRequired[bool]

@@ -113,8 +113,8 @@ def leave_shared_modules() -> None:
 
 
 def _skip_static_destructors() -> None:
-    """End the process without running C++ destructors. The destructors of PyTorch would make each rank copy 60 MB of memory
-    that all ranks share. `on_exit` exists in glibc only."""
+    """End the process without running C++ destructors. PyTorch's destructors write to 60 MB of memory that all ranks share, so
+    each rank would need a copy of this memory at its exit. `on_exit` exists in glibc only."""
     ctypes = sys.modules.get("ctypes")
     libc: Any = None if ctypes is None else ctypes.CDLL(None)
     if ctypes is None or not hasattr(libc, "on_exit"):

@@ -112,7 +112,7 @@ LEAST_IDLE_LAUNCHES = _declare("LEAST_IDLE_LAUNCHES", 3, "launches", CHOSEN,
     "the GPU's clock is late if at least this many launches on an idle GPU all seem to take longer than CLOCKS_APART_NS",
     "a launch on an idle GPU takes microseconds (largest smallest delay of 60 public recordings: 15 us)")
 LEAST_WAIT_NS = _declare("LEAST_WAIT_NS", 50_000, "ns", FITTED,
-    "a call shorter than this is a wait only if its documentation says so",
+    "a shorter call counts as a wait only if CUDA's documentation says that the call waits",
     "while kernels of 5 us end one after another, every short call returns just after a kernel")
 LAST_PART_OF_A_WAIT = _declare("LAST_PART_OF_A_WAIT", 10, "parts of the call", FITTED,
     "the work that a call waits for ends in the last of this many equal parts of the call",

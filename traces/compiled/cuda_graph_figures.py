@@ -51,8 +51,8 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
-    """For each CUDA graph, map the host rows of its launches to the device rows of their work. The graph launched first comes
-    first. `rows` limits the device rows."""
+    """Return a dictionary for each CUDA graph, with the graph that was launched first at the front. The keys are the host rows
+    of the graph's launches, and the values are the device rows of the work. `rows` limits the device rows."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

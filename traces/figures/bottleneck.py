@@ -64,7 +64,7 @@ DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
 # see Note [Slower kernels]
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Reports that the same kernels take longer, starting with one step."""
+    """Says from which step on the same kernels take longer."""
 
     step: int  # number of the first slower step
     before_ns: int  # kernel time of a step, without communication

@@ -317,8 +317,8 @@ def innermost_at(host: HostSpans, rows: Column, times_ns: Column) -> Column:
 
 
 def enclosing(host: HostSpans, wanted: Column) -> Column:
-    """For each CPU event, return the innermost enclosing event in the mask `wanted`, or NONE. A wanted event encloses itself.
-    """
+    """For each CPU event, return the innermost enclosing event that the mask `wanted` selects, or NONE. A selected event
+    encloses itself."""
     parent = np.append(host.earlier_parent, NONE)
     found = _last_of_chain(np.where(np.append(wanted, True), np.arange(len(parent)), parent))[:-1]
     return np.where(found < len(host), found, NONE)

@@ -40,7 +40,7 @@ class RunOfCell:
 
 def gpu_of(trace: Trace, known: Sequence[Gpu] = ()) -> Gpu:
     """Return the GPU of a recording, or a new `Gpu` object for an unknown device name. Raises TraceLibraryError if the
-    recording contains no GPU."""
+    recording names no GPU."""
     if not trace.devices:
         raise TraceLibraryError("the recording has no GPU in it")
     device = trace.devices[0]
@@ -62,7 +62,7 @@ def step_times_of(trace: Trace) -> RunOfCell:
     phases = {name: of.device_ns for name, of in phase_times(trace).items() if name in PHASES}
     times = {name: of[steps] for name, of in phases.items() if of is not None and of[steps].any()}
     if "forward" not in times or not len(steps):
-        raise TraceLibraryError("the recording has no steady step with times of its forward pass on the GPU")
+        raise TraceLibraryError("the recording has no steady step with GPU times of the forward pass")
     peaks = [peak.peak_allocated_bytes for peak in memory_peaks(trace).values()]
     return RunOfCell(
         batch,

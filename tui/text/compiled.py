@@ -119,7 +119,7 @@ def compiling_sentences(comparison: Comparison) -> list[str]:
     if 2 * abs(taken_ns[1] - taken_ns[0]) < abs(after_ns - before_ns):
         return []
     return [
-        f"On average, compiling takes {time_text(own_ns)} of a step of {trace}, which a later step does not need."
+        f"In {trace}, compiling takes {time_text(own_ns)} of the average step. Later steps do not need this time."
         for trace, own_ns in zip("AB", taken_ns, strict=True)
         if own_ns
     ]

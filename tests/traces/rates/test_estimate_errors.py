@@ -52,7 +52,7 @@ def test_the_expected_error_is_that_of_equal_work_precision_and_gpu(rows: None) 
     )
 
 
-def test_a_gpu_without_measurements_gets_the_largest_error_of_that_work(rows: None) -> None:
+def test_a_gpu_without_measurements_gets_the_largest_measured_error(rows: None) -> None:
     of = expected_error(_estimated("Tesla T4", HALF))
     assert of is not None and (of.card, of.error, of.same_card) == ("NVIDIA GeForce RTX 4090", 0.35, False)
     assert of.sentence().endswith("measured steps were 10 % longer (median); no estimate was checked on this GPU.")

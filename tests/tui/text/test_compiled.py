@@ -63,7 +63,7 @@ def test_compiling_is_named_if_it_explains_half_of_the_difference(after_ns: int,
     assert comparison.compiled is not None
     compiled = replace(comparison.compiled, replayed=replace(comparison.compiled.replayed, compiling_ns=60))
     steps = replace(comparison.steps, recorded_median_ns=100, replayed_median_ns=after_ns)
-    said = ["On average, compiling takes 60 ns of a step of B, which a later step does not need."]
+    said = ["In B, compiling takes 60 ns of the average step. Later steps do not need this time."]
     assert compiling_sentences(replace(comparison, compiled=compiled, steps=steps)) == (said if is_said else [])
 
 

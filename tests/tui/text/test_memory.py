@@ -79,6 +79,6 @@ def test_memory_differences_that_do_not_matter_are_not_reported(changed: dict[st
     assert memory_sentences({"cuda:0": of(**changed)}) == []
 
 
-def test_recordings_have_no_capacity() -> None:
+def test_the_memory_of_a_recording_is_shown_without_a_limit() -> None:
     plain = {key: value for key, value in asdict(of()).items() if key.startswith(("recorded", "replayed"))}
     assert memory_sentences({"cuda:0": MemoryComparison(**plain)}) == []

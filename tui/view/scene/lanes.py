@@ -99,8 +99,8 @@ class Curve:
             return np.zeros(len(begin), dtype=np.int64)
         first = np.maximum(np.searchsorted(self.time_ns, begin, side="right") - 1, 0)
         behind = np.maximum(np.searchsorted(self.time_ns, end, side="left"), first + 1)
-        # `np.maximum.reduceat` returns a maximum for each time window, followed by a maximum for the gap after the window. The
-        # slice [::2] drops the maxima of the gaps. Append a zero, because an index may equal the array's length.
+        # `np.maximum.reduceat` returns a maximum for each time window, followed by a maximum for the gap after the window. Only
+        # every second maximum is kept. Append a zero, because an index may equal the array's length.
         bounds = np.stack([first, behind], axis=1).ravel()
         padded = np.append(self.value[int(first.min()) : int(behind.max())], np.int64(0))
         return np.asarray(np.maximum.reduceat(padded, bounds - int(first.min()))[::2])
