@@ -70,6 +70,7 @@ class RecordingWriter:
         self.run: RepeatedRun | None = None  # the steps after `pending`
         self.collectives = CollectiveWriter(output, facts)
         self.number = 0  # number of the next step
+
         # Rows without the rank. `list.append` is atomic, so threads append batches without the lock.
         self.batches: list[tuple[int, BatchKind, int, int, int]] = []
         # the durations of the last clean steps, and of the last other steps

@@ -136,8 +136,9 @@ class SegmentMatcher:
         self.recorded = recorded
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
         self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of recorded kernels without a replayed op
-        # `deferred` contains ops without a recorded call, and each op's row in the timeline. The ops in `deferred` may get the
-        # GPU time of recorded kernels that match no other op.
+
+        # Ops without a recorded call, and each op's row in the timeline. These ops may get the GPU time of recorded kernels
+        # that match no other op.
         self.deferred: list[tuple[OpSignature, int]] = []
         # Maximum length of the list `deferred`, which would grow forever in a script without training steps.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0

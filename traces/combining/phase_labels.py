@@ -30,7 +30,7 @@ class PhaseLabels:
     """`of` has one value per row of `trace.phases`: an index into `texts` (the labels) and `names` (without numbers)."""
 
     def __init__(self, trace: Trace, numbered: Collection[NameAndCount] = ()) -> None:
-        """Number only the phases with a name and a count in `numbered`."""
+        """Add numbers only to phases whose name and number per step are in `numbered`."""
         phases, (place, count) = trace.phases, _occurrences(trace)
         is_numbered = np.zeros(len(phases), dtype=bool)
         for name, usual in numbered:

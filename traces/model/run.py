@@ -205,8 +205,8 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
     clean: CleanSteps | None = None
-    # per phase: clean / profiled host time, after subtracting `profiler_cost` if known. "backward#2/3" is for the second of
-    # the three phases "backward" of a step. Phases without such a key use "backward".
+    # per phase: host time in clean steps, divided by host time in profiled steps without `profiler_cost`. The key
+    # "backward#2/3" stands for the second of three phases "backward" in a step. Phases without such a key use "backward".
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None
     replay: ReplayNotes | None = None
