@@ -246,6 +246,11 @@ class SegmentMatcher:
         free = self.recorded.exact.get(self.step.keys[signature].exact, ())
         return any(self.step.state[one.kernels[0]] == _FREE for one in free)
 
+    @property
+    def has_rest(self) -> bool:
+        """Return True if an op without a recorded call may get the GPU time of kernels that match no other op."""
+        return self.unmatched_ns > 0 and len(self.deferred) < self.may_defer
+
     def used_call(self, signature: OpSignature) -> Instance | None:
         """Return a recorded call of the op that other ops have already matched, or None."""
         # see Note [Loops of varying length]

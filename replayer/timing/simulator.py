@@ -96,8 +96,7 @@ class Simulator:
             if other is not None:
                 segment = whole = other
                 match = other.latest_match
-        is_covered = segment.unmatched_ns > 0 and len(segment.deferred) < segment.may_defer  # by the rest of the phase
-        if match is None and not is_covered and not self._strict and not tracker.remainder.is_other_program:
+        if match is None and not (segment.has_rest or self._strict or tracker.remainder.is_other_program):
             used = segment.used_call(signature)
             match = None if used is None else (Origin.EQUIVALENT, used)
         position_ns = thread.position_in(whole, whole.position_ns)
@@ -378,8 +377,7 @@ class Simulator:
             segment.ops_on[stream.device] = segment.ops_on.get(stream.device, 0) + 1
             return True
         self.stats.miss(signature.op, signature.shapes)
-        has_remainder = segment.unmatched_ns > 0 and not self.tracker.remainder.is_other_program
-        if has_remainder and copy is None and len(segment.deferred) < segment.may_defer:
+        if segment.has_rest and copy is None and not self.tracker.remainder.is_other_program:
             segment.deferred.append((signature, row))
             return True
         return False

@@ -174,13 +174,17 @@ def test_large_variation_between_steps_is_noted() -> None:
     assert not any("vary" in said for said in note_sentences(summarize(training(steps=4))))
 
 
+def with_a_pause(trace: Trace, pause_ns: int) -> Trace:
+    """Let the host sleep before the end of the fourth step."""
+    for table in (trace.steps, trace.phases, trace.host, trace.device):
+        table.start_ns[table.start_ns >= trace.steps.end_ns[3]] += pause_ns
+    trace.steps.duration_ns[3] += pause_ns
+    return trace
+
+
 def test_a_step_that_takes_ten_times_as_long_as_the_others_is_noted() -> None:
     """GIVEN six steps of about 101 us WHEN the host sleeps for 1,000 us before the end of the fourth THEN info names step 8."""
-    trace = training(steps=6)
-    for table in (trace.steps, trace.phases, trace.host, trace.device):
-        later = table.start_ns >= trace.steps.end_ns[3]
-        table.start_ns[later] += 1_000_000
-    trace.steps.duration_ns[3] += 1_000_000
+    trace = with_a_pause(training(steps=6), 1_000_000)
     (said,) = [said for said in note_sentences(summarize(trace)) if "times as long" in said]
     assert said.startswith("Step 8 took 11 times as long as the median step (1.1 ms)")
     assert not any("times as long" in said for said in note_sentences(summarize(training(steps=6))))
@@ -188,11 +192,7 @@ def test_a_step_that_takes_ten_times_as_long_as_the_others_is_noted() -> None:
 
 def test_a_step_that_lengthens_the_mean_step_is_named() -> None:
     """GIVEN ten steps of 100 us WHEN the host sleeps for 400 us in the fourth THEN info names it: the mean is 40 % longer"""
-    trace = training(steps=10)
-    for table in (trace.steps, trace.phases, trace.host, trace.device):
-        later = table.start_ns >= trace.steps.end_ns[3]
-        table.start_ns[later] += 400_000
-    trace.steps.duration_ns[3] += 400_000
+    trace = with_a_pause(training(steps=10), 400_000)
     (said,) = [said for said in note_sentences(summarize(trace)) if "times as long" in said]
     assert said.startswith("Step 8 took 5 times as long as the median step (500.0 µs)")
 
