@@ -263,7 +263,7 @@ def peak_at(cell: LibraryCell, batch: int) -> float:
 
 
 def show_folds(full: Sequence[dict[str, Any]], folded: Sequence[dict[str, Any]], fitted: dict[int, dict[int, int]]) -> None:
-    """Print limits that use the kernel memory of all networks, and limits that use that of the other half."""
+    """Compare the limits with the kernel memory measured on all networks, and with that measured on other networks."""
     print(f"\nkernels that are loaded, in MiB by compute capability: {kernels_of(full)} over all networks,")
     print(f"{fitted[0]} over every second one, {fitted[1]} over the others")
     for text, rows in (("with those of all networks", full), ("with those of the other half", folded)):

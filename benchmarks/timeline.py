@@ -39,7 +39,7 @@ LANES, COLUMNS, LABEL_COLUMNS = DEVICES * STREAMS + HOST_LANES, 200, 20
 KERNELS = ("sgemm_128x64_nn", "elementwise_kernel", "batch_norm_bw", "reduce_kernel", "multi_tensor_apply", "ncclAllReduce",
            "cat_copy", "unnamed")  # fmt: skip
 DRAWINGS = 3  # of each frame
-LINES = 100  # of the terminal, so that all lanes are visible, with one line per side
+LINES = 100  # height of the terminal; all lanes of both traces fit
 STEP_NS = 150_000_000
 
 

@@ -219,7 +219,7 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> TorchAny:
-    """Replace tensors by ones in host memory. Reduce each size above `largest_size` to it, so that equal sizes stay equal.
+    """Replace tensors by ones in host memory. Sizes above `largest_size` become `largest_size`, so equal sizes stay equal.
     Without `largest_size`, raise OverflowError for tensors of many elements."""
 
     def on_host(value: TorchAny) -> TorchAny:
