@@ -125,7 +125,7 @@ def _refuse_quantized(device: TorchAny) -> None:
 
 
 def _nested_on_device(nested: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Return the nested tensor of the CPU on the virtual GPU, or None if it stays on the CPU."""
+    """Copy a nested tensor from the CPU to the virtual GPU. Return None if the tensor stays on the CPU."""
     if nested.layout is not torch.strided or nested.device.type != "cpu":
         return None
     device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)

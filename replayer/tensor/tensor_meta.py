@@ -127,7 +127,7 @@ class TensorMeta:
 
     @property
     def in_all_ranks(self) -> tuple[Shape, Shape, int, str, bool, bool]:
-        """Return all fields that are equal in all ranks, so without the device."""
+        """Return all fields except the device, because only the device differs between ranks."""
         return self.shape, self.stride, self.offset, self.dtype_name, self.is_conj, self.is_neg
 
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
@@ -141,7 +141,8 @@ class TensorMeta:
 
 
 def _keys_of_bits(is_conj: bool, is_neg: bool) -> TorchAny:
-    """Return the dispatch keys for which PyTorch resolves the bits (ATen/native/MathBitsFallback.h)."""
+    """Return the dispatch keys at which PyTorch applies the conjugate and negative bits to the values
+    (ATen/native/MathBitsFallback.h)."""
     key, keys = torch._C.DispatchKey, torch._C.DispatchKeySet
     conj, neg = keys(key.Conjugate), keys(key.Negative)
     return conj | neg if is_conj and is_neg else conj if is_conj else neg

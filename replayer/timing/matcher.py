@@ -137,10 +137,10 @@ class SegmentMatcher:
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
         self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of recorded kernels without a replayed op
 
-        # Ops without a recorded call, and each op's row in the timeline. These ops may get the GPU time of recorded kernels
-        # that match no other op.
+        # The list `deferred` contains the ops without a recorded call, each with its row in the timeline. At the end of the
+        # phase, these ops may get the time of recorded kernels that match no op.
         self.deferred: list[tuple[OpSignature, int]] = []
-        # Maximum length of the list `deferred`, which would grow forever in a script without training steps.
+        # The list `deferred` has a maximum length, because it would grow forever in a script without training steps.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}

@@ -27,10 +27,11 @@ NameAndCount = tuple[str, int]  # of the phases of one step
 
 
 class PhaseLabels:
-    """`of` has one value per row of `trace.phases`: an index into `texts` (the labels) and `names` (without numbers)."""
+    """Contains a label for each phase of a trace: `texts[of[row]]` is the label of the phase in the given row of
+    `trace.phases`, and `names[of[row]]` is the label without numbers."""
 
     def __init__(self, trace: Trace, numbered: Collection[NameAndCount] = ()) -> None:
-        """Add numbers only to phases whose name and number per step are in `numbered`."""
+        """Number the phases with a name, such as three phases "backward" in a step, only if (name, 3) is in `numbered`."""
         phases, (place, count) = trace.phases, _occurrences(trace)
         is_numbered = np.zeros(len(phases), dtype=bool)
         for name, usual in numbered:
@@ -45,7 +46,7 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """The names of phases with their usual numbers per step, where most profiled steps and most clean steps agree."""
+    """Return the pairs (name, number of phases per step) that are the same in most profiled steps and in most clean steps."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():
@@ -57,13 +58,14 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """The names and counts of the keys `NAME#PLACE/COUNT`."""
+    """Return the pairs (NAME, COUNT) of all keys that have the form `NAME#PLACE/COUNT`."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 
 
 def _occurrences(trace: Trace) -> tuple[Column, Column]:
-    """For each phase, return its place among the phases of its step with the same name, from 1, and the number of these."""
+    """For each phase, return two numbers: its place among the phases with the same name in its step (1 for the first), and how
+    many such phases the step has."""
     phases = trace.phases
     order = np.lexsort((phases.start_ns, phases.name, phases.step))
     step, name = phases.step[order], phases.name[order]
@@ -76,6 +78,6 @@ def _occurrences(trace: Trace) -> tuple[Column, Column]:
 
 
 def _usual_count(counts: list[int], steps: int) -> int:
-    """The number of phases that more than half of the steps have. 0 if there is none."""
+    """Return the number of phases that more than half of the steps have, or 0 if no number is that frequent."""
     count, times = Counter(counts).most_common(1)[0] if counts else (0, 0)
     return count if 2 * times > steps else 0

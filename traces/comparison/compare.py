@@ -225,7 +225,7 @@ class VerdictFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonFacts(ComparedFigures, VerdictFacts):
-    """Contains the comparison of a recording and a replay. `trace replay --report` writes it to a file."""
+    """Contains the comparison of a recording and a replay, which `trace replay --report` writes to a file."""
 
     pace: Spread
     gpu_time: Spread

@@ -314,8 +314,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """If two traces use different numbers of GPUs, GPU times are divided by the number of GPUs. Return both divisors, and a
-    note that times are means."""
+    """If two traces use different numbers of GPUs, GPU times are divided by the number of GPUs. Return the number of GPUs of
+    each trace, or 1 and 1 if the numbers are equal, and a note that times are means."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

@@ -613,8 +613,9 @@ def _example(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
 
 
 def _batch_sizes(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> tuple[int, int] | None:
-    """Return the batch sizes if the ops of a step differ only in their first dimensions, all by the same factor. Ops on
-    flattened batches, such as matrix products over all tokens, have a larger first dimension, so the smallest one counts."""
+    """Return the batch sizes if the ops of a step differ only in their first dimensions, all by the same factor. The batch
+    size is the smallest first dimension, because some ops have a larger one, such as matrix products over all tokens of a
+    batch."""
     here, there = ([(op.canonical, op.shape) for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     pairs = [(a, b) for (_, a), (_, b) in zip(here, there, strict=False) if a != b]
     factors = {Fraction(b[0], a[0]) if a[0] and a[1:] == b[1:] else None for a, b in pairs}

@@ -239,7 +239,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the first row at the new level. The function compares the ranks of values, because single values may be
+    """Return the index of the first value at which the values change from one level to another. The function compares the
+    ranks of values, because single values may be
     outliers."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")

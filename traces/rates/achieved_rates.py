@@ -409,7 +409,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
         # PyTorch releases pass the inputs of convolution_backward in different orders. The output's gradient has as many
-        # channels as the weight has output channels. If several inputs do, take the smallest input.
+        # channels as the weight has output channels. If several inputs have this number of channels, the smallest one is the
+        # gradient.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

@@ -27,7 +27,8 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 _MISSING = object()
-# In the script's process, the packages of this tool have these module names. Note [Private module names] in
+# In the script's process, the modules of this tool have names that begin with one of these words. Note [Private module names]
+# in
 # traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
@@ -244,7 +245,7 @@ class _EntriesOfThread(threading.local):
         self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
 
 
-# All scopes share one object, so that each call reads few places in memory.
+# All scopes share one object, because reading fewer places in memory makes each call faster.
 _ENTRIES = _EntriesOfThread()
 
 

@@ -126,7 +126,7 @@ def _suits_flash(
     dropout: float,
 ) -> bool:
     size = query.size(-1)
-    # The backward pass of large heads needs more shared memory than these cards have.
+    # If attention heads are large, the backward pass needs more shared memory than GPUs of these compute capabilities have.
     is_large = capability in _SMALL_SHARED_MEMORY and (192 < size <= 224 or (size > 224 and dropout))
     if is_large and any(tensor.requires_grad for tensor in (query, key, value)):
         return False

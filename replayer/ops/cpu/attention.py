@@ -22,7 +22,8 @@ from replayer.torch_types import TorchAny, TorchFunction
 aten = torch.ops.aten
 pad = torch.nn.functional.pad
 
-# custom_mask_type of `_efficient_attention_forward`. They differ if queries and keys have different lengths.
+# Values of the argument custom_mask_type of `_efficient_attention_forward`. If there are as many queries as keys, both values
+# mean the same.
 _FROM_TOP_LEFT, _FROM_BOTTOM_RIGHT = 1, 2
 _FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # rows; the kernels round lengths up to these multiples
 
@@ -70,7 +71,8 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return flash attention's debug mask. Dropped weights are negative, and lengths are multiples of 128."""
+        """Return the attention weights as flash attention's debug mask: the weights that dropout removes are negative, and the
+        numbers of rows and columns are rounded up to multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
         weights = torch.where(uniform(weights.shape, int(self.seed)) >= self.dropout_p, weights, -weights).to(q.dtype)
@@ -79,7 +81,8 @@ class _Attention:
     def backward(
         self, grad: TorchAny, out: TorchAny, lse: TorchAny, q: TorchAny, k: TorchAny, v: TorchAny, bias: TorchAny = None
     ) -> list[TorchAny]:
-        """Compute the gradients from the output and the logsumexp. In ring attention, both include the keys of all ranks."""
+        """Compute the gradients from the output and the logsumexp. In ring attention, the output and the logsumexp come from
+        the keys of all ranks."""
         weights, of_out = (self.scores(q, k, bias) - lse[..., : q.size(2), None]).exp(), grad.float()
         of_weights = self._dropped(of_out @ _per_head(v, q).transpose(-2, -1))
         of_scores = weights * (of_weights - (of_out * out.float()).sum(-1, keepdim=True))

@@ -34,7 +34,8 @@ def _line(place: int, file: str, kernel: str, condition: str) -> str:
 def _limited(
     at: int, kernel: str, file: str, condition: str, limits: Callable[[Sequence[TorchAny]], tuple[int, int, int | None] | None]
 ) -> _Check:
-    """Check that the values of an argument are in a half-open range, or equal an extra value (`limits` returns all three)."""
+    """Return a check that all values of an argument are in a range. The function `limits` returns the start of the range, its
+    end (excluded), and another allowed value or None."""
 
     def check(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
         known = limits(args)

@@ -43,8 +43,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The main thread is the thread with the most step annotations. If several threads have the same number, the next kind of
-    # event in the list `evidence` decides.
+    # The main thread is the thread with the most step annotations. If several threads have equally many, the thread with the
+    # most events of the next kind in the list `evidence` is the main thread.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),

@@ -422,7 +422,7 @@ def _top_events(tables: RankTables, strings: Strings) -> list[_StepEvent]:
     visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
     is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
     see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
-    # Ignore the code cache lookup of compiled autograd, which precedes the backward pass.
+    # Ignore compiled autograd's search for cached code, which happens before the backward pass.
     nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
     visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
     # Treat the ops inside a torch.compile region individually, because some ops may belong to an optimizer step.
@@ -673,8 +673,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. If a launch is missing for any other reason,
-        # the start time on the GPU is used as the launch time.
+        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. If the launch of a kernel is unknown for
+        # another reason, the kernel's start time is used instead.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
