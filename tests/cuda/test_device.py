@@ -15,7 +15,7 @@ from tests.cuda.truth import read_logs
 pytestmark = pytest.mark.cuda
 
 
-def test_forbidden_calls_break_a_graph_capture(on_device: OnDevice) -> None:
+def test_a_forbidden_call_breaks_a_graph_capture(on_device: OnDevice) -> None:
     """GIVEN a capture in global mode WHEN any thread queries an event THEN the query fails and the capture is lost. WHEN a
     branch is not joined THEN the capture fails. WHEN no forbidden call is made THEN the graph runs."""
     result = on_device("""
@@ -76,7 +76,7 @@ answer({
     }
 
 
-def test_graphs_repeat_their_nodes(on_device: OnDevice, tmp_path: Path) -> None:
+def test_a_launched_graph_runs_all_of_its_nodes(on_device: OnDevice, tmp_path: Path) -> None:
     """GIVEN a graph of a copy and two products, one on a side stream WHEN it is launched three times THEN the log has each node
     three times, with the graph's number, and the branch starts after its fork and ends before the join."""
     on_device("""
@@ -271,7 +271,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("backend", ["expandable_segments:True", "backend:cudaMallocAsync"])
-def test_other_allocators(on_device: OnDevice, backend: str) -> None:
+def test_memory_of_the_other_two_allocators_can_be_copied_and_freed(on_device: OnDevice, backend: str) -> None:
     """GIVEN the two other allocators of torch THEN their memory can be copied to and freed."""
     result = on_device(
         """
@@ -290,7 +290,7 @@ answer([same, total - free])
     assert result == [True, 0]
 
 
-def test_durations_follow_from_the_seed(on_device: OnDevice, tmp_path: Path) -> None:
+def test_the_seed_determines_all_durations(on_device: OnDevice, tmp_path: Path) -> None:
     """GIVEN no jitter WHEN a program runs twice THEN durations are the same; with another seed they differ. A product of twice
     the size takes eight times as many operations."""
     code = """
@@ -311,7 +311,7 @@ answer(None)
     assert products == [3500 + 2 * 2048**3 // 12_000, 3500 + 2 * 4096**3 // 12_000]
 
 
-def test_a_call_that_is_not_simulated_fails_with_its_name(on_device: OnDevice) -> None:
+def test_a_call_that_is_not_simulated_fails_and_its_error_names_the_call(on_device: OnDevice) -> None:
     """GIVEN a call that the simulated device does not implement THEN the call fails, so no test passes by accident."""
     assert "CUSOLVER" in on_device("""
 try:

@@ -90,7 +90,7 @@ def test_a_device_that_never_finishes(device: Path, tmp_path: Path, grain: str) 
 
 
 @pytest.mark.parametrize(("setting", "word"), [("SIMGPU_CUPTI_DENIED", "privilege"), ("SIMGPU_CUPTI_TAKEN", "profiler")])
-def test_kernels_that_cannot_be_recorded(device: Path, tmp_path: Path, setting: str, word: str) -> None:
+def test_the_output_explains_why_kernels_were_not_recorded(device: Path, tmp_path: Path, setting: str, word: str) -> None:
     """GIVEN a CUPTI that cannot be started WHEN recorded THEN the script runs as usual, and the last lines of the output
     explain why there are no kernels."""
     recorded = record(device, Program("faults.py", ("plain",)), "kernel", tmp_path, **{setting: "1"})
@@ -119,7 +119,7 @@ def test_recording_a_cpu_script_creates_no_cuda_context(device: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("what", ["second device", "rank 1"])
-def test_no_context_on_another_device(device: Path, tmp_path: Path, what: str) -> None:
+def test_recording_creates_no_context_on_a_device_that_the_script_does_not_use(device: Path, tmp_path: Path, what: str) -> None:
     """GIVEN a script that uses only cuda:1, while cuda:0 is the current device of the script's or the recorder's thread WHEN
     recorded THEN only cuda:1 has a CUDA context, and the phases have the times of cuda:1."""
     program = Program("faults.py", (what,), gpus=2)
@@ -163,7 +163,7 @@ def test_the_recorder_is_invisible_to_the_script(device: Path, tmp_path: Path, g
     assert (observed.exit_code, observed.output) == (0, "done\n")
 
 
-def test_the_stage_for_a_real_gpu_finds_no_change(device: Path, tmp_path: Path) -> None:
+def test_a_script_that_runs_out_of_memory_ends_as_without_the_recorder(device: Path, tmp_path: Path) -> None:
     """GIVEN an allocation that fails WHEN benchmarks/gpu_programs.py checks it THEN the script ends as without the recorder.
     The recordings have the 30 steps before."""
     commands = Commands(
@@ -183,7 +183,7 @@ def _warnings(run: Run) -> list[str]:
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_the_warnings_of_data_parallel_replicas_are_those_of_a_run_without_the_recorder(
+def test_the_recorder_does_not_change_the_warnings_of_data_parallel_replicas(
     device: Path, tmp_path: Path, grain: str
 ) -> None:
     """GIVEN two replicas on one device, so PyTorch sets no device in their threads WHEN they call cuBLAS first THEN PyTorch

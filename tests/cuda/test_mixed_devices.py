@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cuda
 
 
 @pytest.mark.skipif(not torch.__version__.startswith("2.14"), reason="the table quotes PyTorch 2.14")
-def test_pytorch_accepts_and_rejects_the_device_mixes_of_the_table(device: Path, tmp_path: Path) -> None:
+def test_pytorch_accepts_and_rejects_combinations_of_devices_as_listed(device: Path, tmp_path: Path) -> None:
     command = [device, sys.executable, mixed_devices.__file__, tmp_path / "results.tsv"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

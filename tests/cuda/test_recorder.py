@@ -87,7 +87,7 @@ GPU_LIMITED_NS, HOST_LIMITED_NS = 5_000, 30_000
 
 
 @pytest.mark.parametrize(("program", "grain"), _cases("phases", ("phase",), ["two_streams", "gan", "accumulation"]))
-def test_phases_last_as_long_as_their_work(recorded: Recorded, program: str, grain: str) -> None:
+def test_phase_times_equal_the_times_in_the_log(recorded: Recorded, program: str, grain: str) -> None:
     """GIVEN a recording of phases THEN the time between the events of a phase equals that of the log within 1 % or 5 us.
 
     This must hold in a quarter of the steps. On a busy machine, host times differ by more in the other steps.
@@ -150,7 +150,7 @@ def test_a_replay_is_the_same_program(recorded: Recorded, tmp_path: Path, progra
         assert memory.replayed_peak_bytes == pytest.approx(memory.recorded_peak_bytes, rel=0.02)
 
 
-def test_a_wrong_recording_is_found(recorded: Recorded) -> None:
+def test_a_changed_value_in_a_recording_is_found(recorded: Recorded) -> None:
     """GIVEN a correct recording WHEN one column of one row is changed THEN the comparison with the log finds exactly this
     change."""
     run = recorded("accumulation", "kernel")
@@ -182,7 +182,7 @@ def test_a_wrong_recording_is_found(recorded: Recorded) -> None:
     assert ["not in the recording" in fault for fault in faults(lost)] == [True]
 
 
-def test_the_log_is_compared_for_each_rank(recorded: Recorded) -> None:
+def test_work_of_a_rank_without_a_log_counts_as_missing_from_the_log(recorded: Recorded) -> None:
     """GIVEN a recording of two ranks WHEN one rank's log is missing THEN all of that rank's work counts as not in the log."""
     run = recorded("ddp", "kernel")
     alone = agreement(run.trace, run.logs[:1], run.marks)

@@ -147,7 +147,7 @@ def test_the_model_of_a_script_is_found_and_batch_sizes_can_change(library: Path
     assert replayed.phases.origin[forward].tolist() == [Origin.PHASE] * 3 + [Origin.SCALED] * 2
 
 
-def test_accumulated_batches_and_repeated_calls_are_charged_for_every_pass(library: Path) -> None:
+def test_accumulated_batches_and_repeated_model_calls_take_the_time_of_each_pass(library: Path) -> None:
     (library / "accumulate.py").write_text(ACCUMULATE)
     done = replay(library, "--gpu", "g9", "accumulate.py")
     assert done.returncode == 0, done.stderr

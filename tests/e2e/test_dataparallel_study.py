@@ -86,7 +86,7 @@ def test_the_networks_have_the_published_sizes(name: str, parameters: int, convo
     assert sum(p.numel() for p in small.parameters()) == here
 
 
-def test_digits_are_the_same_for_everyone_and_enlarged_for_the_networks() -> None:
+def test_digit_images_are_the_same_on_every_machine_and_can_be_enlarged() -> None:
     images, labels = digits(200, seed=3)
     assert images.shape == (200, 1, 28, 28) and set(labels.tolist()) == set(range(10))
     assert float(images.min()) >= 0 and 0.5 < float(images.max()) <= 1
@@ -97,7 +97,7 @@ def test_digits_are_the_same_for_everyone_and_enlarged_for_the_networks() -> Non
     assert resized(images, 64).shape == (200, 1, 64, 64) and resized(images, 28) is images
 
 
-def test_freezing_leaves_only_the_last_layers_trainable() -> None:
+def test_after_freezing_only_the_last_layers_can_be_trained() -> None:
     net = nn.Sequential(nn.Linear(10, 10, bias=False), nn.Linear(10, 10, bias=False), nn.Linear(10, 2, bias=False))
     assert freeze(net, 1.0) == 220 and all(p.requires_grad for p in net.parameters())
     assert freeze(net, 0.1) == 120 and [p.requires_grad for p in net.parameters()] == [False, True, True]
@@ -107,7 +107,7 @@ def test_freezing_leaves_only_the_last_layers_trainable() -> None:
 # -- cells -----------------------------------------------------------------------------------------------------------------
 
 
-def test_reported_bytes_equal_the_bytes_copied_on_the_virtual_gpus(tmp_path: Path, one_gpu: Path) -> None:
+def test_reported_bytes_equal_the_bytes_copied_between_the_virtual_gpus(tmp_path: Path, one_gpu: Path) -> None:
     """GIVEN cells of both versions, on 1 to 3 GPUs, with frozen layers and a batch that cannot be split evenly WHEN they run on
     virtual GPUs THEN each row has the number of bytes copied on the timeline."""
     (tmp_path / "several.py").write_text(SEVERAL)
@@ -151,7 +151,7 @@ def test_reported_bytes_equal_the_bytes_copied_on_the_virtual_gpus(tmp_path: Pat
         assert len(cell["peak_memory_bytes"]) == cell["gpus"] and cell["device"] == "Tesla P100-PCIE-16GB"
 
 
-def test_cells_replayed_on_published_figures_report_the_time_of_each_part(tmp_path: Path) -> None:
+def test_a_replay_of_published_step_times_reports_the_time_of_each_stage(tmp_path: Path) -> None:
     """GIVEN the published times of ResNet-18 on two P100 THEN both versions of the script take these times."""
     (tmp_path / "several.py").write_text(SEVERAL)
     small = "cell --model resnet18 --batch-size 256 --gpus 2 --image-size 28 --warmup 2 --steps 2"
@@ -165,7 +165,7 @@ def test_cells_replayed_on_published_figures_report_the_time_of_each_part(tmp_pa
         assert 0.95 * 750 < cell["computation_ms"] < 1_500
 
 
-def test_both_versions_have_equal_losses_when_values_are_computed(tmp_path: Path, one_gpu: Path) -> None:
+def test_both_versions_of_the_script_have_equal_losses_if_values_are_computed(tmp_path: Path, one_gpu: Path) -> None:
     (tmp_path / "several.py").write_text(SEVERAL)
     small = "cell --model resnet18 --image-size 16 --batch-size 16 --gpus 2 --steps 0 --images 32"
     words = f"{small} --parallel plain --epochs 2\n{small} --parallel nn --epochs 9 --loss-target 1.0"
@@ -190,7 +190,7 @@ def test_a_network_that_does_not_fit_is_reported_in_its_row(tmp_path: Path, one_
     assert "| resnet18 | 11.18 M | 32 | 1 | 2 | nn | out of memory |" in study_tables.table(rows)
 
 
-def test_a_grid_runs_one_command_per_cell_and_skips_measured_cells(
+def test_a_grid_runs_one_command_per_configuration_and_skips_measured_ones(
     tmp_path: Path, one_gpu: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """GIVEN a grid in which one cell is measured and another cannot run THEN the third cell is measured and the failed one is
@@ -222,7 +222,7 @@ def test_a_grid_runs_one_command_per_cell_and_skips_measured_cells(
         ("table --results none.jsonl", "dataparallel_study: none.jsonl: No such file or directory"),
     ],
 )
-def test_requests_that_cannot_be_measured_are_rejected_in_one_line(
+def test_options_that_cannot_be_measured_are_rejected_in_one_line(
     words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -268,7 +268,7 @@ def results(folder: Path) -> Path:
     return path
 
 
-def test_the_table_says_what_was_measured_and_has_no_empty_column(tmp_path: Path) -> None:
+def test_the_table_contains_the_measurements_and_no_empty_column(tmp_path: Path) -> None:
     assert study_tables.table(study_tables.rows_of(results(tmp_path))).splitlines() == [
         "The GPU is a Tesla V100, and the PyTorch release is 2.13.0. Images have 224 x 224 pixels."
         " Times and bytes are per training step.",

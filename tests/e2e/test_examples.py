@@ -56,7 +56,7 @@ def test_a_script_trains_on_the_cpu(tmp_path: Path, words: str, first: str, unit
     ]
 
 
-def test_text_can_be_learnt_and_is_the_same_at_every_access() -> None:
+def test_synthetic_text_is_predictable_and_the_same_at_every_access() -> None:
     text = SyntheticText(length=100, context=64, vocabulary=32)
     tokens, targets = text[7]
     assert torch.equal(tokens[1:], targets[:-1]) and torch.equal(tokens, text[7][0])
@@ -65,7 +65,7 @@ def test_text_can_be_learnt_and_is_the_same_at_every_access() -> None:
     assert 0.6 < float(follows) < 1
 
 
-def test_a_gpt_sees_only_the_past_and_has_its_size() -> None:
+def test_a_gpt_reads_only_earlier_tokens_and_has_the_published_size() -> None:
     model = GPT(vocabulary=50, context=12, width=16, heads=2, layers=2).eval()
     tokens = torch.randint(0, 50, (1, 12), generator=torch.Generator().manual_seed(0))
     changed = tokens.clone()
@@ -77,7 +77,9 @@ def test_a_gpt_sees_only_the_past_and_has_its_size() -> None:
 
 
 @pytest.mark.parametrize(("make", "parameters", "convolutions"), [(resnet18, 11_689_512, 20), (resnet50, 25_557_032, 53)])
-def test_the_models_are_the_published_ones(make: Callable[[], ResNet], parameters: int, convolutions: int) -> None:
+def test_the_resnets_have_the_published_parameters_and_layers(
+    make: Callable[[], ResNet], parameters: int, convolutions: int
+) -> None:
     with torch.device("meta"):
         model = make()
     assert sum(parameter.numel() for parameter in model.parameters()) == parameters
@@ -88,7 +90,7 @@ def test_the_models_are_the_published_ones(make: Callable[[], ResNet], parameter
     assert {"layer2.0.downsample.1.running_var", "layer4.1.bn2.bias"} <= set(names)
 
 
-def test_a_bottleneck_has_its_stride_in_the_3x3() -> None:
+def test_a_bottleneck_block_has_its_stride_in_the_3x3_convolution() -> None:
     with torch.device("meta"):
         block = resnet50().layer2[0]
     strides = [block.get_submodule(name).stride for name in ("conv1", "conv2", "conv3")]

@@ -76,7 +76,7 @@ def test_fit_measures_the_step_time_of_a_script_that_never_waits(tmp_path: Path)
     assert 10_000 < inferring["step_ns"] < t4["step_ns"] / 3  # no gradients, no optimizer
 
 
-def test_the_step_time_on_two_gpus_is_that_of_the_busier_one(tmp_path: Path) -> None:
+def test_the_busier_of_two_gpus_determines_the_step_time(tmp_path: Path) -> None:
     loop = TRAIN[: TRAIN.index("optimizer =")].replace("4096", "8192") + (
         "model = nn.DataParallel(model)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "for i in range(9):\n    x = torch.zeros(batch_size, 512, device='cuda')\n"
@@ -124,7 +124,7 @@ def test_measured_batch_limits_are_used_for_a_gpu_in_the_library(tmp_path: Path,
     assert (passes["step_ns"], passes["step_estimated"], passes["measured"]) == (48_000_000, True, None)
 
 
-def test_a_gpu_without_tf32_reserves_its_convolution_workspaces(tmp_path: Path) -> None:
+def test_a_gpu_without_tf32_needs_memory_for_convolution_workspaces(tmp_path: Path) -> None:
     """GIVEN a convolution of 128 channels in fp32 WHEN its workspace fits on the T4 THEN the T4 reserves it."""
     (tmp_path / "infer.py").write_text(
         "import torch\nmodel = torch.nn.Conv2d(128, 128, 3, padding=1).cuda()\n"
@@ -139,7 +139,7 @@ def test_a_gpu_without_tf32_reserves_its_convolution_workspaces(tmp_path: Path) 
     assert facts["peak_allocated_bytes"] < workspace
 
 
-def test_fit_judges_ranks_by_the_one_that_needs_the_most_memory(tmp_path: Path) -> None:
+def test_fit_uses_the_rank_that_needs_the_most_memory(tmp_path: Path) -> None:
     ranks = TRAIN.replace("model = ", "import os; torch.distributed.init_process_group(); rank = int(os.environ['LOCAL_RANK']);"
         " torch.cuda.set_device(rank); big = torch.empty(1 << 28, device='cuda') if rank else None\nmodel = ")  # fmt: skip
     ranks = ranks.replace("optimizer = ", "model = nn.parallel.DistributedDataParallel(model, [rank])\noptimizer = ")

@@ -28,13 +28,13 @@ from traces.model.trace import StepKind
 BARE = Ended(1, "step 3\n", "a warning\nValueError: bad\n", 9.0, 0.5, ())
 
 
-def test_a_recorded_run_that_differs_only_by_the_recorders_lines_and_changing_numbers_is_equal() -> None:
+def test_messages_of_the_recorder_and_varying_numbers_are_no_differences() -> None:
     bare = replace(BARE, errors="CUDA out of memory. GPU 0 has 3.10 MiB free. Process 812 has 1.20 GiB in use.\n")
     said = "trace: wrote x.msgpack\nCUDA out of memory. GPU 0 has 2.00 MiB free. Process 9 has 1.21 GiB in use.\n"
     assert list(differences(bare, replace(bare, errors=said, seconds=14.0, end_s=2.4))) == []
 
 
-def test_each_change_is_named() -> None:
+def test_each_difference_between_two_runs_is_named() -> None:
     recorded = Ended(139, "", "a warning\na warning\n", 9.0, 2.6, ("python child.py",))
     assert list(differences(BARE, recorded)) == [
         "exit code 139, bare 1: a warning",
@@ -78,7 +78,7 @@ def test_numbers_that_a_script_prints_are_compared() -> None:
     assert comparable("kernels 34 events 200\n") == ["kernels 34 events 200"]
 
 
-def test_a_run_tells_when_the_script_ended_and_what_it_left(tmp_path: Path) -> None:
+def test_a_run_reports_when_the_script_ended_and_which_processes_it_left(tmp_path: Path) -> None:
     """GIVEN a script that sleeps 0.3 s after its last mark and leaves a child WHEN run THEN both are known, and the child is
     ended."""
     (tmp_path / "marks").mkdir()
@@ -108,7 +108,7 @@ def test_a_run_ends_when_the_time_is_up(tmp_path: Path) -> None:
     assert ended.is_timed_out and ended.exit_code == 137 and ended.end_s is None
 
 
-def test_every_program_to_record_alone_is_a_case_whose_script_exists() -> None:
+def test_every_listed_program_has_an_existing_script() -> None:
     assert set(PACED) <= set(CASES)
     assert all((PROGRAMS_FOLDER / case.script).exists() for case in CASES.values())
 
@@ -119,7 +119,7 @@ def test_an_unhandled_keyboard_interrupt_has_one_of_two_exit_codes() -> None:
     assert not CASES["terminate"].has_exit_code(BARE)
 
 
-def test_every_training_step_counts_whatever_its_kind(tmp_path: Path) -> None:
+def test_clean_and_profiled_training_steps_are_counted(tmp_path: Path) -> None:
     """GIVEN a recording of a clean step, a profiled one, one after the profile and an evaluation THEN it has three steps."""
     trace = phase_recording({"forward": 1}, steps=4)
     trace.steps.kind[:] = [StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE, StepKind.EVALUATION]
@@ -132,7 +132,7 @@ def test_every_training_step_counts_whatever_its_kind(tmp_path: Path) -> None:
     assert steps_of(file, Case("a.py"))[1][0].startswith("unreadable: ")
 
 
-def test_the_summary_has_counts_and_each_fault_once() -> None:
+def test_the_summary_counts_results_and_lists_each_fault_once() -> None:
     rows = [
         Checked("amp", "bare"),
         Checked("amp", "kernel", "failed", ["other output"]),
@@ -146,7 +146,7 @@ def test_the_summary_has_counts_and_each_fault_once() -> None:
     ]
 
 
-def test_other_processes_on_the_gpu_do_not_count_in_an_out_of_memory_message() -> None:
+def test_memory_of_other_processes_is_ignored_in_out_of_memory_messages() -> None:
     text = "CUDA out of memory. Tried to allocate 2.00 GiB. 10.00 GiB is free.{} Including non-PyTorch memory"
     others = [" Process 7 has 1.25 GiB memory in use." * count for count in (1, 3)]
     assert comparable(text.format(others[0])) == comparable(text.format(others[1]))

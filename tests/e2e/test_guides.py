@@ -22,7 +22,7 @@ def words(output: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guide", sorted(GUIDES.GUIDES.glob("*.md")), ids=lambda guide: guide.stem)
-def test_the_commands_of_a_guide_run_and_print_what_it_says(guide: Path, tmp_path: Path) -> None:
+def test_the_commands_of_a_guide_print_the_output_in_the_guide(guide: Path, tmp_path: Path) -> None:
     text = guide.read_text(encoding="utf-8")
     ran = list(GUIDES.run(text, tmp_path))
     assert ran

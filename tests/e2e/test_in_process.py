@@ -162,7 +162,7 @@ for values in ("compute", "recorded"):
         assert changed <= lazy
 
 
-def test_an_in_process_replay_reports_the_figures_of_the_command(recording: Path, tmp_path: Path) -> None:
+def test_a_replay_within_a_process_reports_the_same_figures_as_the_command(recording: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     script = tmp_path / "train.py"
     script.write_text(TRAIN, encoding="utf-8")
@@ -216,7 +216,7 @@ for other in (sys.argv[1], sys.argv[2], traces.load(sys.argv[2]), slower):
     assert figures == [[66_000_000, 66_000_000], *[[99_000_000, 66_000_000]] * 3]
 
 
-def test_the_magic_lists_its_arguments(tmp_path: Path) -> None:
+def test_the_notebook_command_lists_its_arguments(tmp_path: Path) -> None:
     source = """
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -314,7 +314,7 @@ def test_windows_is_rejected_in_one_sentence() -> None:
     assert unsupported("linux") is None and unsupported("darwin") is None
 
 
-def test_one_gpu_at_a_time_from_a_repl_and_before_torch(tmp_path: Path) -> None:
+def test_a_repl_can_start_one_virtual_gpu_at_a_time_and_before_importing_torch(tmp_path: Path) -> None:
     said = run(
         "",
         tmp_path,

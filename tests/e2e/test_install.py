@@ -101,7 +101,7 @@ WHOSE = "import traces; print('ours' if hasattr(traces, 'read_kineto') else 'the
 WHOSE_WITHIN = WHOSE.replace("import traces", "from trace_replay import traces")
 
 
-def test_the_wheel_has_one_package_and_one_path(wheels: dict[str, Path]) -> None:
+def test_the_wheel_contains_one_package_and_one_path_file(wheels: dict[str, Path]) -> None:
     ours, theirs = (set(zipfile.ZipFile(wheels[whose]).namelist()) for whose in ("ours", "theirs"))
     assert not ours & theirs
     assert {name.partition("/")[0].partition("-")[0] for name in ours} == {"trace_replay", "trace_replay.pth"}
@@ -200,7 +200,7 @@ def test_no_command_imports_the_users_modules(trace: Command) -> None:
         assert says in trace(*words, modules=modules)
 
 
-def test_a_script_sees_its_own_modules_and_no_command_does(trace: Command, tmp_path: Path) -> None:
+def test_scripts_import_their_own_modules_but_commands_never_do(trace: Command, tmp_path: Path) -> None:
     # GIVEN a script that uses its modules before and after torch
     uses = "import tui, traces, tracer.inner, replayer, msgpack, orjson\n"
     uses += "print(*(module.mine for module in (tui, traces, tracer.inner, replayer, msgpack, orjson)))\n"

@@ -225,7 +225,7 @@ def test_an_empty_pythonpath_stays_empty(place: Place, monkeypatch: pytest.Monke
     assert place.launched("elsewhere/script.py")[0] == place.native("elsewhere/script.py")
 
 
-def test_the_handshake_reports_whether_the_launcher_started_and_triggered(place: Place) -> None:
+def test_the_launcher_reports_whether_it_started_and_whether_the_script_imported_torch(place: Place) -> None:
     place.write("script.py", "print('ran')")
     _, never_imported = place.launched("script.py")
     assert (len(never_imported.booted), never_imported.triggered) == (1, frozenset())

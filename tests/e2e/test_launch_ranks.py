@@ -119,7 +119,7 @@ def test_every_rank_runs_the_script_as_python_does(place: Place, words: list[str
     assert (code, out, err) == (0, [native.stdout.rstrip("\n")] * 3, "")
 
 
-def test_ranks_know_their_places_and_share_what_was_prepared_once(place: Place) -> None:
+def test_ranks_know_their_numbers_and_share_modules_imported_before_the_fork(place: Place) -> None:
     place.write(
         "script.py",
         SAYS

@@ -124,7 +124,7 @@ def test_ranks_on_two_machines_communicate_and_each_machine_writes_its_own_trace
 
 
 @pytest.mark.parametrize("machines_of", [loopback_addresses, namespaces])
-def test_the_ranks_that_outlive_a_machine_end_at_the_timeout_of_their_group(tmp_path: Path, machines_of: Any) -> None:
+def test_if_a_machine_fails_the_other_ranks_end_at_the_timeout(tmp_path: Path, machines_of: Any) -> None:
     """GIVEN a group with a limit of 20 s WHEN the second agent and its rank are killed THEN the first rank names the other."""
     trace, port = recorded(tmp_path), free_port()
     outputs = [tmp_path / f"machine{number}.msgpack" for number in (0, 1)]

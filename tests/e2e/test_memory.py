@@ -82,7 +82,7 @@ def replay(trace: Path, folder: Path, *words: str, options: tuple[str, ...] = ()
     return done, facts
 
 
-def test_a_deep_and_wide_model_fails_on_a_small_card_in_the_recorded_words(trace: Path, tmp_path: Path) -> None:
+def test_a_large_model_on_a_small_gpu_raises_the_recorded_out_of_memory_message(trace: Path, tmp_path: Path) -> None:
     """GIVEN 7.79 GiB WHEN the model trains THEN the script ends with the recorded PyTorch's error, and the report says so."""
     done, facts = replay(trace, tmp_path, "4096", "24", options=("--gpu-memory", "7.79GiB"))
     assert done.returncode == 1
@@ -98,7 +98,7 @@ def test_a_deep_and_wide_model_fails_on_a_small_card_in_the_recorded_words(trace
     assert "does NOT fit into 7.8 GiB: out of memory once" in " ".join(done.stderr.split())
 
 
-def test_a_model_trains_on_the_smallest_gpu_memory_that_fits(trace: Path, tmp_path: Path) -> None:
+def test_a_model_trains_with_the_smallest_sufficient_gpu_memory(trace: Path, tmp_path: Path) -> None:
     """GIVEN a capacity of the reserved memory and the memory used outside of PyTorch WHEN the model trains THEN it fits."""
     done, facts = replay(trace, tmp_path, "4096", "24")
     assert done.returncode == 0 and facts["fits"] is True and facts["capacity_given"] is False
@@ -111,7 +111,7 @@ def test_a_model_trains_on_the_smallest_gpu_memory_that_fits(trace: Path, tmp_pa
     assert "400.0 MiB outside of PyTorch, 0 B left." in " ".join(done.stderr.split())
 
 
-def test_a_script_can_catch_the_error_and_go_on(trace: Path, tmp_path: Path) -> None:
+def test_a_script_can_catch_the_out_of_memory_error_and_continue(trace: Path, tmp_path: Path) -> None:
     """GIVEN 7.79 GiB WHEN the script halves its batch after each error THEN all memory is free in between, and the script
     succeeds."""
     done, facts = replay(trace, tmp_path, "16384", "12", "--retry", options=("--gpu-memory", "7.79GiB"))

@@ -52,7 +52,7 @@ def on_gpu_sh(*words: str | Path, **environment: str) -> subprocess.CompletedPro
 
 
 @pytest.mark.waits
-def test_a_dry_run_of_some_stages(tmp_path: Path, gpu: Path) -> None:
+def test_a_dry_run_runs_only_the_chosen_stages(tmp_path: Path, gpu: Path) -> None:
     """One stage of each kind, except those that measure the recorder: a script in depth, one by phases, the allocator, and the
     stage that a virtual GPU skips."""
     stages = ["gpt-kernel", "programs", "allocator", "after_profile", "workload-lstm-kernel", "ddp-phase"]
@@ -146,7 +146,7 @@ def test_the_gpu_script_says_that_it_needs_a_gpu(tmp_path: Path) -> None:
     assert done.returncode == 2 and "torch sees no GPU here; --dry-run" in done.stderr
 
 
-def test_every_stage_is_known_by_name_and_others_are_rejected(tmp_path: Path) -> None:
+def test_stages_are_chosen_by_name_and_unknown_names_are_rejected(tmp_path: Path) -> None:
     done = on_gpu_sh("--dry-run", "--out", tmp_path, "--only", "resnet18_b32-phase,lunch")
     assert done.returncode == 2 and "no stage is called lunch" in done.stderr
     names = "resnet18_b32 resnet18_b128 resnet50_b32 resnet50_b128 gpt dataparallel ddp"
@@ -162,7 +162,7 @@ def test_every_stage_is_known_by_name_and_others_are_rejected(tmp_path: Path) ->
         assert name in done.stderr
 
 
-def test_wheels_come_from_a_folder(tmp_path: Path) -> None:
+def test_packages_can_be_imported_from_a_folder_of_wheels(tmp_path: Path) -> None:
     """GIVEN a wheel in a folder WHEN the folder is given THEN the run can import the package."""
     import zipfile
 
@@ -201,7 +201,7 @@ def test_a_failed_or_timed_out_check_does_not_affect_the_other_checks(on_gpu: An
     assert json.loads((tmp_path / "summary.json").read_text())["stages"] == entries
 
 
-def test_a_run_that_is_ended_by_sigterm_keeps_what_it_has(tmp_path: Path) -> None:
+def test_a_run_stopped_by_sigterm_keeps_its_results(tmp_path: Path) -> None:
     """GIVEN a stage under way WHEN on_gpu.py gets SIGTERM THEN it exits with 143 and keeps its results."""
     code = f"""
 import os, signal, sys, time
@@ -238,7 +238,7 @@ def history(torch_version: str) -> dict[str, Any]:
     return {"torch": torch_version, "settings": "", "capacity_bytes": 1 << 30, "statistics": statistics, "events": events}
 
 
-def test_the_allocator_check_uses_recorded_addresses_and_the_rule_of_the_release() -> None:
+def test_the_allocator_check_uses_recorded_addresses_and_the_rules_of_the_pytorch_release() -> None:
     from benchmarks.allocator_check import compare, summary_line
 
     result = compare(history("2.11.0+cu130"))
@@ -252,7 +252,7 @@ def test_the_allocator_check_uses_recorded_addresses_and_the_rule_of_the_release
     )
 
 
-def test_a_failed_comparison_gives_one_line_and_its_details_are_in_the_summary(
+def test_a_failed_comparison_prints_one_line_and_writes_details_to_the_summary(
     on_gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import time
@@ -270,14 +270,14 @@ def test_a_failed_comparison_gives_one_line_and_its_details_are_in_the_summary(
     assert entry["comparison"]["statistics_that_differ"] == {"reserved_bytes.all.peak": {"theirs": 1, "ours": 64 * MIB}}
 
 
-def test_the_table_after_a_profile_has_the_median_of_the_processes() -> None:
+def test_the_table_shows_the_median_of_several_processes() -> None:
     from benchmarks.after_profile import TIMES, table
 
     processes = [{"us": {"add_": dict.fromkeys(TIMES, us) | {"after": 2 * us}}} for us in (7.0, 30.0, 8.0)]
     assert [line.split() for line in table({"unset": processes})[1:]] == [["unset", "add_", "8.0", "8.0", "16.0", "8.0", "8.0"]]
 
 
-def test_the_cost_of_a_step_compares_it_with_the_bare_steps_before_and_after() -> None:
+def test_recording_cost_is_the_difference_to_unrecorded_steps_before_and_after() -> None:
     """GIVEN a machine that slows down by 20 µs with each turn, and a recorder that adds 12 µs to each step, 9 of them on the
     processor and 3 in its thread THEN a step costs 12, 9 and 3 µs. A report of 16 µs is within a third of 12 µs. A report of
     16.1 µs is not, but in a step of 2.1 ms it is within 0.2 %."""

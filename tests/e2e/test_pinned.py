@@ -70,7 +70,7 @@ def _replay(script: Path, limit_bytes: int | None = None) -> tuple[list[list[str
     return [line.split() for line in done.stdout.splitlines()], said
 
 
-def test_the_locked_bytes_of_allocator_and_system_agree(script: Path) -> None:
+def test_the_allocator_and_the_system_report_equal_locked_bytes(script: Path) -> None:
     processes, said = _replay(script)  # some MiB: within the 8 that most systems allow anybody
     if said:
         pytest.skip("this system does not let us lock that much")
@@ -80,7 +80,7 @@ def test_the_locked_bytes_of_allocator_and_system_agree(script: Path) -> None:
         assert int(owned) <= int(locked) <= int(owned) + (64 << 10)  # labels take a page each
 
 
-def test_one_process_reports_that_memory_cannot_be_locked_and_all_continue(script: Path) -> None:
+def test_if_memory_cannot_be_locked_one_process_reports_it_and_all_continue(script: Path) -> None:
     processes, (line,) = _replay(script, 0)
     assert [words[:2] for words in processes] == [["{True}", "0"]] * 2
     assert "RLIMIT_MEMLOCK" in line and "ulimit -l unlimited" in line

@@ -111,7 +111,7 @@ def test_a_session_on_a_virtual_gpu(words: tuple[str, ...], tmp_path: Path) -> N
     assert any("device-side assert" in line and "test_catches_an_assert" in line for line in summary)
 
 
-def test_strict_fails_what_the_gpu_refuses(tmp_path: Path) -> None:
+def test_strict_mode_fails_tests_that_make_unsupported_calls(tmp_path: Path) -> None:
     lines = run(tmp_path, "--gpu", "a100", "--gpu-strict", "-k", "refusal")
     assert outcomes(lines) == {"swallows_a_refusal": "FAILED"}
 
@@ -139,13 +139,15 @@ def test_without_the_fixture():
 @pytest.mark.parametrize(
     ("words", "ending"), [((), "2 passed, 1 skipped"), (("--gpu-strict",), "2 passed, 1 error")]
 )
-def test_refused_calls_in_a_fixtures_teardown_are_reported(words: tuple[str, ...], ending: str, tmp_path: Path) -> None:
+def test_unsupported_calls_in_the_teardown_of_a_fixture_are_reported(
+    words: tuple[str, ...], ending: str, tmp_path: Path
+) -> None:
     lines = run(tmp_path, "--gpu", "a100", *words, suite=FIXTURE_SUITE)
     assert ending in lines[-1]
     assert any("__dlpack__" in line and "test_with_the_fixture" in line for line in lines)
 
 
-def test_without_a_request_the_plugin_does_nothing(tmp_path: Path) -> None:
+def test_without_the_option_gpu_the_plugin_does_nothing(tmp_path: Path) -> None:
     lines = run(tmp_path, "-k", "not other_gpu")
     assert outcomes(lines) == {"of_a_suite_that_has_its_own_marker": "PASSED"}
     assert "virtual GPU" not in "\n".join(line for line in lines if line.startswith("="))

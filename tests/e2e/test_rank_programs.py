@@ -47,7 +47,7 @@ def ran(words: list[str], folder: Path, **variables: str) -> None:
 
 
 @pytest.mark.parametrize("size", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
-def test_values_are_those_of_gloo_on_the_cpu(size: int, tmp_path: Path) -> None:
+def test_collectives_give_the_values_of_gloo_on_the_cpu(size: int, tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])

@@ -224,7 +224,7 @@ def test_a_killed_script_leaves_what_was_recorded(place: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc")
-def test_a_killed_script_leaves_the_profile_that_was_finished(place: Path) -> None:
+def test_a_profile_finished_before_the_script_was_killed_is_kept(place: Path) -> None:
     process = started(place, "--grain", "kernel", "--warmup", "1", "--clean-steps", "1", "--profiled-steps", "2")
     os.kill(child_of(process), signal.SIGKILL)
     process.communicate(timeout=60)
@@ -289,7 +289,7 @@ def test_the_partial_file_is_readable_after_sigkill(place: Path) -> None:
     assert again.returncode == 0 and parts[0].exists() and len(load(place / "train.msgpack").steps) == 3
 
 
-def test_a_disk_that_fills_up_does_not_stop_the_training(place: Path) -> None:
+def test_training_continues_after_the_disk_becomes_full(place: Path) -> None:
     """A limit on the file size fails a write in the same way as a full disk."""
     limited = ["bash", "-c", 'ulimit -f 4; exec "$@"', "bash"]
     words = command("--grain", "phase", "train.py", "400", "cpu", "x = [t.item() for t in torch.rand(40)]")
@@ -318,7 +318,7 @@ def test_a_script_without_torch_is_reported_as_not_recorded(tmp_path: Path) -> N
     assert not (tmp_path / "plain.msgpack").exists()
 
 
-def test_values_that_a_compiler_reads_are_not_recorded(tmp_path: Path) -> None:
+def test_values_that_torch_compile_reads_are_not_recorded(tmp_path: Path) -> None:
     """GIVEN a backend that reads a constant while it compiles THEN only the script's own read is recorded."""
     text = """
 import torch
@@ -372,7 +372,7 @@ if __name__ == "__main__":
 """
 
 
-def test_loader_workers_that_call_modules_are_not_recorded(tmp_path: Path) -> None:
+def test_module_calls_in_loader_workers_are_not_recorded(tmp_path: Path) -> None:
     (tmp_path / "workers.py").write_text(WORKERS)
     done = record("--grain", "phase", "workers.py", cwd=tmp_path)
     assert done.returncode == 0 and "processes" not in done.stderr, done.stderr
@@ -396,7 +396,7 @@ for _ in range(10):
 """
 
 
-def test_a_script_that_updates_its_weights_itself_is_recorded_and_replayed_in_steps(tmp_path: Path, phase_trace: Path) -> None:
+def test_a_script_without_an_optimizer_is_recorded_and_replayed_in_steps(tmp_path: Path, phase_trace: Path) -> None:
     (tmp_path / "by_hand.py").write_text(BY_HAND)
     done = record("--on", phase_trace, "--grain", "phase", "-o", "a.msgpack", "by_hand.py", "cuda", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -455,7 +455,7 @@ def test_a_recording_and_its_replay_have_the_same_workload_signature(tmp_path: P
     assert sameness == [Sameness.SAME_PROGRAM, Sameness.OTHER_BATCH_SIZE, Sameness.OTHER_PROGRAM]
 
 
-def test_long_runs_do_not_grow(place: Path) -> None:
+def test_the_memory_of_a_long_recording_does_not_grow(place: Path) -> None:
     """Rows are streamed, so the memory of a process does not grow with the number of steps."""
     watch = "step % 500 == 0 and print('kib', int(open('/proc/self/statm').read().split()[1]) * 4)"
     if not Path("/proc/self/statm").exists():

@@ -125,7 +125,7 @@ def parts_by_phase(trace: Trace, step: int) -> Counter[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("how", ["class", "function", "primitives"])
-def test_the_parts_of_data_parallel_are_in_every_step(tmp_path: Path, gpu: Path, how: str) -> None:
+def test_every_step_contains_the_stages_of_data_parallel(tmp_path: Path, gpu: Path, how: str) -> None:
     """On a virtual GPU the backward pass runs in the main thread."""
     (tmp_path / "train.py").write_text(REPLICAS)
     trace = record("--on", str(gpu), "--grain", "phase", "train.py", how, cwd=tmp_path)
@@ -151,7 +151,7 @@ def test_the_parts_of_data_parallel_are_in_every_step(tmp_path: Path, gpu: Path,
     assert names == ["MainThread", "replica 0", "replica 1"]  # though each of nine steps made two threads
 
 
-def test_kernel_grain_recordings_take_data_parallel_parts_from_the_profile(tmp_path: Path, gpu: Path) -> None:
+def test_kernel_grain_recordings_take_data_parallel_stages_from_the_profile(tmp_path: Path, gpu: Path) -> None:
     (tmp_path / "train.py").write_text(REPLICAS)
     trace = record("--on", str(gpu), *SCHEDULE, "train.py", "class", cwd=tmp_path)
     profiled = np.flatnonzero(trace.steps.kind == StepKind.PROFILED).tolist()

@@ -67,7 +67,7 @@ def test_a_script_that_reads_the_time_without_synchronizing_sees_recorded_host_t
     assert done.stdout.splitlines() == ["151 4000 5850"] * 6
 
 
-def test_recording_a_replay_reproduces_the_replayed_recording(tmp_path: Path) -> None:
+def test_recording_a_replay_gives_the_recording_that_was_replayed(tmp_path: Path) -> None:
     save(phase_recording({"forward": 8, "backward": 9, "optimizer": 2}), tmp_path / "a.msgpack")
     done = trace("record", "--on", "a.msgpack", "--grain", "phase", "-o", "b.msgpack", "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -77,7 +77,7 @@ def test_recording_a_replay_reproduces_the_replayed_recording(tmp_path: Path) ->
         assert abs(found["phases"][name]["device_error"]) < 0.002, name
 
 
-def test_a_replay_of_an_estimate_takes_as_long_as_the_estimate(tmp_path: Path) -> None:
+def test_replaying_an_estimated_trace_takes_the_estimated_time(tmp_path: Path) -> None:
     # GIVEN an estimate for a GPU that the library lacks, of a script that reads a value in each step
     script = SCRIPT.replace("optimizer.zero_grad()", "optimizer.zero_grad(), loss.item()")
     for words in ("--gpu t4 --estimate -o a.msgpack", "--trace a.msgpack -o b.msgpack"):
@@ -89,7 +89,7 @@ def test_a_replay_of_an_estimate_takes_as_long_as_the_estimate(tmp_path: Path) -
     assert all(found["phases"][name]["busy_recorded_median_ns"] > 0 for name in ("forward", "backward", "optimizer"))
 
 
-def test_work_between_the_optimizer_and_the_loader_is_never_counted_as_loading(tmp_path: Path) -> None:
+def test_host_work_between_the_optimizer_and_the_loader_is_not_loading_time(tmp_path: Path) -> None:
     """GIVEN a script that averages its weights after each step and waits 30 ms for a batch WHEN it is recorded, most steps
     without the profiler THEN the averaging is not counted as loading, neither in clean steps nor in the profile nor in a
     replay."""

@@ -153,7 +153,7 @@ with torch.inference_mode():
     assert facts["evaluation"]["steps_compared"] == {"recorded": 0, "replayed": 7}
 
 
-def test_strict_ends_the_script_at_the_first_op_that_is_not_exact(tmp_path: Path, kernel_trace: Path) -> None:
+def test_strict_mode_stops_at_the_first_op_without_an_exact_match(tmp_path: Path, kernel_trace: Path) -> None:
     done = trace_command("replay", "--strict", written(tmp_path, TRAIN), "--trace", kernel_trace, cwd=tmp_path)
     assert done.returncode == 1
     assert "NotExact: --strict:" in done.stderr
@@ -170,7 +170,7 @@ def test_replay_returns_the_exit_code_of_the_script(tmp_path: Path, phase_trace:
     assert ("ValueError: mine" in done.stderr) is ("mine" in ending)
 
 
-def test_a_script_that_asks_for_a_device_that_was_not_recorded_gets_cudas_error(tmp_path: Path, phase_trace: Path) -> None:
+def test_using_a_device_that_was_not_recorded_raises_the_error_of_cuda(tmp_path: Path, phase_trace: Path) -> None:
     script = written(tmp_path, "import torch\ntorch.zeros(2).to('cuda:1')\n")
     done = trace_command("replay", script, "--trace", phase_trace, cwd=tmp_path)
     assert done.returncode == 1
@@ -199,7 +199,7 @@ print("parent", torch.zeros(2, device="cuda").device)
     assert "parent cuda:0" in done.stdout
 
 
-def test_ctrl_c_reaches_the_script_and_its_exit_code_comes_back(tmp_path: Path, phase_trace: Path) -> None:
+def test_ctrl_c_interrupts_the_script_and_trace_returns_its_exit_code(tmp_path: Path, phase_trace: Path) -> None:
     script = written(tmp_path, TRAIN.replace("steps = int", "print('up', flush=True)\nsteps = int"))
     command = [sys.executable, "-m", "tui.cli", "replay", str(script), "10000", "--trace", str(phase_trace)]
     child = subprocess.Popen(
@@ -321,7 +321,7 @@ print(torch.load("model.pt", map_location="cpu")["linear1.weight"].shape)
     assert (replayed.memory.allocated_bytes >= 0).all() and len(replayed.memory)
 
 
-def test_a_module_is_replayed_as_python_runs_it(tmp_path: Path, phase_trace: Path) -> None:
+def test_a_module_can_be_replayed_with_the_option_m_of_python(tmp_path: Path, phase_trace: Path) -> None:
     written(tmp_path, TRAIN, "trainer_module.py")
     done = trace_command("replay", "--trace", phase_trace, "-m", "trainer_module", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

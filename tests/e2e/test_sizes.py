@@ -65,7 +65,7 @@ def on_a_gpu(recorded: Trace, steps: int = STEPS) -> Trace:
     return made
 
 
-def test_a_replay_of_our_own_recording_knows_every_size(tmp_path: Path) -> None:
+def test_a_replay_knows_every_output_size_that_was_recorded(tmp_path: Path) -> None:
     """GIVEN a script recorded with computed values WHEN it is replayed without values THEN all results have the
     recorded sizes."""
     (tmp_path / "script.py").write_text(SCRIPT)
@@ -80,7 +80,7 @@ def test_a_replay_of_our_own_recording_knows_every_size(tmp_path: Path) -> None:
     assert again.stdout == done.stdout
 
 
-def test_an_unrecorded_output_size_raises_an_error_with_constant_values(tmp_path: Path) -> None:
+def test_with_constant_values_an_unrecorded_output_size_raises_an_error(tmp_path: Path) -> None:
     # The values of data from the host are known, so the sizes are known too. Random numbers of the device are unknown.
     (tmp_path / "script.py").write_text(SCRIPT.replace("torch.rand(10, 4).to(device)", "torch.rand(10, 4, device=device)"))
     without = Trace()

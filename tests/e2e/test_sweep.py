@@ -44,7 +44,7 @@ for _ in range(6):
         ("--bs=32,16", ["--bs=16", "--bs=32"]),
     ],
 )
-def test_a_sweep_adds_each_value_to_the_script_arguments(text: str, words: list[str]) -> None:
+def test_a_sweep_passes_each_value_to_the_script(text: str, words: list[str]) -> None:
     sweep = Sweep.of(text)
     assert [" ".join(sweep.words(value)) for value in sweep.values] == words
 
@@ -57,7 +57,7 @@ def test_an_invalid_sweep_is_reported(text: str) -> None:
         Sweep.of(text)
 
 
-def test_a_sweep_makes_a_cell_that_replays(tmp_path: Path) -> None:
+def test_the_measurements_of_a_sweep_can_be_replayed(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
     save(phase_recording({"forward": 20, "backward": 40, "optimizer": 3}), tmp_path / "g.msgpack")
     environment = {**os.environ, "XDG_DATA_HOME": str(tmp_path / "data")}

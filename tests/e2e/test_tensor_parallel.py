@@ -43,7 +43,7 @@ dist.destroy_process_group()
 """
 
 
-def test_shards_of_two_ranks_compute_what_one_process_does(tmp_path: Path) -> None:
+def test_two_ranks_with_sharded_layers_compute_the_same_as_one_process(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     words = ["replay", "--trace", "p100-no-cudnn", "--nproc", "2", "--values", "compute", "--clock", "virtual", "train.py"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -152,7 +152,7 @@ dist.destroy_process_group()
 """
 
 
-def test_processes_that_train_together_compute_what_they_do_natively(tmp_path: Path, trace: Path) -> None:
+def test_processes_that_train_together_compute_the_same_values_as_without_trace(tmp_path: Path, trace: Path) -> None:
     recorded = load(trace)
     recorded.devices = [replace(recorded.devices[0], index=index) for index in range(2)]
     save(recorded, trace)
@@ -174,7 +174,7 @@ def test_computed_values_decide_output_sizes_and_shared_memory_works(tmp_path: P
     assert refused.startswith("NotEmulated aten::_flash_attention_forward with alibi_slopes")
 
 
-def test_an_unrecorded_size_gives_an_error_with_advice_if_sizes_are_not_assumed(tmp_path: Path, trace: Path) -> None:
+def test_an_unrecorded_size_raises_an_error_with_advice_if_assumptions_are_off(tmp_path: Path, trace: Path) -> None:
     done = _replay(trace, "constant", _script(tmp_path, "import torch\nx = torch.rand(9, device='cuda')\nx[x > 0.5]\n"))
     assert done.returncode == 1
     assert "DataDependentShape: aten::index" in done.stderr and "--values compute" in done.stderr
@@ -238,7 +238,7 @@ def _with_values(trace: Path) -> None:
     save(made, trace)
 
 
-def test_a_recorded_value_that_does_not_fit_the_dtype_is_not_used(tmp_path: Path, trace: Path) -> None:
+def test_a_recorded_value_that_the_dtype_cannot_hold_is_not_used(tmp_path: Path, trace: Path) -> None:
     """GIVEN a recorded read of -inf WHEN the script reads an integer there THEN the read counts as not recorded."""
     made = load(trace)
     op, dtype = made.strings.add("aten::_local_scalar_dense"), made.strings.add("float32")
@@ -248,7 +248,7 @@ def test_a_recorded_value_that_does_not_fit_the_dtype_is_not_used(tmp_path: Path
     assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr
 
 
-def test_a_script_that_decides_by_values_repeats_the_recorded_curve(tmp_path: Path, trace: Path) -> None:
+def test_a_script_that_branches_on_the_loss_repeats_the_recorded_losses(tmp_path: Path, trace: Path) -> None:
     _with_values(trace)
     done = _replay(trace, "recorded", _script(tmp_path, DECIDING))
     assert done.returncode == 0, done.stderr

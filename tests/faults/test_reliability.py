@@ -29,7 +29,7 @@ QUICK = (
 
 
 @pytest.mark.parametrize("run", QUICK, ids=lambda run: run.__name__)
-def test_a_campaign_ends_without_a_fault(run: Callable[[Path, Random, bool], Row]) -> None:
+def test_damaged_files_cause_no_faults(run: Callable[[Path, Random, bool], Row]) -> None:
     row = campaign(run, seed=7, quick=True)
 
     assert row.faults == [] and row.outcomes.total() > 4

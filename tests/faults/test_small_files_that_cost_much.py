@@ -67,7 +67,7 @@ def test_files_that_unpack_to_gigabytes_are_rejected_at_once(amplified_files: li
         assert float(seconds) < 5 and int(grown_mb) < 512, line
 
 
-def test_the_refusal_says_what_lifts_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_says_how_to_raise_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN two million steps of constants in a file of 10 kB
     path, rows = tmp_path / "t.msgpack", 1 << 19
     item = packed("steps", constant_rows(rows, number=7))
@@ -111,7 +111,7 @@ def test_saving_a_trace_with_deeply_nested_provenance_raises_an_error(tmp_path: 
         save(Trace(provenance=deep), tmp_path / "t.msgpack")
 
 
-def test_an_item_of_many_nested_lists_is_rejected(tmp_path: Path) -> None:
+def test_an_item_with_too_many_nested_lists_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "t.msgpack"
     path.write_bytes(file_of([header() + strings(["a"]) + packed("steps", [[0]] * 1000)]))
 

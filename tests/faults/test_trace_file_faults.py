@@ -50,7 +50,7 @@ def assert_flagged_prefix(found: Trace, whole: Trace) -> None:
 
 
 @pytest.mark.parametrize("write", [compact, pytest.param(streamed, marks=pytest.mark.program)])
-def test_cut_at_every_byte(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_a_file_truncated_at_any_byte_is_read_or_rejected(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = tmp_path / "t.msgpack"
     write(path)
     data = path.read_bytes()
@@ -87,7 +87,7 @@ def test_a_truncated_file_reports_the_lost_tables(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("write", [compact, streamed])
-def test_every_byte_flipped(tmp_path: Path, write: Callable[[Path], None]) -> None:
+def test_a_file_with_any_flipped_byte_is_rejected(tmp_path: Path, write: Callable[[Path], None]) -> None:
     path = tmp_path / "t.msgpack"
     write(path)
     data = path.read_bytes()
@@ -103,7 +103,7 @@ def test_every_byte_flipped(tmp_path: Path, write: Callable[[Path], None]) -> No
     assert differences(load(path), small_trace()) == []
 
 
-def test_parts_keep_their_phases_after_phases_of_lost_steps_are_dropped(tmp_path: Path) -> None:
+def test_stages_keep_their_phases_after_phases_of_lost_steps_are_removed(tmp_path: Path) -> None:
     """Phases can be stored in any order. The phases belong to steps 2, 0 and 1, and step 2 is lost."""
     trace, path = small_trace(), tmp_path / "t.part"
     stream = TraceStream(path)
@@ -150,7 +150,7 @@ class Disk:
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_a_disk_that_fills_up_while_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_saving_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.msgpack"
     path.write_bytes(b"what was there before")
 
@@ -171,7 +171,9 @@ def test_a_disk_that_fills_up_while_saving(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
-def test_a_disk_that_fails_after_the_last_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_disk_that_fails_after_the_last_write_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 

@@ -31,7 +31,7 @@ def test_fused_kernels_reuse_the_memory_of_freed_tensors() -> None:
     )
 
 
-def test_a_saved_value_keeps_its_block() -> None:
+def test_a_value_saved_for_backward_keeps_its_memory_block() -> None:
     """GIVEN a product that the graph also returns THEN the fused kernel gets a block of its own. A view gets none."""
     graph = traced(lambda x, w: ((y := torch.mm(x, w)).t(), torch.relu(y)), 2)
     assert planned_requests(graph, ops=2) == (
@@ -42,7 +42,7 @@ def test_a_saved_value_keeps_its_block() -> None:
     )
 
 
-def test_a_value_that_a_later_kernel_reads_has_a_block() -> None:
+def test_a_value_that_a_later_kernel_reads_has_a_memory_block() -> None:
     """GIVEN a residual connection: x + 1 is read by a product and by the kernel after the product."""
     graph = traced(lambda x, w: (y := x + 1) + torch.mm(y, w), 2)
     assert [(one.size_bytes // SIZE, one.block) for one in planned_requests(graph, ops=3) or ()] == [
@@ -50,5 +50,5 @@ def test_a_value_that_a_later_kernel_reads_has_a_block() -> None:
     ]  # fmt: skip
 
 
-def test_symbolic_shapes_have_no_plan() -> None:
+def test_no_memory_is_planned_for_symbolic_shapes() -> None:
     assert planned_requests(traced(lambda x, w: torch.mm(x, w), 2, "symbolic"), ops=1) is None

@@ -33,7 +33,7 @@ def kernels_of(trace: Trace) -> list[tuple[str, bool, list[str]]]:
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-def test_a_call_of_a_region_takes_the_kernels_of_the_recorded_call(graphs: bool) -> None:
+def test_a_call_of_a_compiled_region_takes_the_kernels_of_the_recorded_call(graphs: bool) -> None:
     """GIVEN a recorded loop with one region WHEN the loop is replayed THEN each call has the recorded fused kernels, with
     their times, and the recording's backward belongs to the region's backward."""
     recorded = recording(graphs=graphs)
@@ -84,7 +84,7 @@ with torch.no_grad():
     assert "aten::bmm" not in names
 
 
-def test_a_region_with_other_inputs_takes_the_recorded_ops_at_the_new_sizes() -> None:
+def test_a_region_with_other_input_sizes_takes_the_recorded_ops_scaled() -> None:
     """GIVEN a recorded loop with batches of 16 WHEN the script's batch is 32 THEN its region has the recorded ops with 32 rows,
     and their times are scaled."""
     made = replay(recording(), batch=32)
@@ -96,7 +96,7 @@ def test_a_region_with_other_inputs_takes_the_recorded_ops_at_the_new_sizes() ->
     assert set(made.device.origin[rows].tolist()) == {Origin.SCALED}
 
 
-def test_a_region_of_other_ops_does_not_take_recorded_kernels() -> None:
+def test_a_region_with_different_ops_does_not_take_recorded_kernels() -> None:
     """GIVEN a recorded region of a product and a ReLU WHEN the script's region is a softmax of another shape THEN its ops run
     one by one."""
     script = """
@@ -113,7 +113,7 @@ for _ in range(4):
     assert len(kernels_of(made)) == 8
 
 
-def test_a_region_that_is_not_recorded_allocates_what_inductor_would() -> None:
+def test_a_region_that_was_not_recorded_allocates_the_memory_that_inductor_would() -> None:
     """GIVEN a recording of another region WHEN three pointwise ops are compiled THEN one block of 1 KiB is allocated."""
     script = """
 import torch
@@ -128,7 +128,7 @@ with torch.no_grad():
     assert made.memory.bytes.tolist() == [1024, 1024]  # x and y
 
 
-def test_each_backward_pass_takes_the_shapes_of_its_own_forward_pass() -> None:
+def test_each_backward_pass_uses_the_shapes_of_its_forward_pass() -> None:
     """GIVEN steps that call one region with batches of 16 and 32 before the backward pass WHEN they are replayed THEN the first
     backward pass has the recorded product of 32 rows, and the second one the product of 16 rows."""
     events, step_us = Events(), 2000

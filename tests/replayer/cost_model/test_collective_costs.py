@@ -13,7 +13,7 @@ from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpan
 from traces.names.cards import card_of
 
 
-def test_bytes_on_the_wire_are_those_of_a_ring() -> None:
+def test_an_all_reduce_moves_as_many_bytes_as_a_ring() -> None:
     assert wire_bytes("all_reduce", 1_000, 4) == 1_500
     assert wire_bytes("reduce_scatter_tensor", 1_000, 4) == 750
     assert wire_bytes("all_gather_into_tensor", 1_000, 4) == 3_000
@@ -45,7 +45,7 @@ def test_the_all_reduce_of_a_bucket_takes_the_measured_time(gpu: str, ranks: int
     assert transfer.duration_ns / 1000 == pytest.approx(took_us, rel=0.1) and transfer.origin is Origin.PUBLISHED
 
 
-def test_one_rank_alone_reduces_in_place_without_a_kernel() -> None:
+def test_an_all_reduce_with_one_rank_launches_no_kernel() -> None:
     costs = CollectiveCosts.of(Trace(devices=[Device(0, 0, "NVIDIA H200")]))
     for name in ("all_reduce", "broadcast", "reduce", "barrier"):
         assert costs.next(name, 1 << 30, 1).duration_ns == 0
@@ -64,7 +64,7 @@ def test_a_given_link_bandwidth_scales_only_large_collectives() -> None:
 
 
 @given(st.integers(2, 64), st.integers(1, 1 << 31), st.sampled_from(["Tesla T4", "NVIDIA B200", "Tesla V100-SXM2-16GB"]))
-def test_an_all_reduce_of_more_bytes_is_at_most_slightly_faster(ranks: int, size: int, gpu: str) -> None:
+def test_a_larger_all_reduce_is_never_much_faster_than_a_smaller_one(ranks: int, size: int, gpu: str) -> None:
     curve = AllReduceCurve.of(gpu, ranks)
     assert 0 < curve.duration_ns(size) <= 1.15 * curve.duration_ns(2 * size)  # another protocol may be that much faster
 
@@ -79,7 +79,7 @@ def test_an_all_reduce_of_more_bytes_is_at_most_slightly_faster(ranks: int, size
         ("Tesla T4", "barrier", 2, 8_600),
     ],
 )
-def test_a_small_collective_takes_the_latency_of_its_nccl_steps(gpu: str, name: str, ranks: int, latency_ns: int) -> None:
+def test_a_small_collective_takes_one_latency_per_nccl_step(gpu: str, name: str, ranks: int, latency_ns: int) -> None:
     costs = CollectiveCosts.of(Trace(devices=[Device(0, 0, gpu)]))
     assert costs.next(name, 0, ranks).duration_ns == latency_ns
 
@@ -171,7 +171,7 @@ def test_a_collective_takes_its_time_from_the_recorded_step_being_replayed() -> 
     ("latency_ns", "size_bytes", "took_ns"),
     [(20, 0, 20), (20, 500, 60), (20, 1000, 100), (20, 2000, 200), (20, 4000, 400), (20, 8000, 800), (500, 9, 100)],
 )
-def test_an_all_reduce_takes_the_time_on_its_curve(latency_ns: int, size_bytes: int, took_ns: float) -> None:
+def test_the_time_of_an_all_reduce_comes_from_its_measured_curve(latency_ns: int, size_bytes: int, took_ns: float) -> None:
     """GIVEN all-reduces of 1,000 and 4,000 bytes that take 100 and 400 ns
 
     THEN smaller ones take between the latency and 100 ns, larger ones have the bandwidth of the last point, and 2,000 bytes lie
@@ -181,7 +181,7 @@ def test_an_all_reduce_takes_the_time_on_its_curve(latency_ns: int, size_bytes: 
     assert curve.duration_ns(size_bytes) == pytest.approx(took_ns)
 
 
-def test_ranks_beyond_the_measured_ring_add_the_latency_of_their_steps() -> None:
+def test_each_rank_beyond_the_measured_ones_adds_latency() -> None:
     """GIVEN an A100, measured with up to 8 ranks, and 16 ranks, that is 16 more steps of 600 ns."""
     measured, larger = (AllReduceCurve.of("NVIDIA A100-SXM4-40GB", ranks) for ranks in (8, 16))
     hop_ns = card_of("NVIDIA A100-SXM4-40GB").link.hop_ns
@@ -190,21 +190,21 @@ def test_ranks_beyond_the_measured_ring_add_the_latency_of_their_steps() -> None
     assert (measured.sizes / larger.sizes).tolist() == pytest.approx([(30 / 16) / (14 / 8)] * len(measured.sizes))
 
 
-def test_an_upper_bound_is_the_shortest_over_ranks_and_calls() -> None:
+def test_the_shortest_call_of_all_ranks_is_the_upper_bound() -> None:
     free = timed([]).next("all_reduce", 16 << 20, 2).duration_ns // US
     bounds = [(0, free // 2), (1, free // 4), (0, free // 3), (1, free // 2)]
     costs = timed([(rank, "all_reduce", took_us, Ending.BY) for rank, took_us in bounds])
     assert costs.next("all_reduce", 16 << 20, 2).duration_ns == free // 4 * US
 
 
-def test_ranks_may_have_different_numbers_of_calls() -> None:
+def test_collectives_are_matched_if_ranks_have_different_numbers_of_calls() -> None:
     costs = timed(
         [(0, "all_reduce", 100, Ending.SEEN), (1, "all_reduce", 90, Ending.SEEN), (1, "all_reduce", 300, Ending.SEEN)]
     )
     assert [costs.next("all_reduce", 16 << 20, 2).duration_ns // US for _ in range(3)] == [90, 300, 90]
 
 
-def test_an_operation_without_a_group_size_was_called_by_all_ranks() -> None:
+def test_a_collective_without_a_recorded_group_size_counts_as_called_by_all_ranks() -> None:
     trace = Trace(devices=[Device(rank, 0, "NVIDIA A100-SXM4-40GB") for rank in (0, 1)])
     trace.collectives = Collectives.of(
         rank=[0],
@@ -222,7 +222,9 @@ def test_an_operation_without_a_group_size_was_called_by_all_ranks() -> None:
     ("start_ns", "duration_ns", "counts"),
     [(100, 50, True), (49, 50, False), (50, 50, True), (300, 10, True), (301, 10, False), (200, 0, False)],
 )
-def test_host_times_count_while_the_device_communicates(start_ns: int, duration_ns: int, counts: bool) -> None:
+def test_host_times_of_collectives_count_only_during_communication_kernels(
+    start_ns: int, duration_ns: int, counts: bool
+) -> None:
     """GIVEN NCCL kernels from 100 to 300 ns and an operation that only the host timed."""
     trace = Trace(devices=[Device(rank, 0, "NVIDIA A100-SXM4-40GB") for rank in (0, 1)])
     kernel = trace.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)")

@@ -80,14 +80,14 @@ def test_pageable_copies_are_never_estimated_faster_than_pinned_copies() -> None
     assert PAGEABLE_GBPS < PINNED_GBPS
 
 
-def test_copies_whose_name_does_not_give_the_host_memory_count_for_both_kinds() -> None:
+def test_copies_with_unknown_host_memory_count_as_pinned_and_as_pageable() -> None:
     transfers = CopyCosts.of(_trace(("Memcpy HtoD (Host -> Device)", 20 * MB, 2 * MB)), SPEED)
     for pinned in (True, False):
         assert _cost(transfers, "h2d", pinned, 40 * MB) == (4 * MB, Origin.SCALED)
         assert transfers.copy("h2d", pinned, 1).others == frozenset()
 
 
-def test_others_lists_the_recorded_copies_of_other_kinds() -> None:
+def test_recorded_copies_of_other_kinds_are_listed() -> None:
     names = (PINNED, PAGEABLE, "Memcpy DtoH (Device -> Pageable)", "Memcpy DtoD (Device -> Device)")
     trace = _trace(*((name, 8, 1_000) for name in names))
     transfers = CopyCosts.of(trace, SPEED)

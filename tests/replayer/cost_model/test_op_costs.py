@@ -36,7 +36,7 @@ def test_ops_are_classified_by_kind_of_work() -> None:
     assert kind(op_work("softmax", ((64, 1000),))) == ("softmax",) and kind(op_work("sort", ((64, 1000),))) == ("memory",)
 
 
-def test_a_stride_is_determined_by_the_output() -> None:
+def test_the_output_size_shows_the_stride_of_a_convolution() -> None:
     image, weight, gradient = (8, 64, 56, 56), (128, 64, 3, 3), (8, 128, 28, 28)
     places = ConvolutionOutputs([(gradient, image, weight)])
     assert places.of((image, weight)) == (gradient,) and places.of((image, (1, 64, 3, 3))) == ()
@@ -51,14 +51,14 @@ def test_a_large_matrix_product_reaches_the_measured_throughput(card: object, le
     assert least < 2 * 4096**3 / estimate.ns / 1000 < most and estimate.origin is Origin.PUBLISHED
 
 
-def test_the_origin_says_table_curve_or_data_sheet() -> None:
+def test_the_origin_of_an_estimate_is_a_table_or_a_curve_or_a_data_sheet() -> None:
     assert OpCosts(V100).estimate("addmm", PRODUCT, "float32").origin is Origin.PUBLISHED
     assert OpCosts(H100).estimate("addmm", PRODUCT, "float32").origin is Origin.CURVE
     assert OpCosts(A100).estimate("addmm", PRODUCT, "bfloat16").origin is Origin.ROOFLINE
     assert OpCosts(A100).estimate("sort", ((4096, 4096),), "float32").origin is Origin.ROOFLINE
 
 
-def test_half_precision_runs_on_tensor_cores_and_wants_aligned_sizes() -> None:
+def test_half_precision_products_are_faster_with_aligned_sizes() -> None:
     costs = OpCosts(H100, TorchSettings(tf32_matmul=False))
     full, half = (costs.estimate("addmm", PRODUCT, dtype).ns for dtype in ("float32", "float16"))
     assert 5 < full / half < 20
@@ -66,7 +66,7 @@ def test_half_precision_runs_on_tensor_cores_and_wants_aligned_sizes() -> None:
     assert odd > 1.5 * costs.estimate("mm", ((4096, 4096), (4096, 4096)), "float16").ns
 
 
-def test_recorded_ops_correct_the_estimates_of_similar_ops() -> None:
+def test_recorded_ops_correct_estimates_of_similar_ops() -> None:
     costs = OpCosts(V100)
     near, far = ((4096, 4096), (4096, 4096)), ((64, 64), (64, 64))
     plain_near, plain_far = (costs.plain("mm", shapes, "float32").ns for shapes in (near, far))
@@ -82,7 +82,7 @@ def test_the_same_layer_at_another_batch_size_is_scaled_by_the_curve() -> None:
     assert costs.ratio("convolution", "float32", (before, ()), (after, ())) == pytest.approx(4, rel=0.25)
 
 
-def test_time_beyond_the_curves_is_proportional_to_the_work() -> None:
+def test_time_above_the_estimated_curve_is_proportional_to_the_work() -> None:
     """Half the rows take more than half the time if launch overhead matters, and half the time if a call was recorded at 6.4
     ms."""
     before, after = ((64, 64), (64, 64)), ((32, 64), (64, 64))
@@ -92,7 +92,7 @@ def test_time_beyond_the_curves_is_proportional_to_the_work() -> None:
     assert costs.ratio("mm", "float32", (before, ()), (after, ())) == pytest.approx(0.5, abs=0.01)
 
 
-def test_a_recorded_half_of_a_backward_op_does_not_scale_the_whole_op() -> None:
+def test_half_of_a_recorded_convolution_backward_does_not_scale_the_whole_op() -> None:
     """GIVEN half of a convolution's backward, by gradient and weight, as profilers of 2020 recorded it WHEN a whole one is
     scaled from it THEN the result equals the estimate."""
     half, whole = ((32, 512, 7, 7), (512, 512, 3, 3)), ((32, 64, 56, 56), (32, 64, 56, 56), (64, 64, 3, 3))
@@ -102,7 +102,7 @@ def test_a_recorded_half_of_a_backward_op_does_not_scale_the_whole_op() -> None:
     assert scaled_ns == pytest.approx(costs.estimate("convolution_backward", whole, "float32").ns)
 
 
-def test_a_slot_powered_board_does_not_sustain_its_peak() -> None:
+def test_a_gpu_powered_by_its_slot_does_not_sustain_its_peak() -> None:
     assert peaks_of(card_of("Tesla T4"))[0] == pytest.approx(5640, rel=0.01)
     assert peaks_of(A100)[0] == 19_500
 
@@ -123,7 +123,7 @@ def test_the_backward_pass_of_the_first_convolution_omits_the_image_gradient() -
     assert kind(first) == ("conv_weight",)
 
 
-def test_depthwise_convolution_time_grows_with_the_window_and_in_backward() -> None:
+def test_depthwise_convolutions_with_larger_windows_and_their_backward_take_longer() -> None:
     image = (32, 96, 56, 56)
     costs = OpCosts(V100)
     small, large = (costs.estimate("convolution", (image, (96, 1, side, side)), "float32").ns for side in (3, 5))
@@ -131,7 +131,7 @@ def test_depthwise_convolution_time_grows_with_the_window_and_in_backward() -> N
     assert large > 1.5 * small and 3 < backward / small < 6  # 1 and 4.3 of networks with them on a V100
 
 
-def test_convolution_time_grows_by_a_mean_of_curve_and_power_law() -> None:
+def test_convolution_time_grows_by_a_mean_of_the_curve_and_a_power_law() -> None:
     """The curve or the law alone is less accurate: see Note [Convolutions with another batch size]."""
     costs = OpCosts(V100)
     before, after = (((batch, 256, 14, 14), (1024, 256, 1, 1)) for batch in (32, 128))
@@ -143,7 +143,7 @@ def test_convolution_time_grows_by_a_mean_of_curve_and_power_law() -> None:
     assert costs.ratio("convolution", "float32", (grouped, ()), (grown, ())) == pytest.approx(by_curve)
 
 
-def test_the_fp32_peak_with_shared_lanes_is_below_the_data_sheet() -> None:
+def test_gpus_with_shared_fp32_lanes_do_not_reach_the_peak_of_the_data_sheet() -> None:
     a6000 = card_of("NVIDIA RTX A6000")
     assert peaks_of(a6000)[0] == pytest.approx(0.75 * a6000.tflops["fp32"] * 1e3)
     assert peaks_of(a6000, "fp16")[0] == a6000.tflops["fp16"] * 1e3 and peaks_of(A100)[0] == A100.tflops["fp32"] * 1e3
@@ -178,7 +178,7 @@ def test_a_variant_of_a_measured_gpu_shares_only_its_curve() -> None:
     st.integers(0, 3),
     st.integers(2, 64),
 )
-def test_sizes_above_the_measured_range_get_the_efficiency_of_the_largest_size(
+def test_sizes_above_the_measured_range_are_as_efficient_as_the_largest_size(
     net: tuple[str, tuple[int, ...]], at: int, times: int
 ) -> None:
     """GIVEN work `times` as large as the largest measured work THEN the curve gets the features of the largest, with bytes and
@@ -259,7 +259,7 @@ FLOOR_NS = 1_000
 SQUARE = (1024, 1024)
 
 
-def test_a_memory_bound_op_takes_its_bytes_at_the_bandwidth_of_its_kind() -> None:
+def test_a_memory_bound_op_takes_its_bytes_divided_by_the_bandwidth() -> None:
     """A sort reads and writes 4 MiB. Half of the bytes, up to the size of the L2 cache, are in the cache."""
     moved = 2 * 4 * 1024 * 1024
     missed = moved - 0.5 * min(moved, V100.l2_bytes)
@@ -267,14 +267,14 @@ def test_a_memory_bound_op_takes_its_bytes_at_the_bandwidth_of_its_kind() -> Non
     assert V100.l2_bytes < moved and estimate.ns == pytest.approx(missed / V100.memory_gbps * 1.6 + FLOOR_NS)
 
 
-def test_a_depthwise_convolution_takes_its_bytes_at_the_bandwidth_of_its_window() -> None:
+def test_depthwise_convolution_time_depends_on_the_bytes_and_the_window() -> None:
     image = (8, 64, 56, 56)
     moved = 4 * (2 * 8 * 64 * 56 * 56 + 64 * 9)
     estimate = OpCosts(V100, floor_ns=FLOOR_NS).plain("convolution", (image, (64, 1, 3, 3)), "float32")
     assert estimate.ns == pytest.approx(moved / V100.memory_gbps * (1.6 + 0.2 * 9) + FLOOR_NS)
 
 
-def test_an_op_of_several_kernels_has_the_least_certain_origin() -> None:
+def test_an_op_of_several_kernels_has_the_origin_of_the_least_certain_one() -> None:
     image, weight = (8, 64, 56, 56), (128, 64, 3, 3)
     alone, with_bias = (
         OpCosts(V100).estimate("convolution", shapes, "float32") for shapes in ((image, weight), (image, weight, (128,)))
@@ -296,7 +296,7 @@ def learned(*ops: tuple[str, tuple[tuple[int, ...], ...], float], repeated: int 
 
 
 @pytest.mark.parametrize("repeated", [1, 5])
-def test_nearer_ops_have_more_weight_and_far_ops_correct_less(repeated: int) -> None:
+def test_recorded_ops_of_similar_size_correct_estimates_more_than_others(repeated: int) -> None:
     """GIVEN a product with four times the rows, which counts as one octave, that takes twice its estimate, and another op with
     the same sizes, which counts as two octaves, that takes eight times its estimate
 
@@ -307,7 +307,7 @@ def test_nearer_ops_have_more_weight_and_far_ops_correct_less(repeated: int) -> 
     assert ratio == pytest.approx(2 ** (1.5379 * 0.5134), rel=1e-3)
 
 
-def test_memory_bound_ops_are_near_if_they_move_a_similar_number_of_bytes() -> None:
+def test_memory_bound_ops_are_similar_if_they_move_similar_numbers_of_bytes() -> None:
     costs = learned(("sort", (SQUARE,), 2))
     four_times = ((2048, 2048),)
     ratio = costs.estimate("sort", four_times, "float32").ns / costs.plain("sort", four_times, "float32").ns
@@ -315,7 +315,7 @@ def test_memory_bound_ops_are_near_if_they_move_a_similar_number_of_bytes() -> N
     assert costs.estimate("sort", ((0, 4),), "float32").ns > 0
 
 
-def test_ops_of_up_to_two_shortest_kernels_correct_nothing() -> None:
+def test_very_short_ops_do_not_correct_estimates() -> None:
     for ns, is_learned in ((2 * FLOOR_NS, False), (2 * FLOOR_NS + 1, True)):
         costs = OpCosts(V100, floor_ns=FLOOR_NS)
         costs.learn([("sort", ((64, 64),), (), "float32", ns)])
@@ -323,7 +323,7 @@ def test_ops_of_up_to_two_shortest_kernels_correct_nothing() -> None:
         assert origin is (Origin.SCALED if is_learned else Origin.ROOFLINE)
 
 
-def test_the_time_above_four_estimates_grows_with_the_work() -> None:
+def test_time_above_four_times_the_estimate_grows_with_the_work() -> None:
     """GIVEN a sort that took ten times its estimate WHEN there is four times the work THEN four tenths grow as the estimate
     does, and six tenths grow fourfold."""
     before, after = (SQUARE,), ((2048, 2048),)
@@ -335,7 +335,7 @@ def test_the_time_above_four_estimates_grows_with_the_work() -> None:
     )
 
 
-def test_shapes_with_unusual_sizes_have_their_textbook_work() -> None:
+def test_flops_of_unusual_shapes_are_the_textbook_ones() -> None:
     linear = op_work("linear", ((2, 3, 5), (7, 5)))[0]
     assert (linear.sizes, linear.flops, linear.size_bytes) == ((1, 6, 7, 5), 2 * 6 * 7 * 5, 4 * (30 + 35 + 42))
     batched = op_work("bmm", ((2, 3, 5), (2, 5, 7)))[0]
@@ -362,14 +362,14 @@ def test_a_convolution_of_at_most_four_channels_has_no_image_gradient(channels: 
         ((8, 16, 28, 28), (8, 32, 28, 28), (64, 32, 3, 3), False),  # neither has the weight's outputs
     ],
 )
-def test_the_gradient_of_a_convolution_has_the_outputs_of_the_weight(
+def test_the_output_gradient_of_a_convolution_has_the_channels_of_the_weight(
     first: tuple[int, ...], second: tuple[int, ...], weight: tuple[int, ...], is_swapped: bool
 ) -> None:
     found = gradient_image_weight([first, second, weight])
     assert found == ((second, first, weight) if is_swapped else (first, second, weight))
 
 
-def test_a_backward_op_with_two_tensors_is_one_half() -> None:
+def test_a_convolution_backward_with_two_tensors_computes_one_gradient() -> None:
     image, weight = (8, 64, 56, 56), (64, 64, 3, 3)
     assert is_part("convolution_backward", (image, weight)) and is_part("convolution_backward", (image, weight, (64, 64)))
     assert not is_part("convolution_backward", (image, image, weight)) and not is_part("mm", ((4, 4), (4, 4)))

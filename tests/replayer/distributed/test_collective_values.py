@@ -35,7 +35,7 @@ def test_ranks_are_concatenated_or_selected() -> None:
     assert listed(part_of_rank(concatenated, 1, 2)(both)) == [3, 4] and part_of_rank(concatenated, 1, 2)(one) is None
 
 
-def test_each_rank_gets_its_part_of_what_every_rank_sends() -> None:
+def test_all_to_all_gives_each_rank_its_part_from_every_rank() -> None:
     """GIVEN rank 0 that sends 1 and 2 values, and rank 1 that sends 3 and 1 WHEN exchanged THEN rank 0 has the first parts."""
     exchanged = ranks([1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0], sends=[[1, 2], [3, 1]])
     assert listed(all_to_all_values(0)(exchanged)) == [1, 4, 5, 6]
@@ -46,13 +46,15 @@ def test_each_rank_gets_its_part_of_what_every_rank_sends() -> None:
 @pytest.mark.parametrize(
     ("flat", "expected"), [([1.0, 2.0, 3.0], [[1], [2, 3]]), ([1.0, 2.0], [[9], [9, 9]]), (None, [[9], [9, 9]])]
 )
-def test_outputs_are_assigned_only_if_the_sizes_agree(flat: list[float] | None, expected: list[list[float]]) -> None:
+def test_values_are_stored_in_the_outputs_only_if_the_sizes_agree(
+    flat: list[float] | None, expected: list[list[float]]
+) -> None:
     outputs = [torch.full((1,), 9.0), torch.full((2,), 9.0)]
     assign(outputs, None if flat is None else torch.tensor(flat))
     assert [output.tolist() for output in outputs] == expected
 
 
-def test_a_message_has_all_values_or_one_value_for_all_or_none() -> None:
+def test_a_message_contains_all_values_or_one_repeated_value_or_none() -> None:
     payload = torch.tensor([1.5, -2.0]).view(torch.uint8).numpy().tobytes()
     assert listed(values_in(RankMessage(0, "all_gather", 8, "float32", payload=payload)).values) == [1.5, -2.0]
     assert listed(values_in(RankMessage(0, "all_gather", 12, "float32", uniform=2.0)).values) == [2, 2, 2]
@@ -60,6 +62,6 @@ def test_a_message_has_all_values_or_one_value_for_all_or_none() -> None:
     assert values_in(RankMessage(0, "all_gather", 8, "float32")).values is None
 
 
-def test_values_that_share_one_element_are_uniform() -> None:
+def test_an_expanded_tensor_counts_as_uniform() -> None:
     assert is_uniform(torch.ones(1).expand(3))
     assert not is_uniform(torch.ones(3)) and not is_uniform(torch.ones(1).expand(0))

@@ -95,7 +95,7 @@ def test_small_values_travel_in_every_operation() -> None:
     run_ranks(3, body)
 
 
-def test_objects_of_any_size_subgroups_and_barriers() -> None:
+def test_subgroups_and_barriers_and_objects_of_any_size_work() -> None:
     def body(rank: int) -> None:
         found: list[object] = [None] * 3
         dist.all_gather_object(found, {"rank": rank, "text": "x" * 10_000 * rank})
@@ -122,7 +122,7 @@ def test_all_groups_are_aborted_at_once() -> None:
     run_ranks(2, body)
 
 
-def test_all_reduce_keeps_unknown_values_unknown_and_uniform_values_uniform() -> None:
+def test_all_reduce_of_unknown_values_is_unknown_and_of_uniform_values_uniform() -> None:
     def body(rank: int) -> None:
         large = torch.full((1_000_000,), float(rank + 1), device="cuda")
         dist.all_reduce(large)
@@ -134,7 +134,7 @@ def test_all_reduce_keeps_unknown_values_unknown_and_uniform_values_uniform() ->
     run_ranks(2, body)
 
 
-def test_a_tensor_on_the_host_is_rejected_where_the_group_has_nccl_alone() -> None:
+def test_a_group_with_only_nccl_rejects_cpu_tensors() -> None:
     def body(rank: int) -> None:
         with pytest.raises(RuntimeError, match="No backend type associated with device type cpu"):
             dist.all_reduce(torch.ones(1))
@@ -142,7 +142,7 @@ def test_a_tensor_on_the_host_is_rejected_where_the_group_has_nccl_alone() -> No
     run_ranks(2, body)
 
 
-def test_a_group_of_gloo_and_nccl_takes_tensors_of_the_host_and_of_the_device() -> None:
+def test_a_group_of_gloo_and_nccl_accepts_cpu_and_gpu_tensors() -> None:
     def body(rank: int) -> None:
         host, device = torch.ones(2) * rank, ints(rank)
         dist.all_reduce(host)
@@ -152,7 +152,7 @@ def test_a_group_of_gloo_and_nccl_takes_tensors_of_the_host_and_of_the_device() 
     run_ranks(2, body, backend="cpu:gloo,cuda:nccl")
 
 
-def test_gloo_communicates_by_way_of_the_host() -> None:
+def test_gloo_copies_gpu_tensors_through_host_memory() -> None:
     def body(rank: int) -> None:
         value = torch.tensor([rank + 1.0], device="cuda")
         dist.all_reduce(value)
@@ -178,7 +178,7 @@ def test_a_gloo_group_stays_alive_after_it_is_destroyed() -> None:
     run_ranks(2, body, backend="gloo")
 
 
-def test_on_the_recorded_clock_gloo_transfers_start_when_the_last_rank_arrives() -> None:
+def test_on_the_recorded_clock_a_gloo_transfer_starts_when_the_last_rank_arrives() -> None:
     """GIVEN a rank that arrives 20 ms late at an all-reduce of 15 MB THEN both ranks continue 10 ms later, plus the time of the
     copies."""
 
@@ -217,7 +217,7 @@ def nccl_rows(trace: Trace) -> list[int]:
     return [row for row, name in enumerate(trace.device.name.tolist()) if "nccl" in trace.strings[name]]
 
 
-def test_recorded_operations_take_their_recorded_times_and_others_scaled_ones() -> None:
+def test_recorded_collectives_take_recorded_times_and_others_take_scaled_times() -> None:
     def body(rank: int) -> None:
         for _ in range(3):
             dist.all_reduce(torch.empty(1_000_000, device="cuda"))
@@ -236,7 +236,7 @@ def test_recorded_operations_take_their_recorded_times_and_others_scaled_ones() 
     assert 8_000_000 < (ends[0] - latest)[3] < 10_000_000
 
 
-def test_the_collective_of_the_early_rank_waits_on_its_device_not_its_host() -> None:
+def test_a_rank_that_arrives_early_waits_on_its_gpu_and_not_on_its_host() -> None:
     """GIVEN a rank whose data is ready 50 ms late WHEN both ranks all-reduce THEN the kernel of the other rank lasts until
     then."""
     late_ns = 50_000_000
@@ -260,7 +260,7 @@ def test_the_collective_of_the_early_rank_waits_on_its_device_not_its_host() -> 
     assert communication(merge_ranks([early, late], [0, 1])).exposed_ns > 0.9 * late_ns - came
 
 
-def test_an_error_names_both_operations_if_ranks_call_different_ones() -> None:
+def test_an_error_names_both_operations_if_two_ranks_call_different_ones() -> None:
     def body(rank: int) -> None:
         found = r"rank \d of the group called (broadcast|all_reduce) of .* where rank \d called"
         with pytest.raises(RuntimeError, match=found):
@@ -290,7 +290,7 @@ def test_the_error_names_a_rank_that_ended_or_never_arrived() -> None:
         run_ranks(2, hangs, timeout_s=1.2, fails=lambda rank: rank == 1)
 
 
-def test_a_rank_that_comes_after_the_timeout_on_the_virtual_clock_is_too_late() -> None:
+def test_a_rank_that_arrives_after_the_timeout_of_the_virtual_clock_is_too_late() -> None:
     """GIVEN a timeout of 10 s WHEN a rank arrives 10 000 virtual seconds late THEN the wait of the other rank fails
     after 10 s."""
 
@@ -322,7 +322,7 @@ class Branches(nn.Module):
         return self.seldom(y) if both else y
 
 
-def test_ddp_skips_gradients_of_parameters_that_no_rank_used() -> None:
+def test_ddp_ignores_parameters_that_no_rank_used() -> None:
     def body(rank: int) -> None:
         x = torch.randn(4, 8).cuda(rank)
         with warnings.catch_warnings():
@@ -482,7 +482,7 @@ def test_sync_batch_norm_trains_and_gathers_the_statistics_of_all_ranks() -> Non
         assert names["all_gather_into_tensor"] == 2 and names["all_reduce"] >= 4, names
 
 
-def test_bytes_of_any_size_arrive() -> None:
+def test_tensors_of_any_number_of_bytes_can_be_sent() -> None:
     """GIVEN the objects that accelerate and ZeRO send, a generator state and pickles WHEN they are broadcast THEN they are
     exact."""
 
@@ -501,7 +501,7 @@ def test_bytes_of_any_size_arrive() -> None:
     run_ranks(2, body)
 
 
-def test_a_timeout_holds_for_each_work_of_a_group() -> None:
+def test_a_timeout_applies_to_each_collective_of_a_group() -> None:
     given: list[timedelta | None] = []
 
     class Awaited:

@@ -40,7 +40,7 @@ def test_recorded_clocks_of_ranks_are_aligned_at_their_first_exchange() -> None:
     assert seen == {0: [1_000, 2_000], 1: [1_000, 2_000]}
 
 
-def test_restarted_workers_ignore_messages_of_the_previous_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restarted_workers_ignore_messages_from_before_the_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a store in which a rank has posted, and said that it ended, before torchrun restarted the workers
     store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
     before = StoreExchange(store, 1, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
@@ -55,7 +55,7 @@ def test_restarted_workers_ignore_messages_of_the_previous_workers(monkeypatch: 
     assert [other.operation for other in pending.messages()] == ["all_reduce"] * 2
 
 
-def test_a_rank_whose_group_the_first_rank_never_joins_gets_an_error_that_says_so() -> None:
+def test_an_error_says_that_the_first_rank_never_joined_the_group() -> None:
     # GIVEN a group that only rank 1 has joined
     store, message = HashStore(), RankMessage(0, "all_reduce", 8, "float32")
     exchange = StoreExchange(store, 1, 2, timeout_s=0.05, clock=RecordedClock())
@@ -74,7 +74,7 @@ def _tcp_store() -> Any:
 
 @pytest.mark.parametrize("make_store", [HashStore, _tcp_store])
 @pytest.mark.parametrize("size", [0, 100, 4 << 20, (20 << 20) + 1])
-def test_values_of_any_size_arrive_and_are_deleted_once_all_have_read_them(make_store: Any, size: int) -> None:
+def test_messages_of_any_size_are_deleted_after_all_ranks_have_read_them(make_store: Any, size: int) -> None:
     """A TCPStore refuses messages over 8 MiB, and DDP's buckets are larger."""
     store = make_store()
     exchanges = [StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in range(2)]
@@ -91,7 +91,7 @@ def test_values_of_any_size_arrive_and_are_deleted_once_all_have_read_them(make_
     assert store.num_keys() - keys_before <= keys_of_one  # the last operation's, at most
 
 
-def test_messages_that_differ_only_in_their_times_are_stored_once() -> None:
+def test_equal_messages_with_different_times_are_stored_once() -> None:
     """GIVEN three messages of which only the last differs THEN two are stored, and the first of them has the latest time."""
     first = RankMessage(5, "all_reduce", 2, "uint8", b"ab", read_count=3)
     second = RankMessage(7, "all_reduce", 2, "uint8", b"ab")
@@ -114,7 +114,7 @@ def test_a_message_of_several_ranks_is_converted_once() -> None:
     assert converted == [5, 7]
 
 
-def test_ranks_of_a_large_group_pause_longer_between_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_large_group_ask_the_store_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN 64 ranks, eight times as many as ask at the full rate THEN pauses of 50, 100 and 200 us are eight times as long."""
     store, members = HashStore(), list(range(64))
     exchanges = [StoreExchange(store, rank, 64, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in members]
@@ -154,7 +154,7 @@ def test_ranks_read_messages_themselves_after_the_first_rank_ended(monkeypatch: 
     assert [message.arrived_ns for message in pending[4].messages()] == members
 
 
-def test_if_the_first_rank_waits_for_another_operation_the_others_read_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_read_messages_themselves_if_the_first_rank_waits_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN nine ranks that have posted, of which the first does not read THEN rank 4 has all messages at its next look."""
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store, members = HashStore(), list(range(9))
@@ -163,7 +163,7 @@ def test_if_the_first_rank_waits_for_another_operation_the_others_read_by_themse
     assert [message.arrived_ns for message in pending[4].messages()] == members
 
 
-def test_missing_ranks_are_found_with_few_requests_and_the_timeout_names_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timeout_names_all_missing_ranks_after_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replayer.distributed.store_exchange.LIVENESS_CHECK_AFTER_S", 0.0)
     store, members = HashStore(), list(range(64))
     exchanges = [StoreExchange(store, rank, 64, timeout_s=0.2, clock=RecordedClock(), offset_ns=int) for rank in members]
@@ -192,7 +192,7 @@ class Counting:
         return bool(self._store.check(keys))
 
 
-def test_a_rank_that_stops_to_wait_is_in_no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_no_longer_waits_is_not_part_of_a_deadlock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("replayer.distributed.store_exchange._CIRCLE_LASTS_S", -1.0)
     store = HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in range(3)]
@@ -205,7 +205,7 @@ def test_a_rank_that_stops_to_wait_is_in_no_circle(monkeypatch: pytest.MonkeyPat
     assert detectors[2].find_deadlock("all_reduce", [0]) == "" and detectors[0].find_deadlock("send", [1]) == ""
 
 
-def test_circles_among_many_ranks_are_found_with_one_request_per_rank() -> None:
+def test_deadlocks_of_many_ranks_are_found_with_one_request_per_rank() -> None:
     """GIVEN 200 ranks of which each waits for the 8 next ones THEN the shortest circle has 25 ranks, and the search ends."""
     store = HashStore()
     detectors = [DeadlockDetector(store, rank) for rank in range(200)]
@@ -215,7 +215,7 @@ def test_circles_among_many_ranks_are_found_with_one_request_per_rank() -> None:
 
 
 @pytest.mark.parametrize(("rank", "failed", "waits"), [(0, False, True), (0, True, False), (1, False, False), (1, True, False)])
-def test_the_first_rank_waits_for_the_others_unless_it_failed(
+def test_the_first_rank_waits_at_exit_for_the_others_unless_it_failed(
     rank: int, failed: bool, waits: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """GIVEN two ranks WHEN one rank ends before the other THEN only rank 0 waits, because it may host the store."""
@@ -226,7 +226,7 @@ def test_the_first_rank_waits_for_the_others_unless_it_failed(
     assert capsys.readouterr().err.count("trace: rank 0 ended before rank 1: none of them ended within 0.01 s\n") == waits
 
 
-def test_a_rank_that_all_others_have_left_waits_for_none(
+def test_the_last_rank_to_exit_waits_for_no_other_rank(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(store_exchange, "SHUTDOWN_GRACE_S", 0.0)
@@ -237,7 +237,7 @@ def test_a_rank_that_all_others_have_left_waits_for_none(
     assert capsys.readouterr().err == ""
 
 
-def test_a_waiting_rank_does_not_look_for_missing_ranks_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a rank that first checks for the other ranks after 20 ms THEN it checks every 20 ms, not at each poll."""
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
     looks_s: list[float] = []

@@ -41,7 +41,7 @@ def names(log: Log) -> list[str]:
     return [log.strings[row[2]] for row in log.host]
 
 
-def test_a_batch_of_256_launches_is_played_at_its_last_launch() -> None:
+def test_launches_are_simulated_in_batches_of_256() -> None:
     gpu, _, log = started()
     for _ in range(255):
         gpu.launches.launch(MM, 0)
@@ -50,17 +50,17 @@ def test_a_batch_of_256_launches_is_played_at_its_last_launch() -> None:
     assert (len(log.host), gpu.launches.calls()) == (256, 256)
 
 
-def test_a_strict_replay_plays_each_launch_at_once() -> None:
+def test_strict_mode_simulates_each_launch_at_once() -> None:
     gpu, log = gpu_of(GpuOptions(strict=True))
     gpu.launches.launch(MM, 0)
     assert names(log) == ["aten::mm"]
 
 
-def test_turns_order_ops_by_their_number_within_their_thread() -> None:
+def test_ops_of_several_threads_are_ordered_by_their_number_within_the_thread() -> None:
     assert turn_order([1, 1, 0, 0, 0]) == [2, 0, 3, 1, 4]
 
 
-def test_threads_take_turns_on_one_stream() -> None:
+def test_ops_of_two_threads_on_one_stream_alternate() -> None:
     """GIVEN two replicas, of which the first launches all its ops first WHEN they took turns THEN the second op in the timeline
     is the second replica's first. Autograd's numbers stay with their ops."""
     gpu, _, log = started()
@@ -82,7 +82,7 @@ def test_threads_take_turns_on_one_stream() -> None:
     assert log.nodes.tolist() == [1, 10, 1, 3, 11, 1, 4, 21, 2, 5, 22, 2]
 
 
-def test_a_thread_that_takes_turns_plays_its_ops() -> None:
+def test_a_thread_that_takes_turns_executes_all_its_ops() -> None:
     gpu, _, log = started()
     with gpu.launches.in_turns([gpu.current.thread()]):
         assert gpu.launches.takes_turns
@@ -92,7 +92,7 @@ def test_a_thread_that_takes_turns_plays_its_ops() -> None:
     assert not gpu.launches.takes_turns
 
 
-def test_threads_on_several_streams_keep_their_order() -> None:
+def test_ops_of_threads_on_different_streams_are_not_reordered() -> None:
     gpu, _, log = started()
     main, streams = gpu.current.thread(), [gpu.current.stream(0), gpu.streams.new(0)]
     replicas = [HostThread(row, main.host_ns) for row in (1, 2)]
@@ -103,7 +103,7 @@ def test_threads_on_several_streams_keep_their_order() -> None:
     assert names(log) == ["b0", "b1", "a0"]
 
 
-def test_only_the_first_three_training_steps_have_autograd_numbers() -> None:
+def test_only_the_first_three_training_steps_have_autograd_sequence_numbers() -> None:
     asked: list[int] = []
     ended: list[tuple[int, int]] = []
 
@@ -136,7 +136,7 @@ def test_a_blocking_copy_to_the_host_waits_for_earlier_work_too(kind: str, block
 
 
 @pytest.mark.parametrize("kind", ["h2d", "d2h", "d2d"])
-def test_only_copies_to_the_gpu_form_a_phase(kind: str) -> None:
+def test_only_copies_to_the_gpu_begin_a_phase(kind: str) -> None:
     gpu, _, log = started()
     gpu.steps.enter_phase("backward")
     gpu.steps.leave_phase("backward")
@@ -147,7 +147,7 @@ def test_only_copies_to_the_gpu_form_a_phase(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "pinned", "known"), [("h2d", False, True), ("h2d", True, False), ("d2h", False, False)])
-def test_the_library_tells_the_time_of_pageable_copies_to_the_gpu(kind: str, pinned: bool, known: bool) -> None:
+def test_the_library_determines_the_time_of_pageable_copies_to_the_gpu(kind: str, pinned: bool, known: bool) -> None:
     gpu, clock, log = started()
     library: Any = SimpleNamespace(copy_ns=lambda size_bytes: 777 * size_bytes)
     gpu.recording.library_pace = library
@@ -162,7 +162,7 @@ def test_the_library_tells_the_time_of_pageable_copies_to_the_gpu(kind: str, pin
 # --- CUDA graphs
 
 
-def test_a_captured_stream_s_work_is_played_when_the_graph_is_launched() -> None:
+def test_captured_work_runs_when_the_graph_is_launched() -> None:
     gpu, clock, log = started()
     stream, side = gpu.current.stream(0), gpu.streams.new(0)
     gpu.launches.begin_capture(0, mode="global", refuse=Refused)
@@ -202,7 +202,7 @@ def test_work_on_other_streams_is_not_captured() -> None:
     assert len(gpu.launches.end_capture().calls) == 1
 
 
-def test_only_events_that_were_recorded_are_refused_in_a_capture() -> None:
+def test_a_capture_forbids_waiting_for_recorded_events_only() -> None:
     gpu, _, _ = started()
     before, within, stream = VirtualEvent(), VirtualEvent(), gpu.current.stream(0)
     gpu.streams.record_event(before, stream)
@@ -219,7 +219,7 @@ def test_only_events_that_were_recorded_are_refused_in_a_capture() -> None:
 # --- events and times
 
 
-def test_a_time_between_two_events_needs_both() -> None:
+def test_elapsed_time_needs_two_recorded_events() -> None:
     gpu, _, _ = started()
     recorded = VirtualEvent()
     gpu.streams.record_event(recorded, gpu.current.stream(0))
@@ -229,7 +229,7 @@ def test_a_time_between_two_events_needs_both() -> None:
     assert gpu.streams.elapsed_ms(recorded, recorded) == 0
 
 
-def test_the_present_is_the_later_of_the_thread_and_the_clock() -> None:
+def test_the_current_time_is_the_later_of_the_thread_time_and_the_clock() -> None:
     gpu, clock, _ = started()
     now_ns, thread = clock.now_ns(), gpu.current.thread()
     assert gpu.streams.has_passed(now_ns) and not gpu.streams.has_passed(now_ns + 1)
@@ -242,13 +242,13 @@ def test_the_present_is_the_later_of_the_thread_and_the_clock() -> None:
 
 
 @pytest.mark.parametrize(("improving", "strict"), [(True, True), (True, False), (False, True), (False, False)])
-def test_sizes_are_assumed_in_a_replay_that_improves_and_is_not_strict(improving: bool, strict: bool) -> None:
+def test_unknown_output_sizes_are_assumed_unless_strict_or_constant_values_are_set(improving: bool, strict: bool) -> None:
     gpu, _ = gpu_of(GpuOptions(improving=improving, strict=strict))
     assert gpu.values.assumes_sizes is (improving and not strict)
 
 
 @pytest.mark.parametrize("keep_requests", [True, False])
-def test_workspaces_are_estimated_only_for_the_log_of_requests(keep_requests: bool) -> None:
+def test_workspaces_are_estimated_only_if_memory_requests_are_logged(keep_requests: bool) -> None:
     convolution = OpSignature("aten::convolution", ((8, 512, 14, 14), (512, 512, 3, 3)), ("float32",) * 2, ((8, 512, 14, 14),))
     estimated = winograd_workspaces(convolution)
     gpu, _ = gpu_of(GpuOptions(keep_requests=keep_requests))
@@ -256,7 +256,7 @@ def test_workspaces_are_estimated_only_for_the_log_of_requests(keep_requests: bo
 
 
 @pytest.mark.parametrize(("most_bytes", "fits"), [(31, False), (32, True)])
-def test_a_shared_result_leaves_room_for_the_next_header(most_bytes: int, fits: bool) -> None:
+def test_storing_a_shared_result_leaves_space_for_the_next_header(most_bytes: int, fits: bool) -> None:
     """A value of 10 bytes needs 8 bytes of header, 16 of digest, and 8 for the next header."""
     results = SharedResults(10 + most_bytes)
     results.add(b"key", bytes(10))
@@ -281,7 +281,7 @@ def written(tmp_path: Path) -> Iterator[tuple[VirtualGpu, Any]]:
     yield gpu, read
 
 
-def test_ranges_of_the_script_surround_the_ops_launched_within(written: tuple[VirtualGpu, Any]) -> None:
+def test_profiler_ranges_of_the_script_enclose_the_ops_launched_inside(written: tuple[VirtualGpu, Any]) -> None:
     gpu, read = written
     gpu.launches.launch(op("before"), 0)
     with gpu.steps.open_ranges("epoch", "batch"):
@@ -297,7 +297,7 @@ def test_ranges_of_the_script_surround_the_ops_launched_within(written: tuple[Vi
     assert gpu.timeline.ranges.under_way == 0
 
 
-def test_a_range_of_another_thread_does_not_surround_this_thread_s_ops(written: tuple[VirtualGpu, Any]) -> None:
+def test_a_range_does_not_enclose_ops_of_another_thread(written: tuple[VirtualGpu, Any]) -> None:
     gpu, read = written
     with gpu.steps.open_ranges("main"):
         other = threading.Thread(target=lambda: gpu.launches.launch(op("other"), 0))

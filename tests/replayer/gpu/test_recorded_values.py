@@ -20,7 +20,7 @@ def test_recorded_values_are_returned_in_order_and_only_for_equal_sizes() -> Non
     assert values.next(1, 2, 1) == [9.0]  # the same recorded step once more
 
 
-def test_values_read_after_the_last_step_follow_the_last_step() -> None:
+def test_values_read_after_training_are_those_recorded_after_training() -> None:
     """GIVEN two ranks with two steps each, which read a value before, in and after them."""
     trace = Trace(steps=Steps.of(rank=[0, 1, 0, 1, 1], start_ns=[0, 0, 10, 10, 20], duration_ns=[9] * 5, kind=[0] * 5))
     trace.values = Values.of(

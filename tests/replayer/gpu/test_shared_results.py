@@ -73,7 +73,7 @@ def test_a_record_with_a_wrong_checksum_is_ignored() -> None:
     assert results._value(_digest(b"key")) == b"value"
 
 
-def test_results_that_do_not_fit_are_not_stored() -> None:
+def test_results_larger_than_the_shared_memory_are_not_stored() -> None:
     """GIVEN 64 bytes THEN a record of 8 + 16 + 20 bytes and the next header fit, and a second record does not."""
     results = SharedResults(64)
     for key in (b"a", b"b"):
@@ -82,7 +82,7 @@ def test_results_that_do_not_fit_are_not_stored() -> None:
     assert results.find(b"b") is None
 
 
-def test_after_a_process_was_killed_while_writing_nothing_is_added() -> None:
+def test_nothing_is_stored_after_a_process_was_killed_while_writing() -> None:
     results = SharedResults(1 << 12)
     process = os.fork()
     if not process:

@@ -32,7 +32,7 @@ def started(trace: Trace | None = None) -> tuple[VirtualGpu, FakeClock, Log]:
     return gpu, clock, log
 
 
-def test_a_launch_returns_at_once_and_synchronize_waits_for_its_end() -> None:
+def test_a_launch_returns_at_once_and_synchronize_waits_for_the_kernel() -> None:
     gpu, clock, _ = started()
     before_ns = clock.now_ns()
     gpu.launches.launch(MM, 0)
@@ -42,7 +42,9 @@ def test_a_launch_returns_at_once_and_synchronize_waits_for_its_end() -> None:
 
 
 @pytest.mark.parametrize(("clock_khz", "cycles", "duration_us"), [(2_000_000, 3_000_000, 1_500), (None, 2_820_000, 2_000)])
-def test_a_spinning_kernel_takes_its_cycles_at_the_gpu_s_clock(clock_khz: int | None, cycles: int, duration_us: int) -> None:
+def test_a_sleep_kernel_takes_its_cycles_at_the_clock_rate_of_the_gpu(
+    clock_khz: int | None, cycles: int, duration_us: int
+) -> None:
     """Without a known clock rate, an A100's 1.41 GHz count."""
     gpu, clock, _ = started()
     gpu.devices[0].properties = replace(gpu.devices[0].properties, clock_rate=clock_khz)
@@ -84,7 +86,7 @@ def test_recording_an_event_again_does_not_change_earlier_waits() -> None:
     assert event.time_ns is not None and first_ns is not None and event.time_ns > first_ns
 
 
-def test_waiting_for_an_event_that_was_never_recorded_is_no_wait() -> None:
+def test_waiting_for_an_unrecorded_event_returns_at_once() -> None:
     gpu, clock, _ = started()
     event, stream = VirtualEvent(), gpu.current.stream(0)
     gpu.streams.wait_event(stream, event)
@@ -96,7 +98,7 @@ def test_waiting_for_an_event_that_was_never_recorded_is_no_wait() -> None:
     assert gpu.simulator.stats.events_never_recorded == 0
 
 
-def test_the_script_reads_elapsed_time_by_its_own_clock() -> None:
+def test_elapsed_time_follows_the_clock_that_the_script_reads() -> None:
     clock, log = ScaledClock(FakeClock(), "4"), Log()
     gpu = VirtualGpu(one_kernel(), 0, clock, log)  # type: ignore[arg-type]
     start, end = VirtualEvent(), VirtualEvent()
@@ -155,7 +157,7 @@ def test_work_on_two_streams_overlaps_and_wait_stream_orders_it() -> None:
     assert log.device[2]["start_ns"] >= default.ready_ns
 
 
-def test_a_pageable_copy_blocks_the_host_and_a_pinned_asynchronous_one_does_not() -> None:
+def test_a_pageable_copy_blocks_the_host_but_an_asynchronous_pinned_copy_does_not() -> None:
     for blocking in (True, False):
         gpu, clock, log = started()
         before_ns = clock.now_ns()
@@ -180,7 +182,7 @@ def test_a_read_waits_for_the_stream_and_returns_the_recorded_value() -> None:
     assert gpu.simulator.stats.reads_unrecorded == 1
 
 
-def test_each_host_thread_has_its_own_time_device_and_streams() -> None:
+def test_each_host_thread_has_a_separate_time_and_device_and_stream() -> None:
     gpu, _, _ = started()
     gpu.current.set_stream(gpu.streams.new(0))
     seen = []
@@ -195,7 +197,7 @@ def test_each_host_thread_has_its_own_time_device_and_streams() -> None:
     assert [t.role for t in gpu.current.threads] == ["main", "other"]
 
 
-def test_ops_are_assigned_to_the_phase_that_was_entered() -> None:
+def test_ops_belong_to_the_phase_in_which_they_were_launched() -> None:
     gpu, _, log = started()
     gpu.steps.enter_phase("backward")
     gpu.launches.launch(MM, 0)
@@ -207,7 +209,7 @@ def test_ops_are_assigned_to_the_phase_that_was_entered() -> None:
     assert gpu.streams.host_now_ns() >= log.steps[0][1]
 
 
-def test_a_watch_ends_before_the_first_launch_after_a_new_node() -> None:
+def test_a_watch_for_autograd_nodes_ends_before_the_next_launch() -> None:
     gpu, _, _ = started()
     launches, nodes, launched_before = gpu.launches, [7], []
 
@@ -227,14 +229,14 @@ def test_a_watch_ends_before_the_first_launch_after_a_new_node() -> None:
     assert (launched_before, launches.calls()) == ([2], 4)
 
 
-def test_no_watch_continues_after_a_phase_begins() -> None:
+def test_a_watch_for_autograd_nodes_ends_when_a_phase_begins() -> None:
     gpu, _, _ = started()
     gpu.launches.watch_nodes(iter(range(2)).__next__, pytest.fail)
     gpu.steps.enter_phase("optimizer")
     gpu.launches.launch(MM, 0)
 
 
-def test_the_timeline_has_every_allocation_and_free_with_new_totals() -> None:
+def test_the_timeline_contains_each_allocation_and_free_and_the_resulting_totals() -> None:
     gpu, _, log = started()
     allocator = gpu.devices[0].allocator
     first, second = allocator.malloc(1_000, 0), allocator.malloc(3 << 20, 0)
@@ -255,7 +257,7 @@ def test_the_timeline_has_every_allocation_and_free_with_new_totals() -> None:
     ("given", "sizes"),
     [((), [16 << 30, 4 << 30]), ((8 << 30,), [8 << 30, 8 << 30]), ((1 << 30, 2 << 30), [1 << 30, 2 << 30])],
 )
-def test_devices_have_the_recorded_memory_or_the_given_one(given: tuple[int, ...], sizes: list[int]) -> None:
+def test_a_device_has_the_recorded_memory_size_or_the_given_one(given: tuple[int, ...], sizes: list[int]) -> None:
     trace = one_kernel()
     trace.devices.append(Device(0, 1, "Small GPU", 4 << 30, outside_bytes=300 << 20))
     gpu = VirtualGpu(trace, 0, FakeClock(), Log(), options=GpuOptions(memory_bytes=given))  # type: ignore[arg-type]
@@ -270,7 +272,7 @@ def two_devices() -> tuple[VirtualGpu, FakeClock, Log]:
     return started(trace)
 
 
-def test_a_copy_between_devices_waits_for_both_streams_and_both_wait_for_it() -> None:
+def test_both_streams_wait_for_a_copy_between_two_devices_and_it_waits_for_them() -> None:
     """The order is that of copy_kernel_cuda in ATen's Copy.cu: on the source's stream, between two barriers."""
     gpu, clock, log = two_devices()
     first, second = gpu.current.stream(0), gpu.current.stream(1)
@@ -309,7 +311,7 @@ def test_a_stream_waits_for_an_event_of_another_device() -> None:
     assert other["start_ns"] >= one["start_ns"] + one["duration_ns"] == event.time_ns
 
 
-def test_a_recreated_thread_keeps_its_row_and_starts_at_its_creators_time() -> None:
+def test_a_recreated_thread_keeps_its_row_and_starts_at_the_time_of_its_creator() -> None:
     gpu, _, _ = two_devices()
     gpu.streams.synchronize_device(0)
     maker = gpu.current.thread()
@@ -338,7 +340,7 @@ def test_a_recreated_thread_keeps_its_row_and_starts_at_its_creators_time() -> N
     assert names.count("replica 0") == names.count("replica 1") == 1 and len(names) <= 5
 
 
-def test_a_device_is_done_when_its_last_stream_is_done() -> None:
+def test_a_device_is_idle_when_its_last_stream_has_finished() -> None:
     gpu, clock, _ = started()
     side = gpu.streams.new(0)
     for ready_us in ((3_000, 2_000), (4_000, 6_000)):
@@ -358,7 +360,7 @@ def test_a_read_copies_eight_bytes_per_value() -> None:
     assert [row["bytes"] for row in log.device if row["kind"] == DeviceKind.MEMCPY] == [24]
 
 
-def test_a_range_of_the_script_lasts_from_its_begin_to_its_end() -> None:
+def test_a_profiler_range_lasts_from_its_start_to_its_end() -> None:
     gpu, clock, log = started()
     thread = gpu.current.thread()
     begin_ns = clock.now_ns()
@@ -371,7 +373,7 @@ def test_a_range_of_the_script_lasts_from_its_begin_to_its_end() -> None:
     assert log.named == [(0, "validation", begin_ns, first_ns), (0, "empty", second_ns, second_ns)]
 
 
-def test_copies_between_devices_are_left_out_in_one_thread_only() -> None:
+def test_copies_between_devices_are_omitted_in_one_thread_only() -> None:
     gpu, _, log = two_devices()
 
     def copy() -> None:
@@ -388,7 +390,7 @@ def test_copies_between_devices_are_left_out_in_one_thread_only() -> None:
     assert len(log.device) == 2
 
 
-def test_the_device_that_the_script_uses_first_is_its_home() -> None:
+def test_the_first_device_that_a_script_uses_becomes_its_main_device() -> None:
     gpu, _, _ = two_devices()
     for device in (1, 0):
         gpu.launches.launch(MM, device)

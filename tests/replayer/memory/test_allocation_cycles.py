@@ -83,7 +83,7 @@ class Twin:
 
 
 @given(steps, steps, st.integers(0, 4), st.integers(0, 6), st.integers(0, 3), st.integers(0, 4))
-def test_repeated_steps_have_the_addresses_statistics_and_rows_of_single_requests(
+def test_repeated_steps_give_the_same_addresses_and_statistics_as_single_requests(
     usual: list[Move], other: list[Move], kept: int, compare_after: int, interruption: int, settle_every: int
 ) -> None:
     twin = Twin(settle_every)
@@ -132,7 +132,7 @@ def play(allocator: TensorAllocator, held: list[AllocationHandle | None]) -> Non
     allocator.end_step()
 
 
-def test_a_cycle_is_not_executed_again_until_somebody_reads_the_state() -> None:
+def test_repeated_requests_are_executed_only_when_the_allocator_state_is_read() -> None:
     memory = Counting(0, CAPACITY_BYTES)
     allocator = TensorAllocator(memory)
     held: list[AllocationHandle | None] = []
@@ -148,7 +148,7 @@ def test_a_cycle_is_not_executed_again_until_somebody_reads_the_state() -> None:
     assert memory.mallocs <= done + 3
 
 
-def test_a_script_that_reads_the_state_in_each_step_has_no_cycles() -> None:
+def test_no_cycle_is_detected_if_the_script_reads_the_memory_state_each_step() -> None:
     memory = Counting(0, CAPACITY_BYTES)
     allocator = TensorAllocator(memory)
     held: list[AllocationHandle | None] = []
@@ -158,7 +158,7 @@ def test_a_script_that_reads_the_state_in_each_step_has_no_cycles() -> None:
     assert memory.mallocs == 60
 
 
-def test_a_block_that_the_script_keeps_longer_than_usual_is_not_reused() -> None:
+def test_a_block_that_the_script_keeps_longer_than_before_is_not_reused() -> None:
     # GIVEN steps that each make a result and let the one before go
     allocator = TensorAllocator(DeviceMemory(0, CAPACITY_BYTES))
     kept = allocator.malloc(MIB, 0)
@@ -177,7 +177,7 @@ def test_a_block_that_the_script_keeps_longer_than_usual_is_not_reused() -> None
     assert result.block.address == result.address
 
 
-def test_memory_runs_out_at_the_request_that_does_not_fit_in_a_cycle() -> None:
+def test_in_a_repeating_step_memory_runs_out_at_the_request_that_does_not_fit() -> None:
     """GIVEN a cycle with a result of 400 MiB WHEN the script keeps its results THEN the first one that does not fit fails at
     its own call."""
     allocator = TensorAllocator(DeviceMemory(0, 1000 * MIB))
@@ -193,7 +193,7 @@ def test_memory_runs_out_at_the_request_that_does_not_fit_in_a_cycle() -> None:
     assert len({handle.address for handle in kept if handle is not None}) == 2
 
 
-def test_cycles_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detection_of_repeated_steps_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without cycles, the same program executes every request and gets the same addresses."""
     addresses, mallocs = [], []
     for use_cycles in (True, False):

@@ -38,7 +38,7 @@ def test_the_capacity(device: Device, given_bytes: int | None, capacity_bytes: i
         (None, "2.14.1", TieRule.SEGMENT_AGE),
     ],
 )
-def test_free_blocks_of_the_same_size_are_chosen_as_in_the_recorded_release(
+def test_free_blocks_of_equal_size_are_chosen_as_in_the_recorded_release(
     recorded: str | None, running: str, tie_rule: TieRule
 ) -> None:
     assert capacity_of(Machine(torch=recorded), Device(0, 0, "Tesla T4"), running).tie_rule is tie_rule

@@ -81,7 +81,7 @@ def test_training_keeps_a_second_workspace_for_the_autograd_thread() -> None:
     assert held() == 2 * USUAL_BYTES == 17_039_360
 
 
-def test_compiled_autograd_uses_the_workspace_of_the_calling_thread() -> None:
+def test_compiled_autograd_uses_the_cublas_workspace_of_the_calling_thread() -> None:
     keeping()
     with pytest.MonkeyPatch.context() as patch:
         running = SimpleNamespace(in_compiled_autograd_region=True)
@@ -99,7 +99,7 @@ def test_the_fast_path_of_a_transformer_encoder_allocates_the_workspace() -> Non
     assert held() == USUAL_BYTES
 
 
-def test_each_stream_device_and_live_thread_has_its_own_workspace() -> None:
+def test_each_live_thread_has_a_workspace_on_each_stream() -> None:
     keeping(devices=2)
     multiply()
     with torch.cuda.stream(torch.cuda.Stream()):
@@ -125,7 +125,7 @@ def test_workspaces_can_be_freed() -> None:
 
 
 @pytest.mark.parametrize(("text", "size_bytes"), [(":4096:8", 32 * MIB), (":16:8:4096:2", USUAL_BYTES), (":0:0", 0)])
-def test_the_environment_variable_sets_the_workspace_size(text: str, size_bytes: int) -> None:
+def test_an_environment_variable_sets_the_size_of_cublas_workspaces(text: str, size_bytes: int) -> None:
     keeping(major=9)
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = text  # of this test's own process
     multiply()
@@ -154,7 +154,7 @@ def test_the_script_can_set_the_workspace_size() -> None:
     assert held() == 16 * MIB  # the larger one serves
 
 
-def test_a_product_runs_out_of_memory_if_its_workspace_does_not_fit() -> None:
+def test_a_matrix_product_runs_out_of_memory_if_its_workspace_does_not_fit() -> None:
     gpu = keeping()
     kept = torch.empty((16 << 30) - 6 * MIB, dtype=torch.uint8, device="cuda")
     with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 20\.00 MiB"):
@@ -178,7 +178,9 @@ def test_a_product_runs_out_of_memory_if_its_workspace_does_not_fit() -> None:
         ("1.13 to 2.3", 8, 0),
     ],
 )
-def test_the_torch_release_and_gpu_decide_whether_workspaces_are_kept(torch_version: str, major: int, size_bytes: int) -> None:
+def test_the_torch_release_and_the_gpu_decide_whether_workspaces_are_kept(
+    torch_version: str, major: int, size_bytes: int
+) -> None:
     keeping(major=major, torch=torch_version)
     multiply()
     multiply()
@@ -186,7 +188,7 @@ def test_the_torch_release_and_gpu_decide_whether_workspaces_are_kept(torch_vers
 
 
 @pytest.mark.parametrize(("cuda", "hip", "torch_version"), [(None, None, "2.13.0+cpu"), (None, "6.2", "2.5.1+rocm6.2")])
-def test_other_builds_keep_no_workspaces(cuda: str | None, hip: str | None, torch_version: str) -> None:
+def test_cpu_builds_of_torch_keep_no_workspaces(cuda: str | None, hip: str | None, torch_version: str) -> None:
     keeping(cuda=cuda, hip=hip, torch=torch_version)
     multiply()
     assert held() == 0

@@ -24,7 +24,7 @@ def taken(of: RegionMemory | TensorAllocator, size_bytes: int) -> AllocationHand
     return handle
 
 
-def test_results_take_recorded_blocks_and_intermediates_are_not_counted() -> None:
+def test_results_of_a_compiled_region_take_recorded_blocks() -> None:
     """GIVEN a run with an intermediate of 4096 bytes and a result of 2000 WHEN the recorded call allocates a temporary block
     of 1024 and one block of 2048 that outlives it THEN the peak is 3072, and the result has 2048."""
     device = allocator()
@@ -69,7 +69,7 @@ def test_a_result_that_replaces_its_input_takes_the_block_of_the_input() -> None
     assert (allocated(device), result.address) == (512, source.address)
 
 
-def test_blocks_without_a_tensor_are_kept_until_backward_frees_them() -> None:
+def test_recorded_blocks_without_a_tensor_are_kept_until_backward_frees_them() -> None:
     """GIVEN a forward that leaves 1024 bytes for which the replay has no tensor WHEN the backward frees 1024 THEN 0 stay."""
     device = allocator()
     forward = RegionMemory(device, 0)
@@ -82,7 +82,7 @@ def test_blocks_without_a_tensor_are_kept_until_backward_frees_them() -> None:
     assert backward.end() == []
 
 
-def test_a_block_that_was_not_split_belongs_to_a_smaller_request() -> None:
+def test_a_block_may_be_up_to_1_mib_larger_than_the_request() -> None:
     """PyTorch leaves up to 1 MiB of a large block unsplit: a block of 2.875 MiB may hold 2 MiB, but not 1.5 MiB."""
     device = allocator()
     memory = RegionMemory(device, 0)
@@ -93,7 +93,7 @@ def test_a_block_that_was_not_split_belongs_to_a_smaller_request() -> None:
     assert large.address < small.address  # `small` has no block of the device
 
 
-def test_workspaces_of_cublas_count_except_in_cuda_graphs() -> None:
+def test_cublas_workspaces_count_as_memory_except_in_cuda_graphs() -> None:
     device = allocator()
     memory = RegionMemory(device, 0)
     with memory.uncounted(workspaces=False):

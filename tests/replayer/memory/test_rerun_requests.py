@@ -50,14 +50,14 @@ def train(batch: int, steps: int = 3) -> RequestLog:
     return log
 
 
-def test_optional_requests_are_skipped_on_a_gpu_that_makes_none() -> None:
+def test_optional_requests_are_skipped_on_gpus_that_do_not_make_them() -> None:
     entries = [LogEntry(RequestKind.REQUEST, 4 * MIB), LogEntry(RequestKind.OPTIONAL, 30 * MIB)]
     log = RequestLog([*entries, LogEntry(RequestKind.FREE, 1), LogEntry(RequestKind.FREE, 0)])
     assert run_requests(log, capacity(100), PLAIN).reserved_bytes == 50 * MIB
     assert run_requests(log, capacity(100), PLAIN, has_optional=False).reserved_bytes == 20 * MIB
 
 
-def test_rerunning_the_requests_reproduces_the_memory_figures_of_the_run() -> None:
+def test_rerunning_the_requests_gives_the_memory_figures_of_the_original_run() -> None:
     chance = random.Random(1)
     memory, log = logged()
     memory.requests = log
@@ -93,7 +93,7 @@ def test_a_rerun_on_a_smaller_gpu_fails_at_the_request_of_the_script() -> None:
         assert not outcome.fits and outcome.asked_bytes > 0 and outcome.peak_bytes == memory.usage.peak_allocated_bytes
 
 
-def test_two_runs_give_the_memory_requests_for_any_batch_size() -> None:
+def test_memory_requests_for_any_batch_size_follow_from_two_runs() -> None:
     scaled = ScaledRequests.of(train(16), 16, train(32), 32)
     assert scaled is not None
     for batch in (1, 7, 100):
@@ -111,15 +111,15 @@ def test_runs_with_requests_in_different_orders_cannot_be_scaled() -> None:
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 15, 16, 17, 1_000, 123_456])
 @pytest.mark.parametrize("start", [1, 16, 4_000])
-def test_the_largest_batch_is_the_last_that_fits(limit: int, start: int) -> None:
+def test_the_largest_batch_is_the_last_batch_that_fits(limit: int, start: int) -> None:
     assert largest_batch(lambda batch: batch <= limit, start) == limit
 
 
-def test_requests_that_do_not_grow_have_no_limit() -> None:
+def test_there_is_no_batch_limit_if_requests_do_not_grow() -> None:
     assert largest_batch(lambda batch: True, 32) == MAX_BATCH
 
 
-def test_an_optional_workspace_that_does_not_fit_is_skipped() -> None:
+def test_an_optional_workspace_that_does_not_fit_is_not_requested() -> None:
     memory, log = logged()
     allocator = TensorAllocator(memory)
     kept = allocator.malloc(30 * MIB, 0)

@@ -17,7 +17,7 @@ def sizes_of(device: FakeDevice) -> list[int]:
     return executed + [-handle.size_bytes for handle in allocator._freed]
 
 
-def test_workspaces_are_allocated_between_the_outputs_in_the_recorded_order() -> None:
+def test_workspaces_are_allocated_between_outputs_in_the_recorded_order() -> None:
     device = FakeDevice(0, 1 << 30)
     device.allocator.malloc(512, 0)
     device.allocator.end_step()
@@ -42,7 +42,7 @@ def test_a_convolution_skips_a_workspace_that_does_not_fit() -> None:
     assert device.memory.usage.usage_of_run().most_allocated_bytes == 4 * MIB
 
 
-def test_a_convolution_keeps_the_algorithm_that_ran() -> None:
+def test_a_convolution_repeats_the_algorithm_of_its_first_call() -> None:
     """A workspace that did not fit is not requested after other memory has been freed. The smaller one is."""
     device = FakeDevice(0, 100 * MIB)
     other = device.allocator.malloc(60 * MIB, 0)

@@ -24,7 +24,7 @@ moves = st.lists(
 
 
 @given(moves, st.integers(0, 5))
-def test_delayed_requests_give_the_blocks_and_statistics_of_immediate_requests(
+def test_delayed_requests_give_the_same_blocks_and_statistics_as_immediate_requests(
     program: list[tuple[int | None, int | None]], read_every: int
 ) -> None:
     at_once, behind = DeviceMemory(0, 1 << 30), DeviceMemory(0, 1 << 30)
@@ -70,7 +70,7 @@ def test_a_batch_of_requests_equals_the_same_requests_one_by_one(batches: list[l
     assert at_once.flush().usage.stats() == single.flush().usage.stats()
 
 
-def test_several_requests_keep_nothing_if_one_finds_no_memory() -> None:
+def test_several_requests_are_undone_if_one_of_them_fails() -> None:
     allocator = TensorAllocator(DeviceMemory(0, 100 * MIB))
     with pytest.raises(OutOfMemory):
         allocator.malloc_several([40 * MIB, 40 * MIB, 40 * MIB], 0)

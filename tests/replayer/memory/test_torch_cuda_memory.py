@@ -97,7 +97,7 @@ def test_memory_figures_are_empty_before_cuda_has_started(answers: dict[str, Any
     assert answers["before CUDA has started"] == [0, {}]
 
 
-def test_memory_figures_are_those_of_the_requested_device(answers: dict[str, Any]) -> None:
+def test_memory_figures_belong_to_the_requested_device(answers: dict[str, Any]) -> None:
     assert answers["now"] == [3 * MIB + 512, 52 * MIB, 3 * MIB + 512]
     assert answers["peaks"] == [33 * MIB + 512, 52 * MIB]
     assert answers["second"] == [512, 2 * MIB]
@@ -144,7 +144,7 @@ def test_list_gpu_processes_lists_this_process(answers: dict[str, Any]) -> None:
     assert answers["backend"] == "native"
 
 
-def test_raw_memory_is_allocated_and_deleted_by_address(answers: dict[str, Any]) -> None:
+def test_caching_allocator_alloc_and_delete_work_by_address(answers: dict[str, Any]) -> None:
     assert answers["raw"] >= 0x7F00_0000_0000 and answers["raw"] % 512 == 0
     assert answers["raw allocated"] == 5 * MIB + 512
     assert answers["raw deleted"] == [None, 3 * MIB + 512]
@@ -158,7 +158,7 @@ def test_caches_and_statistics_are_reset(answers: dict[str, Any]) -> None:
     assert answers["accumulated"] == [None, 0]
 
 
-def test_fractions_and_settings_are_kept(answers: dict[str, Any]) -> None:
+def test_memory_fractions_and_allocator_settings_are_kept(answers: dict[str, Any]) -> None:
     assert answers["fraction"] == [None, 0.5]
     assert answers["fraction too large"] == "ValueError: Invalid fraction value: 1.5. Allowed range: 0~1"
     assert answers["settings"] == [None, 64 * MIB]

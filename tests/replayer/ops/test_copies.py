@@ -103,7 +103,7 @@ def test_copies_on_and_between_devices() -> None:
     assert x.to("cuda:0") is x and x.cuda() is x and x.to(x.device) is x and x.to(torch.float32) is x
 
 
-def test_reads_prefer_recorded_values() -> None:
+def test_a_read_returns_the_recorded_value_if_there_is_one() -> None:
     gpu = use()
     gpu.answers = {"aten::_local_scalar_dense": [2.5], "aten::copy_": [1.0, 2.0, 3.0]}
     x = torch.zeros(3, device="cuda")
@@ -129,7 +129,7 @@ def test_only_reads_by_python_methods_take_recorded_values() -> None:
     assert len(gpu.reads) == 5
 
 
-def test_a_clone_equals_its_source_until_either_is_written() -> None:
+def test_a_clone_shares_its_values_until_either_tensor_changes() -> None:
     use()
     x = torch.rand(3, device="cuda").sin()
     y = x.clone()
@@ -140,7 +140,7 @@ def test_a_clone_equals_its_source_until_either_is_written() -> None:
     assert not before and not after
 
 
-def test_reads_return_values_that_the_host_knows() -> None:
+def test_a_read_returns_a_value_that_the_host_knows() -> None:
     use()
     assert torch.zeros(3, device="cuda").tolist() == [0.0] * 3
     assert torch.full((2,), 7, device="cuda").tolist() == [7, 7]
@@ -160,7 +160,7 @@ def test_reads_return_values_that_the_host_knows() -> None:
     assert y.tolist() == [2.0] * 3
 
 
-def test_reads_of_unknown_values_return_placeholders() -> None:
+def test_a_read_of_an_unknown_value_returns_a_placeholder() -> None:
     use()
     x = torch.rand(2, device="cuda")
     assert (x.sum().item(), x.long().sum().item(), bool((x > 0).any()), x.argmax().item()) == (1.0, 0, False, 0)
@@ -187,7 +187,7 @@ MAKE: dict[str, Callable[[], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize(("call", "steps"), [("tensor", 2), ("as_tensor", 2), ("to", 6), ("cuda", 6), ("copy_", 6)])
-def test_only_copied_tensors_begin_inference_steps(call: str, steps: int) -> None:
+def test_only_copies_of_tensors_to_the_gpu_begin_inference_steps(call: str, steps: int) -> None:
     """GIVEN three requests of one prefill and two decoded tokens WHEN the tokens' positions are created on the device THEN a
     step ends when the next prefill begins. WHEN the positions are copied THEN a step ends at each copy."""
     trace = make_recording([("forward", 0, 9)], [Op("aten::mm", 1, 2, kernel=(3, 4))])
@@ -217,7 +217,7 @@ def test_pinned_tensors_and_their_views_report_that_they_are_pinned() -> None:
         torch.zeros(3, device="cuda", pin_memory=True)
 
 
-def test_cpu_and_meta_tensors_stay_plain_tensors() -> None:
+def test_tensors_on_cpu_and_meta_stay_ordinary_tensors() -> None:
     gpu = use()
     x = torch.ones(3).to(torch.float64).to("cpu")
     assert type(x) is torch.Tensor and type(torch.tensor([1.0])) is torch.Tensor

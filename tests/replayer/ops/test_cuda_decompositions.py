@@ -19,7 +19,7 @@ from traces.model.machine import Machine
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 @pytest.mark.parametrize("half", [True, False])
-def test_softmax_of_half_precision_writes_float32_without_a_cast(name: str, half: bool) -> None:
+def test_softmax_of_half_precision_can_return_float32_without_a_cast_op(name: str, half: bool) -> None:
     gpu = use()
     dtype = torch.float16 if half else torch.bfloat16
     x = torch.empty(4, 8, device="cuda", dtype=dtype, requires_grad=True)
@@ -32,7 +32,7 @@ def test_softmax_of_half_precision_writes_float32_without_a_cast(name: str, half
     assert x.grad is not None and x.grad.dtype is dtype
 
 
-def test_softmax_of_other_dtypes_keeps_its_usual_dtype() -> None:
+def test_softmax_of_other_dtypes_casts_as_usual() -> None:
     use()
     x = torch.empty(4, 8, device="cuda")
     assert x.softmax(0).dtype is torch.float32 and x.softmax(0, dtype=torch.float64).dtype is torch.float64
@@ -40,7 +40,7 @@ def test_softmax_of_other_dtypes_keeps_its_usual_dtype() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="PyTorch before 2.9")
-def test_rms_norm_and_its_gradient_are_one_kernel_each() -> None:
+def test_rms_norm_and_its_gradient_each_launch_one_kernel() -> None:
     gpu = use()
     x = torch.empty(4, 8, device="cuda", requires_grad=True)
     weight = torch.empty(8, device="cuda", requires_grad=True)
@@ -56,7 +56,7 @@ def test_rms_norm_and_its_gradient_are_one_kernel_each() -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="PyTorch before 2.9")
-def test_rms_norm_with_a_weight_of_another_dtype_is_decomposed_as_on_cuda() -> None:
+def test_rms_norm_with_a_weight_of_another_dtype_is_decomposed() -> None:
     gpu = use()
     before = len(gpu.launched_ops)
     with pytest.warns(UserWarning, match="Mismatch dtype"):
@@ -64,7 +64,7 @@ def test_rms_norm_with_a_weight_of_another_dtype_is_decomposed_as_on_cuda() -> N
     assert "aten::_fused_rms_norm" not in [launch.op for launch, _ in gpu.launched_ops[before:]]
 
 
-def test_output_arguments_are_not_part_of_an_ops_shapes() -> None:
+def test_shapes_of_output_arguments_are_not_recorded() -> None:
     """As in an imported recording, see traces/kineto/spans/out_variants.py."""
     gpu = use()
     a, b, out = (torch.empty(size, device="cuda") for size in ((2, 3), (3, 4), (2, 4)))
@@ -85,14 +85,14 @@ def _chosen(*, capability: tuple[int, int] = (9, 0), cudnn: int = 91900, heads: 
     return attention_kernel(query, key, key, changes.pop("mask", None), capability, cudnn=cudnn, **changes)
 
 
-def test_a_hopper_gpu_with_a_new_cudnn_prefers_its_attention() -> None:
+def test_a_hopper_gpu_with_a_new_cudnn_uses_cudnn_attention() -> None:
     """An H200 with torch 2.11 and cuDNN 9.19 ran aten::_scaled_dot_product_cudnn_attention."""
     assert _chosen() == _chosen(mask=torch.empty(16, 16, device="meta")) == _chosen(capability=(10, 3)) == CUDNN
     assert _chosen(dropout=0.1, rounds_dropout=True) == _chosen(dropout=0.125) == CUDNN
     assert _chosen(heads=2, grouped=True) == CUDNN
 
 
-def test_other_cases_run_flash_attention_as_before() -> None:
+def test_other_gpus_and_older_releases_use_flash_attention() -> None:
     assert _chosen(cudnn=91500) == _chosen(capability=(8, 0)) == _chosen(capability=(12, 0)) == FLASH
     assert _chosen(size=256) == _chosen(tokens=1) == _chosen(dropout=0.1) == FLASH
     with torch.nn.attention.sdpa_kernel([torch.nn.attention.SDPBackend.FLASH_ATTENTION]):
@@ -135,7 +135,7 @@ def test_the_limits_of_each_attention_kernel(capability: list[int], dtype: str, 
         assert _chosen(capability=(major, minor), dtype=getattr(torch, dtype), size=size) == kernel, size
 
 
-def test_heads_masks_and_layouts_that_fused_attention_needs() -> None:
+def test_fused_attention_requires_certain_heads_and_masks_and_layouts() -> None:
     mask = torch.empty(16, 16, device="meta")
     assert _chosen(heads=2) == _chosen(heads=3, grouped=True) == MATH  # 3 heads do not divide 4
     assert _chosen(cudnn=91501) == CUDNN and _chosen(cudnn=91500, mask=mask) == EFFICIENT
@@ -159,7 +159,7 @@ def test_heads_masks_and_layouts_that_fused_attention_needs() -> None:
         ((2, 3, 64), "float16", [False, False, False]),
     ],
 )
-def test_can_use_attention_answers_as_cuda_does(shape: tuple[int, ...], dtype: str, answers: list[bool]) -> None:
+def test_the_can_use_attention_functions_agree_with_cuda(shape: tuple[int, ...], dtype: str, answers: list[bool]) -> None:
     """PyTorch 2.14 gave these answers on the simulated device, which has compute capability 8.0."""
     use()
     data: Any = torch.empty(shape, device="cuda", dtype=getattr(torch, dtype))

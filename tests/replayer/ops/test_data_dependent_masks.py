@@ -11,7 +11,7 @@ from replayer.tensor.tensor import VirtualTensor
 from tests.replayer.fake_gpu import use
 
 
-def test_results_of_masks_have_the_recorded_sizes() -> None:
+def test_the_results_of_masked_selection_have_the_recorded_sizes() -> None:
     gpu = use()
     gpu.selections = {(10,): 7, (10, 4): 23}
     x: Any = torch.rand(10, 4, device="cuda")
@@ -48,7 +48,7 @@ def test_gradients_flow_through_a_mask() -> None:
     assert x.grad.shape == x.shape and type(x.grad) is VirtualTensor
 
 
-def test_masks_with_known_values_need_no_recorded_size() -> None:
+def test_a_mask_with_known_values_needs_no_recorded_size() -> None:
     use()
     x = torch.rand(4, 2, device="cuda")
     mask = torch.tensor([True, False, True, True])

@@ -48,14 +48,14 @@ def test_data_dependent_results_have_the_recorded_sizes(case: int) -> None:
     assert {"_unique2", "unique_dim", "unique_consecutive", "bincount", "repeat_interleave"} & set(gpu.launched)
 
 
-def test_an_output_size_given_by_the_script_needs_no_recording() -> None:
+def test_an_output_size_given_by_the_script_need_not_be_recorded() -> None:
     use()
     repeats = torch.rand(3, device="cuda").long()
     assert torch.repeat_interleave(repeats, output_size=7).shape == (7,)
     assert torch.rand(3, 2, device="cuda").repeat_interleave(repeats, 0, output_size=7).shape == (7, 2)
 
 
-def test_results_of_known_values_are_known_without_a_recording() -> None:
+def test_output_sizes_of_known_values_need_no_recording() -> None:
     use()
     x = torch.tensor([3, 0, 3, 1]).cuda()
     values, inverse, counts = x.unique(return_inverse=True, return_counts=True)

@@ -189,7 +189,7 @@ def test_recurrent_layers_use_cudnn() -> None:
     assert "_thnn_fused_gru_cell" in cells and "_cudnn_rnn" not in cells
 
 
-def test_cudnn_gets_batch_first_data_as_it_is() -> None:
+def test_cudnn_accepts_batch_first_data_without_a_transpose() -> None:
     """cuDNN's op swaps batch and time itself (ATen/native/cudnn/RNN.cpp), so a recording has the shape of the batch."""
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     data = torch.rand(2, 5, 6, device="cuda", requires_grad=True)
@@ -227,7 +227,7 @@ def test_batch_norm_checks_sizes_as_pytorch_does() -> None:
     assert nn.BatchNorm1d(3).cuda()(x[:0]).shape == (0, 3, 5)
 
 
-def test_weights_of_a_recurrent_layer_lie_in_one_buffer_and_their_gradients_too() -> None:
+def test_weights_of_a_recurrent_layer_share_one_buffer_and_so_do_their_gradients() -> None:
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     layer: Any = nn.LSTM(6, 4, 2, bidirectional=True).cuda()
     weights: list[Any] = list(layer.parameters())
@@ -244,14 +244,14 @@ def test_weights_of_a_recurrent_layer_lie_in_one_buffer_and_their_gradients_too(
         scattered(torch.rand(5, 2, 6, device="cuda"))
 
 
-def test_backward_through_cudnn_needs_training_mode() -> None:
+def test_the_backward_pass_of_a_cudnn_rnn_requires_training_mode() -> None:
     use()
     out, _ = nn.LSTM(6, 4).cuda().eval()(torch.rand(5, 2, 6, device="cuda"))
     with pytest.raises(RuntimeError, match="cudnn RNN backward can only be called in training mode"):
         out.sum().backward()
 
 
-def test_recurrent_layers_are_in_half_precision_under_autocast() -> None:
+def test_autocast_runs_recurrent_layers_in_half_precision() -> None:
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     layer: Any = nn.LSTM(6, 4, 2).cuda()
     x = torch.rand(5, 2, 6, device="cuda")
@@ -265,7 +265,7 @@ def test_recurrent_layers_are_in_half_precision_under_autocast() -> None:
     assert all(weight.grad.dtype is torch.float32 for weight in layer.parameters())
 
 
-def test_autocast_casts_the_inputs_of_cudnns_convolution() -> None:
+def test_autocast_casts_the_inputs_of_cudnn_convolutions() -> None:
     use()
     x, weight = torch.rand(2, 3, 8, 8, device="cuda"), torch.rand(4, 3, 3, 3, device="cuda")
     with torch.autocast("cuda", dtype=torch.bfloat16):
@@ -295,7 +295,7 @@ def test_a_transformer_encoder_uses_its_fast_path_for_inference() -> None:
     assert out.shape == (2, 5, 8) and "_transformer_encoder_layer_fwd" in gpu.launched
 
 
-def test_transforms_of_functions() -> None:
+def test_vmap_and_grad_transforms_work() -> None:
     use()
     weight, x = torch.rand(4, 6, device="cuda"), torch.rand(3, 6, device="cuda")
     assert torch.func.vmap(lambda row: weight @ row)(x).shape == (3, 4)
@@ -319,7 +319,7 @@ def test_a_compiled_layer_runs_eagerly() -> None:
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
-def test_a_layer_norm_of_16_bits_goes_backward_with_its_statistics_in_float32(name: str) -> None:
+def test_the_backward_of_a_16_bit_layer_norm_accepts_float32_statistics(name: str) -> None:
     """A compiled backward pass calls the op with the statistics that the forward pass has returned."""
     use()
     dtype = getattr(torch, name)

@@ -21,7 +21,7 @@ def _use() -> Any:
     return use()
 
 
-def test_a_nested_tensor_can_be_made_in_every_way() -> None:
+def test_every_way_to_create_a_nested_tensor_works() -> None:
     _use()
     entries: Any = [torch.ones(2, 3), torch.ones(4, 3)]
     made = [
@@ -65,7 +65,7 @@ def test_gradients_flow_through_nested_tensors() -> None:
     assert torch.nested.nested_tensor([[[1.0]]]).reshape(1, 1, 1).is_nested  # on the CPU as before
 
 
-def test_views_of_nested_tensors_in_inference_mode_stay_normal_tensors() -> None:
+def test_in_inference_mode_views_of_nested_tensors_are_normal_tensors() -> None:
     _use()
     nested = torch.nested.nested_tensor([torch.ones(2, 3, device="cuda")])
     with torch.inference_mode():

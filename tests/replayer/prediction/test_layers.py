@@ -27,25 +27,25 @@ def blocks(*sizes: Shape) -> list[str]:
     return [layer.block for layer in layers_of(products(*sizes))]
 
 
-def test_a_sequence_that_repeats_is_a_block_and_layers_around_it_belong_to_none() -> None:
+def test_layers_outside_a_repeated_sequence_belong_to_no_block() -> None:
     assert blocks((2, 2), *[(2, 3), (3, 2)] * 3, (2, 9)) == ["", *(f"block {n}" for n in (0, 0, 1, 1, 2, 2)), ""]
     assert blocks(*[(2, 3), (3, 2)] * 2) == ["block 0", "block 0", "block 1", "block 1"]
     assert blocks((2, 3), (3, 2), (2, 4), (4, 2)) == ["part 0"] * 4  # nothing repeats
     assert blocks(*[(2, 3), (3, 2), (2, 2)] * 2, (2, 3)) == [*["block 0"] * 3, *["block 1"] * 3, ""]  # an incomplete third
 
 
-def test_a_block_has_at_least_half_of_the_parameters() -> None:
+def test_a_repeated_block_has_at_least_half_of_the_parameters() -> None:
     """GIVEN two blocks with 24 parameters WHEN the other layer has 24 THEN they are blocks, with 25 they are not."""
     assert blocks((4, 6), *[(2, 3), (3, 2)] * 2) == ["", "block 0", "block 0", "block 1", "block 1"]
     assert blocks((5, 5), *[(2, 3), (3, 2)] * 2) == ["part 0"] * 5
 
 
-def test_of_two_sequences_that_repeat_the_larger_one_counts() -> None:
+def test_the_larger_of_two_repeated_sequences_is_the_block() -> None:
     small, large = [(2, 3), (3, 2)] * 3, [(9, 8), (8, 9)] * 2
     assert blocks(*small, *large) == [*[""] * 6, "block 0", "block 0", "block 1", "block 1"]
 
 
-def test_layers_without_blocks_are_parts_that_end_when_they_reach_the_size_of_a_bucket() -> None:
+def test_layers_without_blocks_are_grouped_up_to_the_size_of_a_bucket() -> None:
     rows = BUCKET_BYTES // 4 // 256  # of 256 floats
     assert blocks((rows, 256), (256, 3)) == ["part 0", "part 1"]
     assert blocks((rows - 1, 256), (255, 1), (3, 5)) == ["part 0", "part 0", "part 0"]
@@ -77,7 +77,7 @@ def nested() -> Trace:
     return make_recording([("forward", 0, 30)], [outer, Op("aten::mm", 12, 4, kernel=(20, 5), shapes=((32, 4), (4, 2)))])
 
 
-def test_an_op_within_a_layer_is_no_other_layer() -> None:
+def test_an_op_inside_a_layer_is_not_another_layer() -> None:
     trace = nested()
     found = layers_of(trace)
     assert [trace.strings[int(trace.host.name[layer.row])] for layer in found] == ["aten::linear", "aten::mm"]
@@ -87,13 +87,13 @@ def test_an_op_within_a_layer_is_no_other_layer() -> None:
 @pytest.mark.parametrize(
     ("dtypes", "item_bytes"), [("float16;float16", 2), ("int64;float64", 8), ("float64;int64", 8), ("", 4)]
 )
-def test_the_parameters_of_a_layer_have_the_dtype_of_its_last_floating_tensor(dtypes: str, item_bytes: int) -> None:
+def test_the_dtype_of_parameters_is_that_of_the_last_floating_point_input(dtypes: str, item_bytes: int) -> None:
     trace = products((8, 4))
     trace.host.dtypes[:] = trace.strings.add(dtypes) if dtypes else NONE
     assert [layer.parameter_bytes for layer in layers_of(trace)] == [8 * 4 * item_bytes]
 
 
-def test_the_first_text_of_a_trace_may_be_shapes() -> None:
+def test_shapes_may_be_the_first_text_of_the_string_table() -> None:
     """Texts are numbered from 0, and a missing text is -1."""
     trace = products((8, 4))
     renumbered = Strings(["32,8;8,4"])

@@ -15,7 +15,7 @@ BUCKETS = st.lists(st.tuples(st.integers(1, 1 << 25), st.integers(0, 10_000_000)
 
 
 @given(backward_ns=st.integers(0, 50_000_000), buckets=BUCKETS)
-def test_the_time_left_after_backward_lies_between_one_bucket_and_all_buckets(
+def test_communication_after_backward_is_between_one_bucket_and_all_buckets(
     backward_ns: int, buckets: list[tuple[int, int]]
 ) -> None:
     left_ns = left_after_backward_ns(float(backward_ns), buckets)
@@ -32,7 +32,7 @@ def test_a_long_backward_pass_hides_every_all_reduce_except_the_last() -> None:
 @pytest.mark.parametrize(
     ("parameters_mib", "buckets_mib"), [(1, [1]), (2, [1, 1]), (26, [1, 25]), (60, [1, 25, 25, 9]), (51, [1, 25, 25])]
 )
-def test_gradients_are_summed_in_a_first_bucket_of_1_mib_and_buckets_of_25_mib(
+def test_gradients_are_summed_in_buckets_of_1_mib_and_then_25_mib(
     parameters_mib: int, buckets_mib: list[int]
 ) -> None:
     trace = training()

@@ -16,7 +16,7 @@ from traces.model.workload import InputTensor, WorkloadSignature
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_tensor_parallelism_reports_one_step_of_a_recording_of_several(steps: int) -> None:
+def test_tensor_parallelism_reports_figures_per_step(steps: int) -> None:
     """GIVEN steps with one pair of products, (16 x 8) by (8 x 32) twice and (16 x 32) by (32 x 8), in float32
 
     WHEN two ranks share them THEN each rank keeps half of the 3 x 8 x 32 x 4 bytes of weights. A step sums one output of
@@ -31,7 +31,7 @@ def test_tensor_parallelism_reports_one_step_of_a_recording_of_several(steps: in
     assert found.assumed.startswith("1 pairs of products")
 
 
-def test_the_inputs_of_a_predicted_batch_size_grow_and_others_stay() -> None:
+def test_predicting_a_batch_size_changes_only_inputs_with_a_batch_dimension() -> None:
     """GIVEN a recording at batch 32 with an input of 32 images and a table of 8 rows WHEN batch 80 is predicted."""
     trace = training()
     inputs = (InputTensor((32, 3, 8, 8), "float32"), InputTensor((8, 2), "float32"), InputTensor((), "int64"))
@@ -52,7 +52,7 @@ def test_the_inputs_of_a_predicted_batch_size_grow_and_others_stay() -> None:
         ("host", (100, 0.5), (80, 1.5), 120),  # the GPU takes longer than the host
     ],
 )
-def test_the_change_of_gpu_time_changes_steps_that_were_not_profiled(
+def test_a_changed_gpu_time_also_changes_unprofiled_steps(
     limit: str, before: tuple[int, float], after: tuple[int, float], step_ns: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def clean_and_profiled() -> Trace:

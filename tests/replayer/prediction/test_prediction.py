@@ -39,7 +39,7 @@ LAYERS: list[Call] = [
 ]
 
 
-def test_retiming_with_recorded_durations_reproduces_the_recorded_times() -> None:
+def test_recomputing_times_from_recorded_durations_gives_the_recorded_times() -> None:
     trace = training()
     again = Retiming(trace).retimed(trace.device.duration_ns)
     moved_ns = np.abs(np.sort(again.device.start_ns) - np.sort(trace.device.start_ns))
@@ -49,7 +49,7 @@ def test_retiming_with_recorded_durations_reproduces_the_recorded_times() -> Non
 
 
 @pytest.mark.parametrize("times", [2, 50])
-def test_longer_kernels_do_not_overlap_and_no_kernel_is_lost(times: int) -> None:
+def test_with_longer_kernels_none_overlap_and_none_are_lost(times: int) -> None:
     trace = training()
     longer = Retiming(trace).retimed(trace.device.duration_ns * times)
     assert len(longer.device) == len(trace.device) and longer.device.duration_ns.sum() == times * trace.device.duration_ns.sum()
@@ -58,7 +58,7 @@ def test_longer_kernels_do_not_overlap_and_no_kernel_is_lost(times: int) -> None
     assert (starts[1:] >= ends[:-1]).all()  # one stream
 
 
-def test_a_faster_host_takes_less_time_between_waits() -> None:
+def test_a_faster_host_needs_less_time_between_two_waits() -> None:
     trace = training()
     fast = Retiming(trace).retimed(trace.device.duration_ns, host_speed=2.0)
     assert fast.steps.duration_ns.sum() < 0.7 * trace.steps.duration_ns.sum()
@@ -88,7 +88,7 @@ def test_shapes_growing_with_batch(op: str, shapes: tuple[tuple[int, ...], ...],
     assert known.for_batch(32, op, shapes) == shapes
 
 
-def test_another_sequence_length_changes_length_and_length_squared_dimensions() -> None:
+def test_another_sequence_length_scales_dimensions_of_length_and_length_squared() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
     assert known.for_batch(32, "convolution", ((32, 64, 1, 2556), (64, 64, 1, 1))) == ((32, 64, 1, 8256), (64, 64, 1, 1))
     assert known.for_batch(64, "addmm", ((512,), (2272, 128), (128, 512))) == ((512,), (8192, 128), (128, 512))
@@ -105,13 +105,13 @@ def test_sizes_that_count_tokens_pairs_and_extra_tokens_grow_with_the_length(siz
     assert known.for_batch(1, "softmax", ((size, size),), "optimizer") == ((size, size),)
 
 
-def test_one_recorded_sample_grows_in_the_first_dimension() -> None:
+def test_a_recording_of_one_sample_scales_the_first_dimension() -> None:
     single = BatchShapes(1, [])
     assert single.for_batch(3, "add", ((4, 1), (4,))) == ((12, 1), (4,))
     assert BatchShapes(32, []).for_batch(64, "addmm", ((8,), (32, 8))) == ((8,), (64, 8))  # one matrix is no product
 
 
-def test_a_length_of_sequence_plus_one_token_scales_with_the_sequence() -> None:
+def test_a_dimension_of_sequence_length_plus_one_scales_with_the_sequence_length() -> None:
     known = BatchShapes(32, LAYERS, (71, 128))
     assert known.for_batch(64, "softmax", ((256, 1, 72),)) == ((512, 1, 129),)
     assert known.for_batch(32, "addmm", ((256,), (2304, 128), (128, 256))) == ((256,), (4128, 128), (128, 256))
@@ -131,7 +131,7 @@ def test_the_predicted_time_of_a_device_copy_scales_with_its_bytes(recorded_us: 
     assert least < busy.predicted_ns / busy.recorded_ns < most + 0.01
 
 
-def test_work_from_before_the_recording_is_in_no_phase_and_no_kind() -> None:
+def test_work_launched_before_the_recording_belongs_to_no_phase_and_no_kind() -> None:
     """GIVEN four steps of 50 us of work WHEN the first copy of 10 us has no launch THEN 190 us are of steps: 47.5 us each."""
     trace = training(steps=4)
     trace.device.launch[0] = NONE
@@ -181,7 +181,7 @@ def test_impossible_requests_are_reported_in_one_line(
     assert text in error and error.count("\n") == 1
 
 
-def test_a_recording_without_kernels_or_shapes_says_what_cannot_be_scaled() -> None:
+def test_the_error_names_what_cannot_be_scaled_without_kernels_or_shapes() -> None:
     with pytest.raises(TraceError, match="phases but no kernels"):
         predict(phase_grained(), Conditions(gpu="Tesla T4"))
     host_only = training()
@@ -201,7 +201,7 @@ def test_a_recording_without_kernels_or_shapes_says_what_cannot_be_scaled() -> N
     assert "unknown error, because 80.0 % of the recorded GPU time has no shapes" in said and "expected error" not in said
 
 
-def test_every_figure_is_reported_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_predicted_figure_is_marked_as_an_estimate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save(training(), tmp_path / "t.msgpack")
     assert run(["predict", str(tmp_path / "t.msgpack"), "--on-gpu", "A100"]) == 0
     text = capsys.readouterr().out
@@ -211,7 +211,7 @@ def test_every_figure_is_reported_as_an_estimate(tmp_path: Path, capsys: pytest.
     assert facts["estimated"] is True and all(cell["cost_per_sample"] > 0 for cell in facts["predictions"])
 
 
-def test_command_line_conditions_are_parsed() -> None:
+def test_conditions_of_a_prediction_are_parsed_from_the_command_line() -> None:
     given = conditions_of("A100", 64, "512=1024", None, 4, 50.0, 2.0)
     assert given == Conditions("A100", 64, 0, (512, 1024), 0, 4, "ddp", 50.0, 2.0)
 
@@ -227,7 +227,7 @@ def test_a_length_of_one_token_cannot_be_scaled(length: str, accepted: bool) -> 
 
 
 @pytest.mark.parametrize("several", [{"gpus": 2, "nproc": 1}, {"gpus": 1, "nproc": 2}])
-def test_one_gpu_or_one_process_is_no_second_kind_of_parallelism(several: dict[str, int]) -> None:
+def test_one_gpu_can_be_combined_with_several_processes_and_vice_versa(several: dict[str, int]) -> None:
     given = conditions_of("A100", None, "", several["gpus"], several["nproc"], None, 1.0)
     assert (given.gpus, given.nproc) == (several["gpus"], several["nproc"])
 
@@ -238,7 +238,7 @@ def test_one_gpu_adds_no_error_of_parallelism() -> None:
     assert alone == one_gpu == one_rank
 
 
-def test_the_throughput_is_the_batch_by_the_step() -> None:
+def test_throughput_is_batch_size_divided_by_step_time() -> None:
     prediction = predict(training(), Conditions("Tesla T4"))
     step = replace(prediction.step, predicted_ns=2e6)
     assert replace(prediction, batch=32, step=step).samples_per_s == pytest.approx(16_000)
@@ -246,7 +246,7 @@ def test_the_throughput_is_the_batch_by_the_step() -> None:
     assert replace(prediction, batch=32, step=replace(step, predicted_ns=0.0)).samples_per_s is None
 
 
-def test_a_replay_of_a_prediction_has_the_origin_of_most_of_the_predicted_time() -> None:
+def test_a_replayed_prediction_has_the_origin_of_most_of_its_time() -> None:
     prediction = predict(training(), Conditions(gpu="Tesla T4"))
     shares = {"recorded": 0.6, "curve": 0.1, "data sheet": 0.3}
     matched = training()
@@ -255,7 +255,7 @@ def test_a_replay_of_a_prediction_has_the_origin_of_most_of_the_predicted_time()
     assert set(replayed.device.origin.tolist()) == {Origin.ROOFLINE}
 
 
-def test_a_recording_of_a_later_rank_keeps_its_rank() -> None:
+def test_predicting_from_a_later_rank_keeps_the_rank_number() -> None:
     recorded = training()
     recorded.devices = [replace(device, rank=1) for device in recorded.devices]
     recorded.threads = [replace(thread, rank=1) for thread in recorded.threads]
@@ -266,7 +266,7 @@ def test_a_recording_of_a_later_rank_keeps_its_rank() -> None:
     assert set(predict(recorded, Conditions(gpu="Tesla T4")).trace.runs) == {1}
 
 
-def test_a_replay_of_a_prediction_has_no_exact_times(tmp_path: Path) -> None:
+def test_no_time_in_a_replayed_prediction_counts_as_exact(tmp_path: Path) -> None:
     prediction = predict(training(), Conditions(gpu="Tesla T4"))
     replayed = training()
     replayed.device.origin[:] = Origin.EXACT
@@ -289,7 +289,7 @@ def test_expected_errors_are_printed_by_the_benchmark_and_quoted_in_the_docs() -
         assert any(abs(figure - row["error"]) < 0.0006 for figure in quoted), f"{name}: {row} and {quoted} on the page"
 
 
-def test_the_expected_error_is_that_of_the_benchmark() -> None:
+def test_the_expected_error_comes_from_the_benchmark_table() -> None:
     rows = json.loads(TABLE.read_text())["rows"]
     batch = predict(training(), Conditions(batch=256))
     assert batch.expected_error is not None and 0 < batch.expected_error <= max(row["error"] for row in rows.values())
@@ -298,7 +298,7 @@ def test_the_expected_error_is_that_of_the_benchmark() -> None:
     assert two.expected_error == pytest.approx(one.expected_error + rows["dataparallel"]["error"])
 
 
-def test_the_expected_error_is_that_of_the_gpus_share_of_the_step() -> None:
+def test_the_expected_error_grows_with_the_gpu_share_of_the_step() -> None:
     """GIVEN steps that wait 2 ms for data THEN a wrong GPU time changes a small share of the step."""
     found = [predict(training(loader_us=loader_us), Conditions(gpu="Tesla T4")) for loader_us in (20, 2000)]
     shares = [min(one.busy.predicted_ns / one.step.predicted_ns, 1.0) for one in found]
@@ -307,7 +307,7 @@ def test_the_expected_error_is_that_of_the_gpus_share_of_the_step() -> None:
     assert short == pytest.approx(long) and short > 0
 
 
-def test_a_predicted_launch_that_blocks_counts_as_a_wait() -> None:
+def test_a_launch_that_blocks_in_the_prediction_counts_as_a_wait() -> None:
     """GIVEN more kernels than fit in the launch queue WHEN they take five times as long THEN the host waits for room, and the
     host time of the predicted trace without waits is the recorded one."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(1500)]
@@ -322,7 +322,7 @@ def event(cat: str, name: str, ts: int, dur: int, tid: int, **args: int) -> dict
     return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
 
 
-def test_a_copy_of_pageable_memory_waits_for_shorter_kernels() -> None:
+def test_a_pageable_copy_starts_earlier_if_the_kernels_before_it_are_shorter() -> None:
     """GIVEN a kernel of 100 us and a copy of 50 us whose call returns 10 us before the copy ends WHEN the kernel takes 10 us
     THEN the copy starts its launch latency after its call, and the call returns 10 us before the copy ends."""
     events = [
@@ -361,7 +361,7 @@ def test_predictions_do_not_depend_on_earlier_predictions() -> None:
         assert predictor.predict(conditions) == predict(trace, conditions)
 
 
-def test_kernels_without_shapes_scale_by_the_data_sheets() -> None:
+def test_kernels_without_shapes_are_scaled_by_the_data_sheets() -> None:
     """GIVEN a recording without shapes WHEN another GPU is predicted THEN memory-bound times scale with the memory
     bandwidth."""
     bare = training()
@@ -409,7 +409,7 @@ def test_the_user_can_give_a_batch_size_missing_from_the_recording(tmp_path: Pat
     assert busy["predicted_ns"] >= busy["recorded_ns"]
 
 
-def test_gpu_time_per_step_counts_every_step_with_gpu_work() -> None:
+def test_gpu_time_per_step_is_an_average_over_all_steps_with_gpu_work() -> None:
     """GIVEN a first step that is not steady THEN the busy time per step is never longer than the step."""
     ops = [Op("aten::mm", 10 * i, 8, kernel=(10 * i + 5, 9)) for i in range(20)]
     trace = make_recording([("forward", 0, 210)], ops, steps=4)
@@ -467,7 +467,7 @@ LAYER = ("addmm", ((16,), (4, 8), (8, 16)))
         (4, LAYER, "matmul", ((4, 2, 8), (8, 16)), ((8, 2, 8), (8, 16))),
     ],
 )  # fmt: skip
-def test_shapes_grow_in_the_dimension_of_the_batch(
+def test_only_the_batch_dimension_of_shapes_grows(
     recorded: int, layer: Call, op: str, shapes: tuple[tuple[int, ...], ...], grown: tuple[tuple[int, ...], ...]
 ) -> None:
     """GIVEN a network with one layer, recorded with a batch of 4 or 1 WHEN the batch becomes 8."""
@@ -512,7 +512,7 @@ def test_the_recorded_batch_is_read_from_the_first_input_with_two_dimensions() -
         ((155, 300, 20), 316),
     ],
 )
-def test_a_kernel_starts_after_its_launch_its_predecessor_and_a_kernel_of_another_stream(
+def test_a_kernel_starts_after_its_launch_and_the_kernels_it_waits_for(
     durations_us: tuple[int, int, int], start_us: int
 ) -> None:
     """GIVEN a kernel that is launched at 21 us on stream 8 and starts 1 us after a kernel on stream 7, from 15 to 120 us."""
@@ -523,7 +523,7 @@ def test_a_kernel_starts_after_its_launch_its_predecessor_and_a_kernel_of_anothe
     assert found_ns - int(trace.steps.start_ns[0]) == 1000 * start_us
 
 
-def test_kernel_times_decide_the_step_although_the_clean_steps_have_no_kernels() -> None:
+def test_kernel_times_limit_the_step_even_if_clean_steps_have_no_kernels() -> None:
     """GIVEN clean steps of 100 us and profiled ones with 50 us of GPU time, so the host is the limit WHEN kernels take half or
     three times as long THEN a step takes 100 us or the GPU time of 150 us."""
     recorded = training(steps=8)
@@ -540,7 +540,7 @@ def test_kernel_times_decide_the_step_although_the_clean_steps_have_no_kernels()
     assert [at(factor, recorded) for factor in (0.5, 1.0, 3.0)] == [100_000, 100_000, 150_000]
 
 
-def test_an_optimizer_without_shapes_does_not_grow_with_the_batch() -> None:
+def test_optimizer_kernels_without_shapes_do_not_scale_with_the_batch() -> None:
     recorded = training()
     ops = recorded.host.name == recorded.strings.find("aten::add_")
     recorded.host.shapes[ops] = NONE
@@ -552,7 +552,7 @@ def test_an_optimizer_without_shapes_does_not_grow_with_the_batch() -> None:
 
 
 @pytest.mark.parametrize(("more", "waits"), [(0, False), (1, True)])
-def test_the_launch_after_a_full_queue_waits_for_the_first_kernel(more: int, waits: bool) -> None:
+def test_a_launch_into_a_full_queue_waits_for_the_first_kernel(more: int, waits: bool) -> None:
     """GIVEN one launch every 2 us WHEN each kernel takes 9 ms THEN the launch that finds a full queue is the first to wait."""
     launches = LAUNCH_QUEUE_DEPTH + more
     ops = [Op("aten::mm", 2 * i, 1, kernel=(2 * i + 1, 1)) for i in range(launches)]
@@ -575,7 +575,7 @@ def test_the_delay_from_the_last_kernel_to_the_end_of_a_synchronization_is_as_re
     assert trace.steps.duration_ns[0] - shorter.steps.duration_ns[0] == 70_000
 
 
-def test_one_gpu_needs_no_recorded_batch() -> None:
+def test_a_prediction_for_one_gpu_needs_no_recorded_batch() -> None:
     trace = training()
     trace.workload = None
     trace.host.shapes[:] = NONE

@@ -89,7 +89,7 @@ def test_transformer_blocks_and_their_parameters_are_found_from_shapes() -> None
     assert len({layer.block for layer in layers}) == BLOCKS and len(layers) == 7 * BLOCKS
 
 
-def test_layers_that_do_not_repeat_are_grouped_by_size() -> None:
+def test_layers_that_do_not_repeat_are_grouped_into_units_of_similar_size() -> None:
     calls = [linear(32, width, width) for width in (1024, 2048, 3072, 4096)]
     ops = [Op(name, 10 * i, 8, kernel=(10 * i + 5, 5), shapes=shapes) for i, (name, shapes) in enumerate(calls)]
     blocks = [layer.block for layer in layers_of(make_recording([("forward", 0, 100)], ops))]
@@ -102,7 +102,7 @@ sizes_of_units = st.lists(st.integers(1, 1 << 28), min_size=1, max_size=6).map(
 
 
 @given(sizes_of_units, st.integers(1, 64))
-def test_the_bytes_that_a_rank_moves_follow_the_formula(sizes: dict[str, int], ranks: int) -> None:
+def test_the_bytes_sent_by_each_rank_agree_with_the_formula(sizes: dict[str, int], ranks: int) -> None:
     """(N-1)/N of the parameters for each all-gather, and of the gradients once. All units except the root have two
     all-gathers."""
     whole, root = sum(sizes.values()), sizes[ROOT]
@@ -122,7 +122,7 @@ def test_more_ranks_never_keep_more_of_the_parameters(sizes: dict[str, int], ran
 
 
 @pytest.mark.parametrize("around", [0, 1])
-def test_each_unit_is_gathered_but_not_a_root_without_parameters(around: int) -> None:
+def test_every_unit_except_a_root_without_parameters_is_gathered(around: int) -> None:
     """GIVEN three blocks of two matrix products, with or without a product outside the blocks THEN each block has an all-gather
     of its parameters. The root has an all-gather only if it has parameters."""
     products = [(4, 8)] * around + [(2, 3), (3, 2)] * 3
@@ -182,7 +182,7 @@ def test_a_sharded_step_waits_for_gathers_and_scatters() -> None:
     assert ShardedStep.of([("a", 0.0)], 60.0, gather.__getitem__, scatter.__getitem__) == ShardedStep(22, 0, 22)
 
 
-def test_the_memory_and_the_bytes_of_a_rank_are_counted_per_unit() -> None:
+def test_memory_and_transferred_bytes_of_a_rank_are_counted_per_unit() -> None:
     """GIVEN a root of 10 bytes and units of 7, 5 and 9 bytes WHEN four ranks share them THEN shards have 3, 2, 2, 3 bytes."""
     sizes = {ROOT: 10, "a": 7, "b": 5, "c": 9}
     assert rank_memory(sizes, 4, 2) == {
@@ -220,7 +220,7 @@ def test_pairs_of_products_are_found_only_in_transformer_blocks() -> None:
 
 
 @given(st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["addmm", "linear", "mm"]), st.booleans())
-def test_a_split_product_has_one_nth_of_the_arithmetic(ranks: int, op: str, by_columns: bool) -> None:
+def test_splitting_a_matrix_product_over_n_ranks_divides_its_work_by_n(ranks: int, op: str, by_columns: bool) -> None:
     weight = (HIDDEN, WIDTH) if op == "linear" else (WIDTH, HIDDEN)
     shapes = (*([(HIDDEN,)] if op == "addmm" else []), (ROWS, WIDTH), weight)
     part = Product.of(op, part_of(op, shapes, HIDDEN if by_columns else WIDTH, ranks))
@@ -228,7 +228,7 @@ def test_a_split_product_has_one_nth_of_the_arithmetic(ranks: int, op: str, by_c
     assert (part.columns * ranks == HIDDEN) == by_columns or ranks == 1
 
 
-def test_split_blocks_compute_less_and_sum_activations() -> None:
+def test_tensor_parallel_ranks_compute_less_and_all_reduce_activations() -> None:
     trace = transformer()
     split = asked(trace, 4, "tp")
     assert split.parallel is not None
@@ -245,7 +245,7 @@ def test_split_blocks_compute_less_and_sum_activations() -> None:
     assert split.step.predicted_ns == pytest.approx(split.busy.predicted_ns + 4 * BLOCKS * one, rel=0.05)
 
 
-def test_inference_moves_and_keeps_no_gradients() -> None:
+def test_without_training_no_gradients_are_stored_or_sent() -> None:
     trace = transformer(trains=False)
     for parallel in ("fsdp", "tp"):
         found = asked(trace, 2, parallel).parallel
@@ -325,6 +325,6 @@ def test_inference_has_no_gradients_to_exchange() -> None:
     assert several is not None and several.parameter_bytes == 4 * BLOCKS * BLOCK and not several.parts_ns["gradients copied"]
 
 
-def test_states_of_several_optimizers_are_those_of_the_largest() -> None:
+def test_the_optimizer_with_the_most_states_determines_the_memory() -> None:
     steps = [Op(f"Optimizer.step#{name}.step", 10 * i, 8) for i, name in enumerate(("RMSprop", "Adam", "Lion"))]
     assert states_of(make_recording([("optimizer", 0, 30)], steps)) == 2

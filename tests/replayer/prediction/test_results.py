@@ -52,7 +52,7 @@ def test_a_real_recording(recording: str, name: str, shared_traces: Path) -> Non
 
 
 @pytest.mark.parametrize("recording", ["a100_switch_transformer", "a100_particle_fwd_bs32", "v100_resnet50_workers0.json"])
-def test_what_is_read_from_a_real_recording(recording: str, shared_traces: Path) -> None:
+def test_a_real_recording_gives_the_expected_predictions(recording: str, shared_traces: Path) -> None:
     trace = read_kineto(next(shared_traces.glob(f"{recording}*")))
     calls = calls_of(trace)
     found: dict[str, Any] = {"layers": layers_of(trace), "calls": calls}

@@ -49,7 +49,7 @@ def split_of(forward: Sequence[Call], backward: int = 0, ranks: int = 2) -> Tens
 
 
 @pytest.mark.parametrize(("backward", "places"), [(6, (10, 12, 14)), (7, (10, 12, 15)), (3, (9, 10, 11))])
-def test_all_reduces_of_gradients_divide_the_backward_pass_evenly(backward: int, places: tuple[int, ...]) -> None:
+def test_gradient_all_reduces_are_spread_evenly_over_the_backward_pass(backward: int, places: tuple[int, ...]) -> None:
     """GIVEN three pairs with outputs of 16 x 8, 24 x 8 and 32 x 8 floats, in kernels 0 to 8
 
     THEN each output is summed after the last product of its pair (kernels 2, 5 and 8). The backward pass begins with kernel 9.
@@ -72,18 +72,18 @@ def test_without_a_backward_pass_only_outputs_are_summed() -> None:
 
 
 @pytest.mark.parametrize(("head_size", "heads"), [(2, 4), (4, 2), (8, 1)])
-def test_the_heads_are_the_width_divided_by_the_size_of_a_head(head_size: int, heads: int) -> None:
+def test_the_number_of_heads_is_the_width_divided_by_the_head_size(head_size: int, heads: int) -> None:
     assert split_of(attention(head_size), ranks=heads).pairs == 1
     with pytest.raises(TraceError, match=rf"^{2 * heads} ranks cannot share {heads} attention heads evenly"):
         split_of(attention(head_size), ranks=2 * heads)
 
 
-def test_heads_that_do_not_fill_the_width_are_not_counted() -> None:
+def test_heads_are_not_counted_if_they_do_not_fill_the_width() -> None:
     assert split_of(attention(3), ranks=4).pairs == 1
 
 
 @pytest.mark.parametrize("bias", [(4, 16, 16), (16, 16), (16,), (4, 1, 1)])
-def test_an_added_bias_is_not_taken_for_the_queries(bias: Shape) -> None:
+def test_the_shape_of_a_bias_is_not_mistaken_for_the_queries(bias: Shape) -> None:
     """`baddbmm` adds its first input to the product of the second and the third. The second input has the queries."""
     calls = attention(2)
     calls[3] = "baddbmm", (bias, *calls[3][1])
@@ -91,7 +91,7 @@ def test_an_added_bias_is_not_taken_for_the_queries(bias: Shape) -> None:
         split_of(calls, ranks=8)
 
 
-def test_the_heads_come_from_the_first_op_with_queries_and_keys() -> None:
+def test_the_number_of_heads_comes_from_the_first_attention_op() -> None:
     """GIVEN ops between the products that have no keys: a softmax, a product of matrices and an op that is not attention."""
     calls = attention(2)
     calls[3:3] = [("softmax", ((4, 16, 16),)), ("bmm", ((16, 8), (8, 16))), ("add", ((4, 16, 1), (4, 16, 1)))]
@@ -102,7 +102,7 @@ def test_the_heads_come_from_the_first_op_with_queries_and_keys() -> None:
 
 
 @pytest.mark.parametrize(("bias", "parts"), [((HIDDEN,), [(8,)]), ((16, HIDDEN), [(16, 8)]), ((1,), [(1,)]), ((), [()])])
-def test_the_bias_of_a_product_is_split_with_its_columns(bias: Shape, parts: list[Shape]) -> None:
+def test_the_bias_of_a_matrix_product_is_split_like_its_columns(bias: Shape, parts: list[Shape]) -> None:
     """GIVEN products of 16 x 8 by 8 x 32 and of 16 x 32 by 32 x 8 with a bias WHEN four ranks share them
 
     THEN each rank has 8 columns of the first product and of its bias, and 8 of the 32 rows of the second weight.
@@ -115,7 +115,7 @@ def test_the_bias_of_a_product_is_split_with_its_columns(bias: Shape, parts: lis
     ]
 
 
-def test_each_rank_has_a_share_of_the_columns_and_then_of_the_depth() -> None:
+def test_the_first_product_is_split_by_columns_and_the_second_by_rows() -> None:
     parts = split_of(mlp(16), ranks=4).parts
     assert {row: part for row, (_, _, part) in parts.items()} == {
         0: ((16, 8), (8, 8)),
@@ -125,7 +125,7 @@ def test_each_rank_has_a_share_of_the_columns_and_then_of_the_depth() -> None:
 
 
 @pytest.mark.parametrize(("backward", "copies"), [([], 1), ([("mm", ((WIDTH, 16), (16, HIDDEN)))], 2)])
-def test_each_rank_saves_the_other_half_of_the_weights_and_of_their_gradients(backward: list[Call], copies: int) -> None:
+def test_each_of_two_ranks_stores_half_of_the_weights_and_gradients(backward: list[Call], copies: int) -> None:
     """GIVEN 3 x 8 x 32 floats of weights (3072 bytes) WHEN two ranks share them THEN each rank's peak is 1536 bytes lower
 
     In training, each weight has a gradient, so the peak is 2 x 1536 bytes lower.
@@ -139,7 +139,7 @@ def test_each_rank_saves_the_other_half_of_the_weights_and_of_their_gradients(ba
     assert low.peak_bytes == 1536  # never less than the parameters
 
 
-def test_figures_are_per_step() -> None:
+def test_tensor_parallel_figures_are_per_step() -> None:
     """GIVEN two recorded steps with all-reduces of 1, 2 and 3 ms THEN the all-reduces of one step take 3 ms and move half of
     the bytes."""
     trace, calls = recorded(mlp(16), [])

@@ -18,7 +18,7 @@ def test_a_loss_falls_with_each_training_step_and_an_accuracy_rises() -> None:
     assert shares[0] == 0.5 and shares == sorted(set(shares)) and shares[-1] < 1
 
 
-def test_loops_waiting_for_a_small_loss_or_a_condition_end() -> None:
+def test_loops_that_wait_for_a_small_loss_or_a_condition_end() -> None:
     assumed, rounds = AssumedValues(lambda: 0), 0
     while assumed.loss() > 1e-6:
         assumed.note_scalar()
@@ -35,7 +35,7 @@ def test_constants_are_constant() -> None:
     assert (assumed.loss(), assumed.share(), assumed.decide()) == (1.0, 0.0, False)
 
 
-def test_a_loop_over_assumed_counts_ends() -> None:
+def test_a_loop_over_an_assumed_count_ends() -> None:
     assumed = AssumedValues(lambda: 0)
     assert [assumed.count(n) for n in (0, 2, 3, 9)] == [0, 1, 2, 5]
     left, rounds = 1000, 0
@@ -44,7 +44,7 @@ def test_a_loop_over_assumed_counts_ends() -> None:
     assert rounds < 2 * PATIENCE
 
 
-def test_only_a_loss_read_repeatedly_without_new_data_shrinks() -> None:
+def test_an_assumed_loss_shrinks_only_if_it_is_read_without_new_data() -> None:
     steps = 0
     assumed = AssumedValues(lambda: steps)
     here = [assumed.loss("here") for _ in range(WITHOUT_DATA + 10)]
@@ -57,6 +57,6 @@ def test_only_a_loss_read_repeatedly_without_new_data_shrinks() -> None:
     assert assumed.loss("here") == assumed.loss() > 0.9
 
 
-def test_a_count_is_never_complete_while_values_are_assumed() -> None:
+def test_an_assumed_count_of_correct_predictions_is_never_complete() -> None:
     late = AssumedValues(lambda: 10**9)
     assert [late.count(n) for n in (2, 4, 100)] == [1, 3, 99]

@@ -56,7 +56,7 @@ def test_the_launched_kernels_show_the_copy_method(work: list[tuple[str, DeviceK
     assert copy_method_of(recording(*work, op="aten::cat")) is without_copy_ops
 
 
-def test_nccl_kernels_are_separate_ops_on_each_device() -> None:
+def test_nccl_kernels_count_as_separate_ops_on_each_device() -> None:
     reduce = "ncclKernel_Reduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)"
     work: list[Any] = [(_BROADCAST, DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 1), (reduce, DeviceKind.KERNEL, 1)]
     trace = recording(*work)
@@ -69,7 +69,7 @@ def test_nccl_kernels_are_separate_ops_on_each_device() -> None:
     assert [one.kernels for one in forward.lane(1).exact[instances[REDUCE]]] == [(2,)]
 
 
-def test_all_reduces_and_recorded_collectives_are_not_data_parallel_transfers() -> None:
+def test_all_reduces_and_recorded_collectives_are_not_transfers_of_data_parallel() -> None:
     broadcasts = [(_BROADCAST, DeviceKind.KERNEL, device) for device in (0, 1)]
     trace = recording(*broadcasts, ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", DeviceKind.KERNEL, 1))
     assert len(nccl_ops(trace)) == 1

@@ -62,7 +62,7 @@ def _kernels(trace: Trace) -> dict[str, Kernel]:
     return {trace.strings[kernel.name]: kernel for kernel in step.kernels}
 
 
-def test_a_kernel_that_begins_early_lasts_from_the_end_of_the_earlier_one() -> None:
+def test_an_overlapping_kernel_counts_from_the_end_of_the_earlier_kernel() -> None:
     """GIVEN a kernel from 120 to 150 us, and on its stream one from 140 to 170 us THEN they take 30 and 20 us, and no gap."""
     ops = [Op("aten::mm", 110, 5, kernel=(120, 30)), Op("aten::add_", 116, 5, kernel=(140, 30))]
     kernels = _kernels(make_recording([("forward", 100, 200)], ops))
@@ -285,7 +285,7 @@ def test_indices_without_recorded_shapes_are_not_compared() -> None:
         ([("aten::add", "4,4", "float32", None), ("aten::mm", UNKNOWN_LIST, "float32", None)], "aten::mm|?|"),
     ],
 )
-def test_the_key_of_an_op_has_what_the_recording_has_of_it(recorded: list[Recorded], exact: str) -> None:
+def test_an_op_is_matched_by_the_properties_that_were_recorded(recorded: list[Recorded], exact: str) -> None:
     assert keys_of(*recorded).of_op("aten::mm", SQUARE, "float32").exact == exact
 
 
@@ -305,18 +305,18 @@ def test_a_list_of_tensors_without_shapes_is_matched_by_name() -> None:
         (None, CHANNELS_LAST, "aten::mm|4,4|float32"),
     ],
 )
-def test_only_recorded_layouts_are_part_of_a_key(recorded: str | None, layout: str, exact: str) -> None:
+def test_memory_layouts_are_compared_only_if_they_were_recorded(recorded: str | None, layout: str, exact: str) -> None:
     assert keys_of(("aten::mm", "4,4", "float32", recorded)).of_op("aten::mm", SQUARE, "float32", layout=layout).exact == exact
 
 
-def test_the_direction_of_a_copy_is_part_of_its_key_if_kernels_show_it() -> None:
+def test_copies_are_matched_by_direction_if_kernels_show_the_direction() -> None:
     keys = {direction: RecordedKeys(training()).of_op("aten::copy_", SQUARE, "float32", direction) for direction in ("", "h2d")}
     assert keys["h2d"].named == keys[""].named + "|h2d"
     plain = keys_of(("aten::copy_", "4,4", "float32", None))
     assert plain.of_op("aten::copy_", SQUARE, "float32", "h2d") == plain.of_op("aten::copy_", SQUARE, "float32")
 
 
-def test_a_later_phase_has_only_the_time_after_all_earlier_phases() -> None:
+def test_overlapping_phases_count_their_common_time_once() -> None:
     """GIVEN phases of one device from 0 to 50, 10 to 40, 45 to 70 and 90 to 95 us WHEN a phase of device 1 and a phase without
     times are between them THEN they have 50, 0, 20 and 5 us, and 0, 30, 5 and 0 us beside earlier phases."""
     trace = phase_grained(1)
@@ -338,7 +338,9 @@ def test_a_later_phase_has_only_the_time_after_all_earlier_phases() -> None:
 
 
 @pytest.mark.parametrize(("without_launch", "are_from_before"), [(1, True), (2, False), (4, False)])
-def test_fewer_than_half_of_the_kernels_may_be_from_before_the_recording(without_launch: int, are_from_before: bool) -> None:
+def test_if_most_launches_are_missing_they_were_not_made_before_the_recording(
+    without_launch: int, are_from_before: bool
+) -> None:
     """A kernel without a recorded launch counts as launched 7 us before its start."""
     ops = [Op("aten::mm", 100 * number, 10, kernel=(100 * number + 50, 5)) for number in range(4)]
     trace = make_recording([("forward", 0, 500)], ops)
@@ -350,7 +352,7 @@ def test_fewer_than_half_of_the_kernels_may_be_from_before_the_recording(without
 
 
 @pytest.mark.parametrize(("on_the_second", "first"), [(10, 0), (11, 1)])
-def test_a_device_with_less_than_a_tenth_of_the_kernels_is_not_the_first(on_the_second: int, first: int) -> None:
+def test_a_device_with_less_than_a_tenth_of_the_kernels_is_not_the_main_device(on_the_second: int, first: int) -> None:
     ops = [Op("aten::mm", 100 * number, 10, kernel=(100 * number + 50, 5)) for number in range(on_the_second + 1)]
     trace = make_recording([("forward", 0, 2_000)], ops)
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]

@@ -44,17 +44,17 @@ def recorded(*sizes_bytes: int, torch: str = "2.4 or newer", totals: bool = True
         (recorded(4096, torch="1.8 to 1.9"), None),
     ],
 )
-def test_memory_after_matrix_products_shows_whether_a_workspace_is_kept(trace: Trace, kept: bool | None) -> None:
+def test_memory_after_a_matrix_product_shows_whether_its_workspace_was_kept(trace: Trace, kept: bool | None) -> None:
     assert keeps_workspaces(trace, 0, frozenset({USUAL})) is kept
 
 
 @pytest.mark.parametrize("name", ["a100_particle_fwd_bs2", "h100_transformer_toy"])
-def test_real_recordings_kept_their_cublas_workspaces(shared_traces: Path, name: str) -> None:
+def test_real_recordings_show_that_cublas_workspaces_were_kept(shared_traces: Path, name: str) -> None:
     assert keeps_workspaces(read_kineto(shared_traces / f"{name}.json.gz"), 0, frozenset({USUAL, 32 << 20}))
 
 
 @pytest.mark.parametrize(("allocated_bytes", "kept"), [(USUAL - 512, False), (USUAL + 512, None)])
-def test_no_workspace_was_kept_if_less_memory_than_a_workspace_is_allocated(allocated_bytes: int, kept: bool | None) -> None:
+def test_no_workspace_was_kept_if_less_memory_is_allocated_than_it_needs(allocated_bytes: int, kept: bool | None) -> None:
     """GIVEN a recording by trace with a release that keeps workspaces WHEN less than a workspace is allocated THEN none was
     kept."""
     trace = recorded(4096, torch="2.13.0+cu126")

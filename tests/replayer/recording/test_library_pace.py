@@ -73,7 +73,7 @@ def called(pace: LibraryPace, batch: int, *, trains: bool = True) -> ModelCall |
     return call
 
 
-def test_a_measured_batch_takes_the_measured_times(pace_of: PaceOf) -> None:
+def test_a_measured_batch_size_takes_the_measured_times(pace_of: PaceOf) -> None:
     pace = pace_of()
     call = called(pace, 2)
     assert call is not None and pace.has_next_time and pace.is_known_to_fit
@@ -86,7 +86,7 @@ def test_a_measured_batch_takes_the_measured_times(pace_of: PaceOf) -> None:
     assert pace.phase("optimizer") == (61, Origin.PHASE)
 
 
-def test_gradients_of_two_calls_add_up_but_the_optimizer_steps_once(pace_of: PaceOf) -> None:
+def test_two_model_calls_add_up_backward_times_but_one_optimizer_time(pace_of: PaceOf) -> None:
     pace = pace_of()
     called(pace, 2)
     called(pace, 4)
@@ -104,14 +104,14 @@ def test_gradients_of_two_calls_add_up_but_the_optimizer_steps_once(pace_of: Pac
     )
 
 
-def test_the_optimizer_takes_at_most_half_of_the_rest(pace_of: PaceOf) -> None:
+def test_the_optimizer_takes_at_most_half_of_the_time_after_the_loss(pace_of: PaceOf) -> None:
     """GIVEN a rest of 27 ns THEN the optimizer takes 13 ns of it instead of 61."""
     pace = pace_of(phases_ns={"forward": np.array([1000, 2000, 4000]), "rest": np.array([27, 4007, 8007])})
     call = called(pace, 1)
     assert call is not None and call.phases_ns == {"forward": 1000, "backward": 14, "optimizer": 13}
 
 
-def test_a_batch_between_measured_ones_is_interpolated(pace_of: PaceOf) -> None:
+def test_times_of_a_batch_size_between_measured_ones_are_interpolated(pace_of: PaceOf) -> None:
     pace = pace_of()
     call = called(pace, 3)
     assert call is not None and (call.origin, call.of.how) == (Origin.SCALED, "interpolated")
@@ -119,7 +119,7 @@ def test_a_batch_between_measured_ones_is_interpolated(pace_of: PaceOf) -> None:
     assert any("batch 3 of v100/net was not measured" in text for text in pace.messages())
 
 
-def test_an_evaluated_batch_has_only_a_forward_pass(pace_of: PaceOf) -> None:
+def test_an_evaluation_batch_takes_only_the_time_of_a_forward_pass(pace_of: PaceOf) -> None:
     pace = pace_of()
     call = called(pace, 2, trains=False)
     assert call is not None and (call.origin, call.of.trains, call.of.how) == (Origin.SCALED, False, "training's forward pass")
@@ -128,7 +128,7 @@ def test_an_evaluated_batch_has_only_a_forward_pass(pace_of: PaceOf) -> None:
     assert pace.notes()[0].phases_ns == {"forward": 2000}
 
 
-def test_modules_outside_the_gpu_are_ignored(pace_of: PaceOf) -> None:
+def test_modules_on_the_cpu_are_ignored(pace_of: PaceOf) -> None:
     pace = pace_of()
     pace.watch(Linear(is_cuda=False), [((2, 8), "float32")], "off", True)
     assert pace.take_call() is None and not pace.has_next_time
@@ -140,7 +140,7 @@ MEMORY = {"memory_batches": np.array([1, 4]), "peak_bytes": np.array([100, 400])
 
 
 @pytest.mark.parametrize(("memory", "first", "later"), [(MEMORY, 400, [400, 400, 299]), ({}, None, [500, 400, 299])])
-def test_a_batch_that_filled_the_card_gets_less_memory_than_a_step_needs(
+def test_a_batch_that_did_not_fit_on_the_real_gpu_does_not_fit_in_the_replay(
     pace_of: PaceOf, memory: dict[str, Any], first: int | None, later: list[int]
 ) -> None:
     """GIVEN a card that was full at batch 8, and whose last fitting batch of 4 needed 400 bytes or an unknown amount."""
@@ -152,7 +152,7 @@ def test_a_batch_that_filled_the_card_gets_less_memory_than_a_step_needs(
     assert called(pace, 2) is not None and pace.memory_limit(501) is None
 
 
-def test_a_script_is_stopped_after_three_steps_that_did_not_fit_on_the_card(
+def test_a_script_stops_after_three_steps_that_did_not_fit_on_the_gpu(
     pace_of: PaceOf, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pace = pace_of(out_of_memory_batch=8)
@@ -179,7 +179,9 @@ def test_a_batch_beyond_the_measured_ones_is_estimated_only_on_request(
         assert call.phases_ns == {"forward": 1000 * batch, "backward": 2000 * batch + 7 - 61, "optimizer": 61}
 
 
-def test_another_network_is_refused_or_estimated_op_by_op(pace_of: PaceOf, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_network_missing_from_the_library_is_rejected_or_estimated_op_by_op(
+    pace_of: PaceOf, capfd: pytest.CaptureFixture[str]
+) -> None:
     pace = pace_of()
     with pytest.raises(NotInLibrary):
         pace.watch(Linear(2000), [((2, 8), "float32")], "off", True)
@@ -212,7 +214,9 @@ def test_the_same_network_on_larger_inputs_is_estimated_in_proportion(pace_of: P
         (8 * MIB, 700_000),
     ],
 )
-def test_copies_are_interpolated_between_measured_batches(pace_of: PaceOf, size_bytes: int, took_ns: int | None) -> None:
+def test_copy_times_are_interpolated_between_measured_batch_sizes(
+    pace_of: PaceOf, size_bytes: int, took_ns: int | None
+) -> None:
     """GIVEN batches of 1, 2 and 4 MiB that are copied in 100, 150 and 350 us."""
     h2d = np.array([100_000, 150_000, 350_000])
     times = {"h2d": h2d, "forward": np.array([1000, 2000, 4000]), "rest": np.array([2007, 4007, 8007])}
@@ -223,7 +227,7 @@ def test_copies_are_interpolated_between_measured_batches(pace_of: PaceOf, size_
     assert ("h2d" in pace.notes()[0].phases_ns) is (took_ns is not None)
 
 
-def test_calls_before_the_first_step_do_not_count(pace_of: PaceOf) -> None:
+def test_model_calls_before_the_first_step_do_not_count(pace_of: PaceOf) -> None:
     pace = pace_of()
     called(pace, 2)
     pace.set_up_ends()

@@ -22,7 +22,7 @@ def nonzero(start_us: int, *searched: int) -> Op:
     return Op("aten::nonzero", start_us, 10, kernel=(start_us + 4, 2), shapes=(searched,), children=[child])
 
 
-def test_the_op_after_a_nonzero_call_shows_its_output_size() -> None:
+def test_the_output_size_of_nonzero_is_the_input_size_of_the_next_op() -> None:
     parts = [nonzero(1, 10), Op("aten::select", 20, 5, shapes=((7, 1),))]
     indexing = Op("aten::index", 0, 40, shapes=((10, 4),), children=parts)
     alone = nonzero(50, 3, 4)
@@ -33,7 +33,7 @@ def test_the_op_after_a_nonzero_call_shows_its_output_size() -> None:
     assert ask(found, (10,), 0, 5) is None  # another recorded step
 
 
-def test_output_sizes_of_equal_shapes_are_returned_in_recorded_order() -> None:
+def test_output_sizes_of_calls_with_equal_shapes_are_returned_in_recorded_order() -> None:
     first = nonzero(0, 8), Op("aten::squeeze", 20, 5, shapes=((3, 1),))
     second = nonzero(40, 8), Op("aten::squeeze", 60, 5, shapes=((5, 1),))
     found = searches(*first, *second, steps=2)
@@ -42,14 +42,14 @@ def test_output_sizes_of_equal_shapes_are_returned_in_recorded_order() -> None:
     assert [ask(found, (8,), 2, 1)] == [3]  # a recorded step that drives another step of the script too
 
 
-def test_calls_that_do_not_use_the_result_are_ignored() -> None:
+def test_ops_that_do_not_use_the_result_do_not_show_its_size() -> None:
     other_columns = Op("aten::add", 20, 5, shapes=((7, 2),))
     too_many = Op("aten::add", 70, 5, shapes=((11, 1),))
     found = searches(nonzero(0, 10), other_columns, nonzero(50, 10), too_many, nonzero(90, 10))
     assert ask(found, (10,), 0, 0) is None
 
 
-def test_masked_assignments_are_skipped_when_output_sizes_are_collected() -> None:
+def test_assignments_with_a_mask_have_no_output_size() -> None:
     parts = [nonzero(1, 10), Op("aten::select", 20, 5, shapes=((7, 1),))]
     put = Op("aten::_index_put_impl_", 0, 40, shapes=((10,),), children=parts)
     found = searches(put, nonzero(50, 10), Op("aten::select", 70, 5, shapes=((2, 1),)))
@@ -76,7 +76,7 @@ def test_index_select_after_repeat_interleave_shows_the_repeated_length() -> Non
     assert ask(searches(*later), (4,), 0, 0, REPEAT_INTERLEAVE) is None
 
 
-def test_output_sizes_noted_by_the_recorder_are_found_by_step() -> None:
+def test_output_sizes_from_the_recorder_are_found_by_step() -> None:
     """GIVEN sizes noted in two steps WHEN a step has the kernels of the first and the values of the second THEN it gets the
     sizes of the second. The profile is not used for noted ops, and a size that could not be noted is unknown."""
     trace = make_recording(FORWARD, [nonzero(0, 10), Op("aten::select", 20, 5, shapes=((7, 1),))], steps=2)

@@ -53,7 +53,7 @@ def play_all(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("name", ["v100_resnet50_workers0", "v100_resnet50_workers4", "v100_ddp_memory_rank1of2"])
-def test_a_real_recording_replayed_with_its_own_ops_keeps_its_step_times(shared_traces: Path, name: str) -> None:
+def test_replaying_the_recorded_ops_gives_the_recorded_step_times(shared_traces: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     stage = Stage(trace)
     play_all(stage)
@@ -65,7 +65,7 @@ def test_a_real_recording_replayed_with_its_own_ops_keeps_its_step_times(shared_
     assert not any(stage.simulator.stats.step_lag_ns)
 
 
-def test_recorded_time_before_the_first_phase_of_a_step_is_charged() -> None:
+def test_recorded_time_before_the_first_phase_belongs_to_the_step() -> None:
     """GIVEN 20 us in each step before its first phase, without any op WHEN the step is replayed THEN these 20 us are
     included."""
 

@@ -19,7 +19,7 @@ def shapes_of_call(regions: RecordedRegions, *shapes: tuple[int, ...]) -> Shapes
     return None if call is None else call.ops[0].shapes
 
 
-def test_compiled_inference_takes_the_recorded_call_with_its_sizes() -> None:
+def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> None:
     """GIVEN a compiled function that was recorded with batches of 24, 64 and 40, without the shapes of its inputs WHEN it is
     called with one of these batch sizes THEN it takes the call with this size. Other sizes take no recorded call."""
     events = Events()
@@ -77,7 +77,7 @@ def found(regions: RecordedRegions, name: str, inputs: Shapes, *ops: str, number
 SIN, COS, TANH = "aten::sin", "aten::cos", "aten::tanh"
 
 
-def test_a_compiled_function_is_found_by_its_number_and_input_shapes() -> None:
+def test_the_recorded_call_of_a_compiled_function_is_found_by_number_and_shapes() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8), calls_of_steps=(3, 3))
     assert len(regions) == 2 and not regions.has_memory
     for number, call in ((0, 3), (1, 4), (2, 5), (3, 5), (9, 5)):  # calls that were not recorded repeat the last one
@@ -88,14 +88,14 @@ def test_a_compiled_function_is_found_by_its_number_and_input_shapes() -> None:
 
 
 @pytest.mark.parametrize("calls_of_steps", [(2, 1), (1, 2), (1, 2, 1)])
-def test_the_step_with_the_most_calls_is_repeated(calls_of_steps: tuple[int, ...]) -> None:
+def test_further_calls_repeat_the_recorded_step_with_the_most_calls(calls_of_steps: tuple[int, ...]) -> None:
     regions = regions_of(("0/0", SIN, 16, 8), calls_of_steps=calls_of_steps)
     assert [found(regions, "0/0", ((16, 8),), number=number) for number in (0, 1, 2)] == [
         f"aten::sin (16, 8, {call})" for call in (0, 1, 1)
     ]
 
 
-def test_an_unknown_function_takes_the_recorded_function_with_the_most_similar_ops() -> None:
+def test_an_unrecorded_function_takes_the_recorded_function_with_the_most_similar_ops() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8))
     assert found(regions, "5/0", ((16, 8),), COS, "aten::mm") == "aten::cos (16, 8, 1)"
     assert found(regions, "5/0", ((16, 8),), SIN, back=True) == "aten::cos (16, 8, 2)"  # a backward pass follows its forward
@@ -104,7 +104,7 @@ def test_an_unknown_function_takes_the_recorded_function_with_the_most_similar_o
     assert found(regions, "8/0", ((16, 8),), COS, back=True) is None  # no forward pass came before
 
 
-def test_a_function_at_other_sizes_takes_the_recorded_ops_with_new_sizes() -> None:
+def test_a_function_with_other_input_sizes_takes_the_recorded_ops_rescaled() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("1/0", COS, 16, 8))
     for _ in range(2):
         assert found(regions, "0/0", ((32, 8),), SIN, "aten::mm") == "aten::sin (32, 8, 0)"
@@ -113,13 +113,13 @@ def test_a_function_at_other_sizes_takes_the_recorded_ops_with_new_sizes() -> No
     assert found(regions, "1/0", ((32, 64),), COS, "aten::mm") == "aten::cos (32, 64, 1)"
 
 
-def test_a_function_at_other_sizes_takes_the_recorded_call_with_the_most_similar_sizes() -> None:
+def test_a_function_with_other_input_sizes_takes_the_most_similar_recorded_call() -> None:
     regions = regions_of(("0/0", SIN, 16, 8), ("0/0", SIN, 64, 8))
     assert found(regions, "0/0", ((60, 8),), SIN, "aten::mm") == "aten::sin (60, 8, 1)"
     assert found(regions, "0/0", ((20, 8),), SIN, "aten::mm") == "aten::sin (20, 8, 0)"
 
 
-def test_a_size_that_occurs_twice_is_replaced_where_the_graph_has_the_new_size() -> None:
+def test_of_two_equal_sizes_only_the_one_that_changed_is_replaced() -> None:
     """GIVEN calls of 16 x 8 and 128 x 8, whose product has the width 16 too WHEN 32 x 8 comes, and its product has the width 16
     THEN the sizes of the second call are replaced, although the first one is nearer."""
     regions = regions_of(("0/0", SIN, 16, 8), ("0/0", SIN, 128, 8))
@@ -132,7 +132,7 @@ def test_a_size_that_occurs_twice_is_replaced_where_the_graph_has_the_new_size()
     assert call is not None and call.ops[0].shapes[0] == (32, 8, 1)
 
 
-def test_a_function_of_several_ops_needs_a_quarter_of_them_in_the_recording() -> None:
+def test_a_recorded_function_needs_at_least_a_quarter_of_the_ops() -> None:
     """A recorded sine and product. One of its two ops in a graph of two ops is 1/2 * 1/2, and of three ops 1/2 * 1/3."""
     regions = regions_of(("0/0", SIN, 16, 8))
     assert found(regions, "1/0", ((32, 8),), SIN, COS) == "aten::sin (32, 8, 0)"
@@ -147,7 +147,7 @@ def test_sizes_that_change_in_two_ways_cannot_be_replaced() -> None:
     assert found(regions, "0/0", ((16, 16),), SIN, "aten::mm") == "aten::sin (16, 16, 0)"
 
 
-def test_the_blocks_of_a_call_are_told_by_its_memory_events() -> None:
+def test_the_memory_blocks_of_a_call_come_from_its_memory_events() -> None:
     """GIVEN a call that allocates two blocks before and between its two ops, and frees the first and one that it did not
     allocate. Events of another thread, of the CPU and outside the call do not count."""
     events = Events()

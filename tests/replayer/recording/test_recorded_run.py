@@ -30,7 +30,7 @@ def _after(name: str, until_us: int) -> RecordedPhases:
 
 
 @pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS", "WWSSPPPAAA"])
-def test_a_step_replays_a_recorded_step_with_the_same_number_of_passes(kinds: str) -> None:
+def test_a_step_replays_a_recorded_step_with_equally_many_passes(kinds: str) -> None:
     """GIVEN alternating steps of two trainers WHEN a replay is longer than the recording THEN each kind replays its
     own steps."""
     passes = "1121212121"
@@ -42,7 +42,7 @@ def test_a_step_replays_a_recorded_step_with_the_same_number_of_passes(kinds: st
     assert {step.row for step in drivers[2:]} == {row for row, kind in enumerate(kinds) if kind == "P"}
 
 
-def test_a_kind_of_step_without_profile_replays_another_kind() -> None:
+def test_a_kind_of_step_that_was_not_profiled_replays_another_kind() -> None:
     recording = RecordedRun.of(_recorded("111112111112", "WSSPPSSSSSSS"))
     assert {recording.step(number).row for number in range(1, 30)} == {3, 4}
 
@@ -62,7 +62,7 @@ def test_profiled_steps_are_replayed_in_their_recorded_order(kinds: str) -> None
     assert [recording.step(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]
 
 
-def test_a_recording_of_phases_replays_the_steps_before_the_scripts_profile() -> None:
+def test_a_phase_grained_recording_replays_steps_before_the_script_profiled() -> None:
     """GIVEN steps 2 and 3 before a profile that the script made in step 4, and slower steps 5 and 6 after it."""
     trace = _recorded("1" * 7, "WWSSWAA")
     trace.grain = "phase"
@@ -85,7 +85,7 @@ def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
     assert [recording.evaluation(number).row for number in range(4)] == [2, 3, 4, 5]
 
 
-def test_a_profiled_step_with_a_long_phase_of_its_own_is_not_repeated() -> None:
+def test_a_profiled_step_with_an_unusual_long_phase_is_not_repeated() -> None:
     """GIVEN profiled steps that begin with a phase "other", which is long in the second one, and clean steps without this phase
     THEN only the first and the third profiled step are repeated."""
 
@@ -94,7 +94,7 @@ def test_a_profiled_step_with_a_long_phase_of_its_own_is_not_repeated() -> None:
     assert [recording.step(number).row for number in range(12)] == [2, 4, 2, 3, 4, *[4, 2] * 3, 4]
 
 
-def test_a_step_replays_the_latest_window_of_the_profiler() -> None:
+def test_a_step_replays_the_latest_profile() -> None:
     """GIVEN two networks that are trained one after the other, with a window for each THEN the second network takes the times
     of the second window from the start, which is three steps earlier."""
     recording = RecordedRun.of(_recorded("1" * 12, "SSPPAAAAWPPA"))
@@ -102,13 +102,13 @@ def test_a_step_replays_the_latest_window_of_the_profiler() -> None:
     assert rows[:6] == [2, 3, 2, 3, 2, 3] and set(rows[6:]) == {9, 10} and rows[9:11] == [9, 10]
 
 
-def test_after_the_recording_the_steps_of_each_kind_continue_in_rotation() -> None:
+def test_steps_beyond_the_recording_repeat_recorded_steps_of_each_kind_in_turn() -> None:
     """GIVEN eight profiled steps with one and two passes in turn WHEN a replay is longer THEN it starts again at each end."""
     recording = RecordedRun.of(_recorded("12121212", "P" * 8))
     assert [recording.step(number).row for number in range(40)] == [*range(8)] * 5
 
 
-def test_a_longer_period_continues_where_the_recording_ended() -> None:
+def test_a_repeating_sequence_of_steps_continues_where_the_recording_ended() -> None:
     """GIVEN a period of 3 steps and 8 recorded steps THEN step 8 is the third of the period, with two passes, and takes the
     next recorded step of this kind after step 5, which is step 2."""
     recording = RecordedRun.of(_recorded("11211211", "P" * 8))
@@ -119,7 +119,7 @@ def test_a_longer_period_continues_where_the_recording_ended() -> None:
     assert [row for row in rows if row not in (2, 5)] == [0, 1, 3, 4, 6, 7]
 
 
-def test_an_evaluation_replays_evaluations_with_kernels() -> None:
+def test_an_evaluation_step_replays_recorded_evaluation_steps_with_kernels() -> None:
     kernel = [Op("aten::mm", 2, 5, (10, 5))]
     steps = [(StepKind.PROFILED, ONE, kernel), *[(StepKind.EVALUATION, ONE[:1], ops) for ops in ([], kernel, kernel)]]
     recording = RecordedRun.of(recording_of(steps))
@@ -131,7 +131,7 @@ def test_an_evaluation_replays_evaluations_with_kernels() -> None:
     assert [without.evaluation(number).row for number in range(4)] == [0, 1, 0, 1]
 
 
-def test_a_recording_without_training_takes_host_times_from_evaluations_with_kernels() -> None:
+def test_without_training_steps_host_times_come_from_evaluation_steps_with_kernels() -> None:
     """GIVEN a profile of the third and fourth of five evaluations THEN the host time of their only op is known: 5 us."""
     kernel = [Op("aten::mm", 2, 5, (10, 5))]
     steps = [(StepKind.EVALUATION, ONE[:1], ops) for ops in ([], [], kernel, kernel, [])]
@@ -140,7 +140,7 @@ def test_a_recording_without_training_takes_host_times_from_evaluations_with_ker
     assert recording.usual_host_ns == 5_000
 
 
-def test_steps_with_a_call_are_of_the_same_kind_and_number_of_passes() -> None:
+def test_only_steps_of_the_same_kind_are_searched_for_a_call() -> None:
     """GIVEN steps that call an add at two shapes, one of them with two passes, and an evaluation."""
 
     def ops(size: int) -> list[Op]:
@@ -158,7 +158,7 @@ def test_steps_with_a_call_are_of_the_same_kind_and_number_of_passes() -> None:
     assert recording.number_of(RecordedRun.of(_recorded("1" * 9, "P" * 9)).steps[8]) == NONE
 
 
-def test_an_op_takes_the_host_time_until_the_next_op_and_shares_it_with_its_inner_ops() -> None:
+def test_an_op_takes_the_host_time_until_the_next_op_starts() -> None:
     """GIVEN a layer from 0 to 20 us with inner ops of 6 and 4 us, and a sum from 30 to 35 us THEN the layer takes 30 us,
     which the inner ops share 6 to 4, and the sum takes 5 us."""
     inner = [Op("aten::mm", 2, 6, kernel=(9, 1)), Op("aten::add", 10, 4, kernel=(12, 1))]
@@ -171,7 +171,7 @@ def test_an_op_takes_the_host_time_until_the_next_op_and_shares_it_with_its_inne
 
 
 @pytest.mark.parametrize(("kernel_us", "gbps"), [(40, 100), (20, 0.8 * 549)])
-def test_the_bandwidth_of_long_ops_without_flops_is_that_of_the_gpu(kernel_us: int, gbps: float) -> None:
+def test_the_bandwidth_of_long_elementwise_ops_is_that_of_the_gpu(kernel_us: int, gbps: float) -> None:
     """GIVEN five sums of 1,000,000 float32, and products that have FLOPs, are long too and move little THEN the sums tell the
     bandwidth if they take longer than 20 us. Otherwise a replay reaches four fifths of the P100's 549 GB/s."""
     sums = [Op("aten::sum", 100 * i, 5, kernel=(100 * i + 9, kernel_us), shapes=((1_000_000,),)) for i in range(5)]
@@ -180,13 +180,13 @@ def test_the_bandwidth_of_long_ops_without_flops_is_that_of_the_gpu(kernel_us: i
     assert recording.speed.bytes_per_ns == pytest.approx(gbps, rel=0.01)
 
 
-def test_only_warm_up_steps_before_all_others_are_replayed_as_warm_up() -> None:
+def test_only_warm_up_steps_at_the_start_are_replayed_as_warm_up_steps() -> None:
     """GIVEN a step 2 that compiled something WHEN it is neither the first nor profiled THEN no step of a replay takes it."""
     recording = RecordedRun.of(_recorded("11111", "WSWPP"))
     assert [recording.step(number).row for number in range(5)] == [0, 3, 4, 3, 4]
 
 
 @pytest.mark.parametrize(("device_ns", "is_host_only", "has_sum"), [(NONE, True, False), (0, True, True), (1, False, True)])
-def test_a_phase_without_gpu_time_belongs_to_the_host(device_ns: int, is_host_only: bool, has_sum: bool) -> None:
+def test_a_phase_without_gpu_time_takes_only_host_time(device_ns: int, is_host_only: bool, has_sum: bool) -> None:
     segment = RecordedSegment("forward", device_ns=device_ns)
     assert (segment.is_host_only, segment.phase_grained) == (is_host_only, has_sum)

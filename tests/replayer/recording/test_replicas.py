@@ -20,7 +20,7 @@ OPS = [
 ]
 
 
-def test_a_replica_repeats_the_forward_pass_but_not_copies_and_updates() -> None:
+def test_an_added_gpu_repeats_the_forward_pass_but_not_copies_or_the_optimizer() -> None:
     recording = RecordedRun.of(make_recording(PHASES, OPS))
     add_devices(recording, 3)
     assert [(device.index, device.name) for device in recording.devices] == [(i, "Tesla P100-PCIE-16GB") for i in range(3)]
@@ -38,7 +38,7 @@ def test_a_replica_repeats_the_forward_pass_but_not_copies_and_updates() -> None
         ] * 3
 
 
-def test_a_replica_s_kernel_waits_for_the_kernel_of_the_same_replica() -> None:
+def test_kernels_of_a_replica_wait_only_for_kernels_of_the_same_replica() -> None:
     recording = RecordedRun.of(make_recording(PHASES, OPS))
     kernels = recording.steps[0].kernels
     kernels[1], kernels[2] = kernels[1]._replace(edge=0), kernels[2]._replace(edge=1)
@@ -47,7 +47,7 @@ def test_a_replica_s_kernel_waits_for_the_kernel_of_the_same_replica() -> None:
 
 
 @pytest.mark.parametrize(("gpus", "indices"), [(0, [0, 1]), (1, [0]), (2, [0, 1])])
-def test_recorded_gpus_are_enough_for_as_many_gpus(gpus: int, indices: list[int]) -> None:
+def test_a_recording_of_two_gpus_can_be_replayed_on_up_to_two(gpus: int, indices: list[int]) -> None:
     trace = phase_recording({"forward": 10})
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     recording = RecordedRun.of(trace)
@@ -59,7 +59,7 @@ def test_recorded_gpus_are_enough_for_as_many_gpus(gpus: int, indices: list[int]
 
 
 @pytest.mark.parametrize(("gpus", "kernels", "has"), [(3, True, "2 GPUs"), (3, False, "2 GPUs"), (2, False, "phases only")])
-def test_only_the_kernels_of_one_gpu_can_be_repeated(gpus: int, kernels: bool, has: str) -> None:
+def test_only_a_recording_of_one_gpu_can_be_extended_to_more_gpus(gpus: int, kernels: bool, has: str) -> None:
     trace = make_recording(PHASES, OPS) if kernels else phase_recording({"forward": 10})
     if gpus == 3:
         trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
@@ -79,7 +79,7 @@ def test_only_the_kernels_of_one_gpu_can_be_repeated(gpus: int, kernels: bool, h
         (0, 0, False, ""),
     ],
 )
-def test_only_a_recording_of_the_kernels_of_one_gpu_is_extended(gpus: int, recorded: int, kernels: bool, reason: str) -> None:
+def test_extending_a_recording_requires_the_kernels_of_one_gpu(gpus: int, recorded: int, kernels: bool, reason: str) -> None:
     if not reason:
         return require_kernels_of_one(gpus, recorded, kernels)
     with pytest.raises(TraceError, match=f"--gpus {gpus} needs a recording with the kernels of one GPU, .* has {reason}$"):

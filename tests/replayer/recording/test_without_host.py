@@ -28,7 +28,7 @@ def test_a_recording_without_host_events_can_be_replayed() -> None:
     assert stage.simulator.stats.ops == 1
 
 
-def test_sameness_is_undecided_if_one_trace_has_no_ops() -> None:
+def test_without_ops_it_is_unknown_whether_two_traces_show_one_program() -> None:
     """GIVEN work without the ops that launched it WHEN it is compared with a trace that has ops THEN sameness is undecided."""
     bare, whole = kernels_alone(), make_recording([("forward", 0, 100)], [Op("aten::mm", 10, 5, kernel=(15, 10))])
     verdict = same_program(bare, whole, np.arange(1), np.arange(1))

@@ -44,7 +44,7 @@ def program(trace: Trace, op: str, shapes: tuple[tuple[int, ...], ...] = SHAPES)
     return Workspaces.of(trace, recording, 0).of_op(recording.keys[OpSignature(op, shapes, ("float32",) * len(shapes))])
 
 
-def test_memory_freed_within_an_op_is_its_workspace() -> None:
+def test_memory_allocated_and_freed_within_an_op_is_its_workspace() -> None:
     """GIVEN an output, and a workspace that is freed WHEN they are read THEN the workspace comes after the first output."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ((), (7 * MIB, -7 * MIB))
@@ -60,7 +60,7 @@ def test_memory_that_outlives_the_op_or_existed_before_is_not_a_workspace() -> N
     assert program(trace, "aten::convolution") == ()
 
 
-def test_a_result_freed_as_its_op_returns_is_not_a_workspace() -> None:
+def test_a_result_that_is_freed_when_its_op_returns_is_not_a_workspace() -> None:
     """GIVEN a block freed as the op returns THEN it is a result of this op, and a workspace of the op around it."""
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (60, -7 * MIB))
     assert program(trace, "aten::cudnn_convolution") == ()
@@ -72,7 +72,7 @@ def test_addresses_distinguish_a_workspace_from_an_output_of_equal_size() -> Non
     assert program(trace, "aten::convolution") == ((4 * MIB,), (-4 * MIB,))
 
 
-def test_other_shapes_and_other_ops_have_no_workspace() -> None:
+def test_other_shapes_and_ops_have_no_recorded_workspace() -> None:
     trace = conv_trace((20, 4 * MIB), (30, 7 * MIB), (50, -7 * MIB))
     assert program(trace, "aten::convolution", ((4, 3, 8, 8), (4, 3, 3, 3))) == ()
     assert program(trace, "aten::relu_", ((2, 4, 6, 6),)) == ()

@@ -91,7 +91,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("how", READERS)
-def test_each_byte_of_a_data_set_is_read_from_the_modelled_disk_once(how: str) -> None:
+def test_each_byte_of_a_data_set_is_read_once_from_the_simulated_disk(how: str) -> None:
     folder = data_folder()
     storage: Any = Storage()
     builtins_open.install(torch, storage)
@@ -112,7 +112,7 @@ def test_reading_at_another_file_position_counts_as_a_seek() -> None:
     assert storage.reads == [("0.bin", 1000, 1), ("0.bin", 19_000, 1)]
 
 
-def test_files_opened_outside_data_loading_behave_as_usual() -> None:
+def test_files_opened_outside_data_loading_are_not_delayed() -> None:
     tmp_path = data_folder()
     storage: Any = Storage()
     builtins_open.install(torch, storage)
@@ -135,7 +135,7 @@ def test_files_opened_outside_data_loading_behave_as_usual() -> None:
     assert storage.reads == []
 
 
-def test_pinning_is_timed_once_per_batch() -> None:
+def test_the_time_to_pin_a_batch_is_measured_once() -> None:
     folder = data_folder()
     use()
     storage: Any = Storage()
@@ -223,7 +223,7 @@ def test_persistent_workers_end_after_the_first_batch() -> None:
 
 
 @pytest.mark.parametrize("mode", ["r", "r:bz2", "r|", "r|*"])
-def test_reads_of_tar_archives_go_through_the_modelled_disk(mode: str) -> None:
+def test_reads_of_tar_archives_are_delayed_by_the_simulated_disk(mode: str) -> None:
     folder = data_folder()
     packed = folder / "all.tar"
     with tarfile.open(packed, "w:bz2" if "bz2" in mode else "w") as archive:

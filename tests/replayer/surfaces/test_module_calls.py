@@ -40,7 +40,7 @@ def told(*calls: tuple[object, bool]) -> list[tuple[int, bool]]:
     return [(id(module), grad) for module, grad in calls]
 
 
-def test_the_outermost_module_call_is_reported_with_its_gradient_mode() -> None:
+def test_the_outermost_module_call_is_reported_and_whether_gradients_are_enabled() -> None:
     gpu = _started()
     model, criterion = Twice().cuda(), nn.MSELoss()
     x = torch.ones(2, 4, device="cuda")
@@ -52,7 +52,7 @@ def test_the_outermost_module_call_is_reported_with_its_gradient_mode() -> None:
     assert gpu.modules == told((model, True), (criterion, True), (model, False), (model, False))
 
 
-def test_a_failed_module_call_ends_the_call() -> None:
+def test_a_module_call_that_raises_an_error_ends() -> None:
     gpu = _started()
     model = Twice()
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_modules_compute_and_report_nothing_in_a_process_without_gpu() -> None:
     assert gpu.modules == []
 
 
-def test_each_thread_has_its_own_outermost_call() -> None:
+def test_the_outermost_module_call_is_tracked_per_thread() -> None:
     gpu = _started()
     inner = nn.ReLU()
 
@@ -106,7 +106,7 @@ def test_compiled_modules_and_functional_calls_run_eagerly() -> None:
     assert not torch.func.functional_call(model, weights, (x,)).any()
 
 
-def test_patched_module_calls_keep_hooks_pickling_copying_and_overrides_working() -> None:
+def test_hooks_pickling_copying_and_overrides_of_modules_still_work() -> None:
     gpu = _started()
     model, x = Twice(), torch.ones(2, 4)
     called: list[str] = []

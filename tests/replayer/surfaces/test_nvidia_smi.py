@@ -29,7 +29,7 @@ TOLD: SmiFacts = {
 }
 
 
-def test_queries_return_the_output_of_nvidia_smi() -> None:
+def test_queries_give_the_same_output_as_nvidia_smi() -> None:
     asked = ["--query-gpu=index,name,memory.used,temperature.gpu", "--format=csv,noheader,nounits"]
     assert answer(TOLD, asked) == ["0, Tesla V100-SXM2-16GB, 7, [N/A]", "1, Tesla V100-SXM2-16GB, 0, [N/A]"]
     assert answer(TOLD, ["--query-gpu=memory.free", "--format=csv", "-i", "1"]) == ["memory.free [MiB]", "16160 MiB"]
@@ -40,7 +40,7 @@ def test_queries_return_the_output_of_nvidia_smi() -> None:
     assert any("16160MiB" in line for line in answer(TOLD, []))
 
 
-def test_the_versions_of_the_recorded_machine_are_shown() -> None:
+def test_nvidia_smi_shows_the_versions_of_the_recorded_machine() -> None:
     gpu = use(major=7, minor=0)
     with tempfile.TemporaryDirectory() as folder:
         for machine, versions in (
@@ -75,7 +75,7 @@ def test_a_subprocess_finds_the_virtual_gpu_and_its_memory() -> None:
 
 
 @pytest.mark.parametrize("has_used_cuda", [True, False])
-def test_a_script_may_ask_once_the_gpu_is_in_use(has_used_cuda: bool) -> None:
+def test_a_shell_script_can_call_nvidia_smi_after_the_first_gpu_use(has_used_cuda: bool) -> None:
     """GIVEN a shell script whose name does not show that it calls nvidia-smi."""
     use()
     if has_used_cuda:

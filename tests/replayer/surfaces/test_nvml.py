@@ -14,7 +14,7 @@ import torch
 from tests.replayer.fake_gpu import use
 
 
-def test_pynvml_in_the_script_reads_the_virtual_gpu() -> None:
+def test_pynvml_reports_the_virtual_gpu_to_the_script() -> None:
     gpu = use(devices=2)
     assert importlib.util.find_spec("pynvml") is not None
     pynvml: Any = importlib.import_module("pynvml")
@@ -33,7 +33,7 @@ def test_pynvml_in_the_script_reads_the_virtual_gpu() -> None:
         pynvml.nvmlDeviceGetHandleByIndex(2)
 
 
-def test_utilization_is_the_busy_share_since_the_last_query() -> None:
+def test_gpu_utilization_is_the_busy_share_since_the_last_query() -> None:
     gpu = use()
     assert torch.cuda.utilization() == 0
     gpu.now_ns = 1_000_000_000

@@ -52,7 +52,7 @@ print(json.dumps(owners))
 
 
 @pytest.mark.program
-def test_no_name_of_torch_is_installed_by_two_surfaces() -> None:
+def test_no_torch_function_is_patched_by_two_modules() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
     owners = json.loads(done.stdout)
     assert owners["torch._C._cuda_getCublasWorkspaceSize"] == ["replayer.surfaces.torch_cuda_memory"]

@@ -86,7 +86,7 @@ def test_a_device_by_number_is_the_same_as_by_name() -> None:
 # --- torch.backends
 
 
-def test_versions_are_those_of_the_recording() -> None:
+def test_library_versions_are_those_of_the_recording() -> None:
     use()
     assert torch.version.cuda == (CUDA_OF_BUILD or "10.2")
     assert torch.backends.cudnn.version() == 7605
@@ -94,7 +94,7 @@ def test_versions_are_those_of_the_recording() -> None:
     assert torch.backends.cudnn.is_acceptable(torch.ones(1, device="cuda"))
 
 
-def test_unrecorded_versions_come_from_the_torch_build_or_a_default() -> None:
+def test_unrecorded_library_versions_come_from_the_torch_build_or_a_default() -> None:
     gpu = use()
     gpu.machine = Machine()
     assert torch.version.cuda == (CUDA_OF_BUILD or "12.4")  # None would mean that there is no GPU
@@ -218,7 +218,7 @@ def test_the_profiler_of_the_script_sees_host_ops_and_waits_for_the_device(activ
     assert gpu.now_ns == 1000  # a profile without a choice sees what there is: the device too
 
 
-def test_scheduled_profiles_hand_over_their_traces() -> None:
+def test_a_scheduled_profiler_calls_its_trace_handler() -> None:
     use()
     x = torch.ones(4, device="cuda", requires_grad=True)
     written: list[int] = []
@@ -234,7 +234,7 @@ def test_scheduled_profiles_hand_over_their_traces() -> None:
     assert written == [1]
 
 
-def test_old_profilers_are_accepted() -> None:
+def test_the_old_profiler_api_is_accepted() -> None:
     use()
     x = torch.ones(4, device="cuda")
     with torch.autograd.profiler.profile(use_device="cuda") as profiled:
@@ -304,13 +304,13 @@ def test_the_default_tensor_type_can_be_a_cuda_type() -> None:
         assert torch.nn.Parameter(torch.ones(2)).shape == (2,)
 
 
-def test_the_untyped_storage_method_of_the_class_accepts_virtual_tensors() -> None:
+def test_the_unbound_method_untyped_storage_accepts_virtual_tensors() -> None:
     tensor, on_host = torch.ones(3, device="cuda"), torch.ones(3)
     assert torch.Tensor.untyped_storage(tensor).data_ptr() == tensor.data_ptr()
     assert torch.Tensor.untyped_storage(on_host).data_ptr() == on_host.data_ptr()
 
 
-def test_a_tensor_in_an_error_of_the_tracer_has_a_type_of_cuda() -> None:
+def test_an_error_while_tracing_shows_cuda_tensor_types() -> None:
     use()
     weight = torch.ones(3, device="cuda", requires_grad=True)
     with warnings.catch_warnings(), pytest.raises(RuntimeError, match=r"\[ CUDAFloatType\{3\} \]"):
@@ -318,7 +318,7 @@ def test_a_tensor_in_an_error_of_the_tracer_has_a_type_of_cuda() -> None:
         torch.jit.trace(lambda x: x * weight, (torch.ones(3, device="cuda"),))
 
 
-def test_compiling_ahead_of_time_names_the_call() -> None:
+def test_compiling_ahead_of_time_raises_an_error_that_names_the_call() -> None:
     use()
     inductor = importlib.import_module("torch._inductor")
     with pytest.raises(NotEmulated, match=r"^torch\._inductor\.aot_compile is not emulated"):

@@ -47,7 +47,7 @@ def test_autograd_grad_is_a_backward_phase_and_returns_gradients() -> None:
     assert gpu.phases == [*BACKWARD, "recorded", *BACKWARD]
 
 
-def test_ops_that_autograd_records_between_backward_passes_are_reported() -> None:
+def test_the_first_op_recorded_by_autograd_after_a_backward_pass_is_reported() -> None:
     gpu = use()
     model, x = _model(gpu)
     weight = torch.ones(4, device="cuda", requires_grad=True)
@@ -64,7 +64,7 @@ def test_ops_that_autograd_records_between_backward_passes_are_reported() -> Non
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_backward_within_backward_is_one_phase(reentrant: bool) -> None:
+def test_a_backward_pass_inside_another_one_is_the_same_phase(reentrant: bool) -> None:
     gpu = use()
     model, x = _model(gpu)
     checkpoint(model, x.requires_grad_(), use_reentrant=reentrant).sum().backward()
@@ -95,7 +95,7 @@ def test_only_the_first_optimizer_ends_a_step() -> None:
     assert gpu.phases == [*OPTIMIZER, "step", *OPTIMIZER, *OPTIMIZER, "step"]
 
 
-def test_the_next_optimizer_ends_steps_after_the_first_is_deleted() -> None:
+def test_another_optimizer_ends_steps_after_the_first_one_is_deleted() -> None:
     gpu = use()
     model, x = _model(gpu)
     first = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -122,7 +122,7 @@ class _Wrapping(torch.optim.Optimizer):
         self.inner.zero_grad(set_to_none)
 
 
-def test_an_optimizer_that_wraps_another_is_one_phase_and_one_step() -> None:
+def test_an_optimizer_that_calls_another_optimizer_ends_one_step() -> None:
     gpu = use()
     model, x = _model(gpu)
     model(x).sum().backward()
@@ -147,7 +147,7 @@ def test_a_failed_optimizer_step_ends_its_phase_but_no_training_step() -> None:
 
 
 @pytest.mark.parametrize("by_name", [True, False])
-def test_a_closure_runs_outside_the_phase_optimizer(by_name: bool) -> None:
+def test_the_closure_of_an_optimizer_runs_outside_the_optimizer_phase(by_name: bool) -> None:
     gpu = use()
     model, x = _model(gpu)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -174,7 +174,7 @@ def test_step_hooks_and_schedulers_of_the_script_still_run() -> None:
     assert called == ["post"]
 
 
-def test_fused_optimizers_are_accepted_and_unfused_ones_use_foreach() -> None:
+def test_fused_optimizers_work_and_others_use_foreach_kernels() -> None:
     gpu = use()
     for options, kernel in (({"fused": True}, "_fused_adam_"), ({}, "_foreach_addcdiv_")):
         parameter = torch.zeros(1, device="cuda", requires_grad=True)
@@ -184,7 +184,7 @@ def test_fused_optimizers_are_accepted_and_unfused_ones_use_foreach() -> None:
         gpu.launched_ops.clear()
 
 
-def test_clipping_gradients_uses_foreach() -> None:
+def test_gradient_clipping_uses_foreach_kernels() -> None:
     gpu = use()
     model, x = _model(gpu)
     model(x).sum().backward()

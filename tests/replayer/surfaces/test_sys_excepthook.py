@@ -24,7 +24,7 @@ def _said_after(path: str, text: str, raising: str = "RuntimeError({!r})") -> st
     return said.getvalue()
 
 
-def test_the_message_names_the_package_that_asked_for_the_driver() -> None:
+def test_the_message_names_the_package_that_needs_the_driver() -> None:
     in_triton = _said_after("/x/site-packages/triton/backends/driver.py", "libcuda.so cannot found!")
     assert in_triton.startswith("trace: triton asked for NVIDIA's driver, its libraries or device memory.")
     built = "libcudart.so.12: cannot open shared object file: No such file or directory"

@@ -30,7 +30,7 @@ def module(name: str, text: str) -> Any:
 
 
 @pytest.mark.parametrize("name", CLOCKS)
-def test_patched_clocks_continue_from_the_present_and_skip_sleeps(name: str) -> None:
+def test_patched_clocks_start_at_the_current_time_and_skip_sleeps(name: str) -> None:
     before = getattr(time, name)(), getattr(time, f"{name}_ns")()
     PatchedTime(VirtualClock()).install()
     after = getattr(time, name)(), getattr(time, f"{name}_ns")()
@@ -70,7 +70,7 @@ def test_names_imported_before_install_are_virtual_and_install_can_be_repeated()
     assert pickle.loads(pickle.dumps(time.sleep)) is time.sleep
 
 
-def test_modules_that_wait_in_the_operating_system_keep_real_time() -> None:
+def test_multiprocessing_and_distributed_modules_use_real_time() -> None:
     taken = module("multiprocessing.mine", "from time import monotonic\nimport time\ndef now(): return time.monotonic()\n")
     named = module("torch.distributed.mine", "import time\ndef now(): return time.time()\n")
     other = module("multiprocessing_like", "import time\ndef now(): return time.monotonic()\n")
@@ -105,7 +105,7 @@ def test_a_second_thread_sleeps_until_the_virtual_time_is_reached() -> None:
     assert woken and woken[0] - began >= HOUR
 
 
-def test_sleep_rejects_the_arguments_that_time_sleep_rejects() -> None:
+def test_sleep_rejects_the_same_arguments_as_time_sleep() -> None:
     PatchedTime(VirtualClock()).install()
     refused: list[tuple[Any, type[Exception]]] = [(-1, ValueError), ("1", TypeError), (float("nan"), ValueError)]
     for seconds, error in refused:
@@ -136,7 +136,7 @@ def test_a_forked_child_runs_in_real_time_until_it_uses_the_gpu() -> None:
     assert os.read(reader, 100) == b"True True True"
 
 
-def test_a_loop_that_sleeps_and_polls_a_child_process_takes_real_time() -> None:
+def test_a_loop_that_waits_for_a_child_process_takes_real_time() -> None:
     """GIVEN a child process that ends after 0.3 s WHEN the script polls it every 10 ms THEN about 30 polls are enough."""
     for clock in (VirtualClock(), RecordedClock()):
         PatchedTime(clock).install()
@@ -148,7 +148,7 @@ def test_a_loop_that_sleeps_and_polls_a_child_process_takes_real_time() -> None:
         assert polls < 1_000 and time.monotonic() - began < 60
 
 
-def test_sleeps_with_nothing_to_wait_for_take_no_real_time() -> None:
+def test_sleeps_take_no_real_time_if_there_is_nothing_to_wait_for() -> None:
     PatchedTime(VirtualClock()).install()
     began = time.monotonic()
     for _ in range(1_800):

@@ -12,7 +12,7 @@ import torch
 from tests.replayer.fake_gpu import use
 
 
-def test_autocast_acts_on_the_device_and_is_reported_as_cuda() -> None:
+def test_autocast_changes_gpu_ops_and_is_reported_as_cuda() -> None:
     use()
     model, x = torch.nn.Linear(4, 2).cuda(), torch.ones(3, 4, device="cuda")
     assert not torch.is_autocast_enabled("cuda")
@@ -37,7 +37,7 @@ def test_autocast_to_bfloat16_applies_to_gpu_and_cpu_separately() -> None:
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
 
 
-def test_autocast_casts_the_last_argument_first() -> None:
+def test_autocast_casts_arguments_from_last_to_first() -> None:
     gpu = use()
     model, x = torch.nn.Linear(4, 2).cuda(), torch.ones(3, 4, device="cuda")
     gpu.launched_ops.clear()
@@ -70,7 +70,7 @@ def test_autocast_applies_to_its_own_thread_only() -> None:
     assert seen == [False]
 
 
-def test_custom_functions_cast_their_inputs() -> None:
+def test_custom_autograd_functions_cast_their_inputs() -> None:
     use()
 
     class Function(torch.autograd.Function):
@@ -94,7 +94,7 @@ def test_custom_functions_cast_their_inputs() -> None:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-def test_the_gradient_scaler_steps_unless_an_infinity_was_recorded(fused: bool) -> None:
+def test_the_gradient_scaler_skips_a_step_only_if_an_infinity_was_recorded(fused: bool) -> None:
     gpu = use()
     model = torch.nn.Linear(4, 2).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused)

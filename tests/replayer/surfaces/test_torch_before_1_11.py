@@ -21,7 +21,7 @@ def kept_by(model: nn.Module, x: torch.Tensor) -> int:
     return kept
 
 
-def test_in_place_relu6_keeps_only_its_result() -> None:
+def test_in_place_relu6_saves_only_its_result_for_backward() -> None:
     use()
     model = nn.Sequential(nn.Conv2d(8, 8, 1, bias=False), nn.ReLU6(inplace=True)).cuda()
     x = torch.ones(2, 8, 128, 128, device="cuda")
@@ -32,7 +32,7 @@ def test_in_place_relu6_keeps_only_its_result() -> None:
         assert model(x).shape == x.shape
 
 
-def test_a_convolution_keeps_a_contiguous_input() -> None:
+def test_a_convolution_saves_a_contiguous_copy_of_its_input() -> None:
     use()
 
     class Half(nn.Module):
@@ -54,7 +54,7 @@ def test_a_convolution_keeps_a_contiguous_input() -> None:
     assert torch.cuda.memory_allocated() - before == result.numel() * 4
 
 
-def test_the_relu6_gradient_from_the_result_equals_that_from_the_input() -> None:
+def test_the_relu6_gradient_computed_from_the_result_is_correct() -> None:
     start = torch.linspace(-2, 8, 11)
     leaf, same = start.clone().requires_grad_(), start.clone().requires_grad_()
     torch_before_1_11._HardtanhInPlace.apply(leaf * 1, 0.0, 6.0).pow(2).sum().backward()

@@ -42,7 +42,7 @@ def test_current_device_follows_set_device_and_its_context_managers() -> None:
 
 
 @pytest.mark.parametrize("use_it", ["set_device", "device", "Stream", "to", "zeros", "index"])
-def test_a_device_that_was_not_recorded_gives_the_error_of_cuda(use_it: str) -> None:
+def test_an_unrecorded_device_raises_the_error_of_cuda(use_it: str) -> None:
     use(devices=1)
     calls = {
         "set_device": lambda: torch.cuda.set_device(1),
@@ -59,7 +59,7 @@ def test_a_device_that_was_not_recorded_gives_the_error_of_cuda(use_it: str) -> 
     assert torch.cuda.current_device() == 0
 
 
-def test_properties_of_a_device_that_was_not_recorded_give_the_error_of_torch() -> None:
+def test_properties_of_an_unrecorded_device_raise_the_error_of_torch() -> None:
     use(devices=1)
     with pytest.raises(AssertionError, match="Invalid device id"):
         torch.cuda.get_device_properties(1)
@@ -161,19 +161,19 @@ def test_a_forked_child_can_use_cuda_if_its_parent_did_not() -> None:
     assert _in_child(lambda: torch.ones(2, device="cuda").shape[0]) == "2"
 
 
-def test_a_forked_child_can_use_cuda_if_its_parent_only_read_versions_and_the_number_of_gpus() -> None:
+def test_a_forked_child_can_use_cuda_if_its_parent_only_counted_gpus() -> None:
     use()
     assert torch.cuda.device_count() == 1 and torch.backends.cudnn.version() and torch.cuda.nccl.version()
     assert _in_child(lambda: torch.ones(2, device="cuda").shape[0]) == "2"
 
 
-def test_a_forked_child_cannot_use_cuda_if_its_parent_asked_the_runtime_for_gpus() -> None:
+def test_a_forked_child_cannot_use_cuda_if_its_parent_initialised_the_runtime() -> None:
     use()
     assert torch.cuda.is_available()
     assert _in_child(lambda: torch.ones(1).cuda()).startswith("Cannot re-initialize CUDA in forked subprocess")
 
 
-def test_device_properties_have_no_other_attributes_than_those_of_torch() -> None:
+def test_device_properties_have_exactly_the_attributes_of_torch() -> None:
     use()
     public = {name for name in dir(torch.cuda.get_device_properties(0)) if not name.startswith("_")}
     # measured on an H200 with PyTorch 2.11
@@ -192,7 +192,7 @@ def test_the_sync_debug_mode_keeps_its_value() -> None:
     assert torch.cuda.get_sync_debug_mode() == 1
 
 
-def test_cudart_accepts_profiler_calls_and_raises_not_emulated_for_others() -> None:
+def test_cudart_accepts_only_profiler_calls() -> None:
     gpu = use()
     torch.cuda.check_error(torch.cuda.cudart().cudaProfilerStart())
     with torch.cuda.profiler.profile():
@@ -243,7 +243,7 @@ _RETURNS_AT_ONCE: dict[str, Callable[[torch.Tensor], object]] = {
 
 
 @pytest.mark.parametrize("name", [*_WAITS, *(f"{name} at once" for name in _RETURNS_AT_ONCE)])
-def test_ops_for_which_the_host_waits(name: str) -> None:
+def test_the_host_waits_in_the_same_ops_as_on_a_gpu(name: str) -> None:
     use()
     x = torch.eye(3, device="cuda")
     with pytest.warns(UserWarning, match="prototype feature"):
@@ -255,7 +255,7 @@ def test_ops_for_which_the_host_waits(name: str) -> None:
         _RETURNS_AT_ONCE[name.removesuffix(" at once")](x)
 
 
-def test_out_must_have_the_type_of_the_device() -> None:
+def test_an_out_argument_must_be_on_the_device_of_the_call() -> None:
     use()
     out = torch.empty(3, device="cuda")
     assert torch.zeros(3, device="cuda", out=out) is out

@@ -95,7 +95,7 @@ def test_broadcast_copies_in_buffers_of_ten_megabytes() -> None:
     assert same is x and there.get_device() == 0 and _copies(gpu) == [("p2p", 16, 1)]
 
 
-def test_gradients_are_added_up_on_one_device() -> None:
+def test_gradients_of_several_devices_are_added_on_one_device() -> None:
     gpu = use(devices=2)
     gradients = [[torch.zeros(MIB, device=f"cuda:{i}"), torch.zeros(2, 3, device=f"cuda:{i}")] for i in (0, 1)]
     gpu.launched_ops.clear()

@@ -49,7 +49,7 @@ def captured(x: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
     return graph, y
 
 
-def test_graph_capture_takes_no_device_time_and_graph_replay_is_one_launch() -> None:
+def test_capturing_a_graph_takes_no_gpu_time_and_replaying_it_is_one_launch() -> None:
     """GIVEN a recording of two products 10 ms apart WHEN a graph of both is replayed THEN the second follows the first
     at once."""
     gpu, log = start()
@@ -69,7 +69,7 @@ def test_graph_capture_takes_no_device_time_and_graph_replay_is_one_launch() -> 
     assert gpu.clock.now_ns() - host_ns >= 4 * MS
 
 
-def test_a_graph_that_begins_with_a_phase_takes_the_recorded_launch() -> None:
+def test_a_graph_that_begins_with_a_training_phase_takes_the_recorded_launch() -> None:
     """GIVEN a recorded graph of 5 ms in the forward pass WHEN the script's graph begins with zero_grad THEN the graph takes the
     recorded work."""
     trace = make_recording([("forward", 0, 30_000)], [Op("cudaGraphLaunch", 10_000, 20, kernel=(10_010, 5_000), shapes=())])
@@ -88,7 +88,7 @@ def test_a_graph_that_begins_with_a_phase_takes_the_recorded_launch() -> None:
     assert work["duration_ns"] == 5 * MS and work["origin"] == Origin.EXACT
 
 
-def test_a_graph_with_random_numbers_gets_seed_and_offset_before_each_launch() -> None:
+def test_each_launch_of_a_graph_with_random_numbers_writes_its_seed_and_offset() -> None:
     gpu, log = start()
     x, graphs = torch.ones(4, 4, device="cuda"), []
     for function in (torch.nn.functional.dropout, torch.nn.functional.relu):
@@ -103,7 +103,7 @@ def test_a_graph_with_random_numbers_gets_seed_and_offset_before_each_launch() -
     assert names == ["aten::fill_", "aten::fill_", "cudaGraphLaunch", "cudaGraphLaunch"]
 
 
-def test_a_capturing_stream_keeps_its_cublas_workspace() -> None:
+def test_the_cublas_workspace_of_a_captured_stream_is_kept() -> None:
     """GIVEN a product on a stream WHEN the stream captures a product THEN there is still one workspace. Another stream has
     another one."""
     gpu, _ = start()
@@ -136,7 +136,7 @@ def test_the_memory_pool_of_a_capture_lives_as_long_as_its_graph() -> None:
     assert torch.cuda.memory_reserved() < torch.cuda.memory_allocated() + reserved
 
 
-def test_captures_write_no_values_and_graph_replays_make_values_unknown() -> None:
+def test_captures_do_not_change_values_but_graph_launches_make_them_unknown() -> None:
     """GIVEN a counter whose value is known WHEN a graph that increments it is captured THEN the value is known until the graph
     replays."""
     start()
@@ -188,7 +188,7 @@ def test_side_streams_of_a_capture_must_be_joined_before_its_end() -> None:
             x @ x
 
 
-def test_a_joined_stream_may_wait_again_without_new_work() -> None:
+def test_a_joined_stream_can_wait_again_without_new_work() -> None:
     start()
     x, side, third = torch.ones(4, 4, device="cuda"), torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -234,7 +234,7 @@ def test_graphed_modules_train_and_share_a_pool() -> None:
     assert graph.pool() == pool
 
 
-def test_a_graph_of_a_backward_pass_does_not_end_the_phase() -> None:
+def test_capturing_a_backward_pass_does_not_end_its_phase() -> None:
     """GIVEN two graphed modules WHEN the second module's backward graph has run THEN the phase is still "backward"."""
     gpu, _ = start()
     modules = nn.Linear(4, 4).cuda(), nn.Linear(4, 4).cuda()
@@ -249,7 +249,7 @@ def test_a_graph_of_a_backward_pass_does_not_end_the_phase() -> None:
     assert gpu.simulator.tracker.script.entered == ""
 
 
-def test_a_capture_accepts_only_pinned_copies_and_queries_of_unrecorded_events() -> None:
+def test_a_capture_allows_copies_from_cpu_only_if_they_are_pinned() -> None:
     """torch itself refuses the copy before CUDA sees it, so the capture stays intact."""
     start()
     x = torch.ones(4, 4, device="cuda")
@@ -310,7 +310,7 @@ def test_sleep_runs_a_kernel_for_its_cycles_and_can_be_captured() -> None:
     assert log.device[-1]["duration_ns"] == MS
 
 
-def test_a_capture_refuses_new_generators_and_breaks_when_a_tensor_is_printed() -> None:
+def test_new_generators_and_printed_tensors_break_a_capture() -> None:
     start()
     generator = torch.Generator("cuda")
     with torch.cuda.graph(torch.cuda.CUDAGraph()):
@@ -336,7 +336,7 @@ def test_a_graph_cannot_be_instantiated_before_its_capture() -> None:
         torch.cuda.CUDAGraph().replay()
 
 
-def test_a_graph_that_is_not_kept_has_no_parts_for_the_script() -> None:
+def test_only_a_graph_captured_with_keep_graph_can_be_instantiated() -> None:
     start()
     graph, _ = captured(torch.ones(4, 4, device="cuda"))
     with pytest.raises(RuntimeError, match="only when keep_graph=true"):
@@ -372,7 +372,7 @@ def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_delete
     assert held() == (0, 0)
 
 
-def test_a_relaxed_capture_allows_the_host_to_wait_for_what_is_not_captured() -> None:
+def test_in_a_relaxed_capture_the_host_may_wait_for_uncaptured_work() -> None:
     """GIVEN an event that was recorded before the capture WHEN the host asks for it or waits for another stream during the
     capture THEN only mode "relaxed" allows both, and the graph can be replayed."""
     start()

@@ -33,7 +33,7 @@ def test_results_are_broadcast_and_promoted_and_a_kernel_is_launched() -> None:
     assert [(each.shape, each.stride(), each.dtype) for each in several] == [((3, 2), (1, 3), torch.float16)] * 2
 
 
-def test_dtypes_without_a_name_in_cuda_are_rejected() -> None:
+def test_dtypes_without_a_cuda_type_are_rejected() -> None:
     _gpu()
     with pytest.raises(RuntimeError, match="Unrecognized ScalarType: UInt16"):
         launch(CODE, "total", False, 1, (torch.ones(3, device="cuda").to(torch.uint16),), {})

@@ -35,7 +35,7 @@ def text_of(lines: str) -> str:
 
 
 @pytest.mark.parametrize("expandable", [False, True])
-def test_memory_viewers_of_pytorch_read_snapshots_and_agree_with_memory_stats(expandable: bool) -> None:
+def test_the_memory_viewers_of_pytorch_can_read_snapshots(expandable: bool) -> None:
     """GIVEN a history WHEN PyTorch's viewers read the snapshot THEN their sums are those of memory_stats."""
     use(devices=2)
     set_allocator(f"expandable_segments:{expandable}")
@@ -128,7 +128,7 @@ def test_the_memory_history_has_the_script_lines_of_allocation_and_free() -> Non
 
 
 @pytest.mark.parametrize("context", [None, "state", "alloc"])
-def test_snapshots_keep_the_frames_that_the_context_option_asks_for(context: str | None) -> None:
+def test_snapshots_contain_the_stack_frames_that_the_context_option_selects(context: str | None) -> None:
     use()
     memory._record_memory_history(context=context)
     x = torch.zeros(8, device="cuda")
@@ -154,7 +154,7 @@ def test_the_memory_history_keeps_the_last_entries_without_skipped_actions() -> 
     assert memory._snapshot()["device_traces"] == [[]]
 
 
-def test_observers_see_out_of_memory_first_and_the_history_records_it() -> None:
+def test_observers_are_called_at_out_of_memory_and_the_history_records_it() -> None:
     """The observer can take a snapshot itself, as PyTorch's manual shows."""
     use()
     memory._record_memory_history(context=None)
@@ -224,7 +224,7 @@ def test_the_older_history_arguments_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("context", "expected"), [("state", []), ("alloc", ["segment_alloc"]), ("all", ["segment_alloc", "segment_free"])]
 )
-def test_segments_have_stack_frames_only_in_the_contexts_of_pytorch(context: str, expected: list[str]) -> None:
+def test_segments_have_stack_frames_for_the_same_contexts_as_in_pytorch(context: str, expected: list[str]) -> None:
     use()
     memory._record_memory_history(context=context)
     x = torch.ones(3, device="cuda")

@@ -20,7 +20,7 @@ def test_the_name_of_a_range_is_reported_at_its_end() -> None:
     assert gpu.ranges == ["+", "+", "forward", "step 3"]
 
 
-def test_range_push_and_range_pop_return_the_depths_that_nvtx_returns() -> None:
+def test_range_push_and_range_pop_return_the_same_depths_as_nvtx() -> None:
     gpu = use()
     torch.ones(2, device="cuda")
     assert (nvtx.range_push("outer"), nvtx.range_push("inner")) == (0, 1)

@@ -21,7 +21,7 @@ def test_rng_states_have_the_size_and_layout_of_cuda() -> None:
     assert bytes(state.tolist()) == (5).to_bytes(8, "little") + bytes(8)
 
 
-def test_rng_states_survive_a_checkpoint() -> None:
+def test_rng_states_can_be_saved_in_a_checkpoint_and_restored() -> None:
     use(devices=2)
     torch.cuda.manual_seed_all(11)
     torch.cuda.manual_seed(12)
@@ -86,7 +86,7 @@ def test_generators_of_the_device_are_made_by_torch_generator() -> None:
         ([0.0] * 16, "TypeError", "RNG state must be a torch.ByteTensor"),
     ],
 )
-def test_wrong_states_are_rejected_with_the_message_of_torch(state: list[float], error: str, text: str) -> None:
+def test_invalid_generator_states_are_rejected_with_the_message_of_torch(state: list[float], error: str, text: str) -> None:
     use()
     with pytest.raises((RuntimeError, TypeError), match=text) as caught:
         torch.cuda.default_generators[0].set_state(
@@ -95,7 +95,7 @@ def test_wrong_states_are_rejected_with_the_message_of_torch(state: list[float],
     assert type(caught.value).__name__ == error
 
 
-def test_offsets_are_kept_in_the_state() -> None:
+def test_the_state_of_a_generator_contains_its_offset() -> None:
     use()
     torch.cuda.init()
     torch.cuda._set_rng_state_offset(8)
@@ -128,7 +128,7 @@ def test_the_philox_offset_advances_as_in_the_kernels_of_pytorch() -> None:
     assert advanced_by(lambda: torch.zeros(0, device="cuda").normal_()) == 0
 
 
-def test_drawing_advances_only_the_generator_that_is_used() -> None:
+def test_random_numbers_advance_only_the_generator_that_is_used() -> None:
     use(devices=2)
     torch.cuda.manual_seed_all(1)
     before, mine = torch.get_rng_state(), torch.Generator("cuda").manual_seed(3)
@@ -138,7 +138,7 @@ def test_drawing_advances_only_the_generator_that_is_used() -> None:
     assert [g.get_offset() for g in (mine, *torch.cuda.default_generators)] == [4, 0, 4]
 
 
-def test_generators_of_another_device_are_rejected() -> None:
+def test_a_generator_of_another_device_is_rejected() -> None:
     use()
     on_gpu, on_cpu = torch.Generator("cuda"), torch.Generator()
     x = torch.zeros(3, device="cuda")
@@ -151,7 +151,7 @@ def test_generators_of_another_device_are_rejected() -> None:
     x.uniform_(generator=on_gpu)
 
 
-def test_graph_safe_states_share_one_offset() -> None:
+def test_graph_safe_generator_states_share_one_offset() -> None:
     use()
     generator = torch.Generator("cuda").manual_seed(3)
     shared, copied = generator.graphsafe_get_state(), generator.clone_state()

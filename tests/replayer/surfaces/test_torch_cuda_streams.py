@@ -55,7 +55,7 @@ def test_streams_compare_and_hash_by_their_identity() -> None:
     assert repr(other).startswith("<torch.cuda.Stream device=cuda:1 cuda_stream=0x")
 
 
-def test_other_objects_in_place_of_streams_and_events_are_rejected_as_by_cuda() -> None:
+def test_other_objects_than_streams_and_events_are_rejected_as_by_cuda() -> None:
     use()
     event: Any = cuda.Event(enable_timing=True)
     for call in (event.record, event.wait):
@@ -116,7 +116,7 @@ def test_stream_context_of_none_does_nothing() -> None:
         assert cuda.current_stream() == cuda.default_stream()
 
 
-def test_a_stream_waits_for_another_and_for_an_event() -> None:
+def test_a_stream_can_wait_for_another_stream_and_for_an_event() -> None:
     gpu = use()
     main, side, third = cuda.current_stream(), cuda.Stream(), cuda.Stream()
     gpu.work(side.virtual, 5 * MS)
@@ -133,7 +133,7 @@ def test_a_stream_waits_for_another_and_for_an_event() -> None:
     assert gpu.now_ns == 7 * MS and main.query()
 
 
-def test_elapsed_time_is_the_work_between_two_events() -> None:
+def test_elapsed_time_is_the_gpu_time_between_two_events() -> None:
     gpu = use()
     start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
     start.record()
@@ -157,7 +157,7 @@ def test_elapsed_time_raises_the_errors_of_cuda() -> None:
         start.elapsed_time(end)
 
 
-def test_an_event_that_was_never_recorded_is_complete_and_causes_no_wait() -> None:
+def test_an_unrecorded_event_is_complete_and_causes_no_wait() -> None:
     gpu = use()
     event = cuda.Event()
     assert event.query() and event.device is None and event.cuda_event == 0
@@ -200,7 +200,7 @@ def test_interprocess_events_and_foreign_streams_raise_not_emulated() -> None:
         cuda.get_stream_from_external(1234)
 
 
-def test_torch_stream_and_torch_event_create_cuda_objects() -> None:
+def test_torch_stream_and_torch_event_create_cuda_streams_and_events() -> None:
     use(devices=2)
     assert isinstance(torch_any.Stream(), cuda.Stream)
     assert torch_any.Stream(1).device == torch.device("cuda", 1)

@@ -90,7 +90,7 @@ def after_a_missing_call(rank: int) -> None:
         ("with_a_short_receiver", "send of 3 float32 elements", "recv of 2 float32 elements"),
     ],
 )  # fmt: skip
-def test_mismatched_calls_of_two_ranks_are_named_before_the_timeout(call: str, first: str, second: str) -> None:
+def test_mismatched_calls_of_two_ranks_are_reported_before_the_timeout(call: str, first: str, second: str) -> None:
     """GIVEN a timeout of 20 s WHEN two ranks disagree THEN each rank's error names the ranks and both calls."""
 
     def body(rank: int) -> None:
@@ -132,7 +132,7 @@ def test_a_deadlock_of_two_ranks_is_reported_before_the_timeout(call: str, waits
         run_ranks(2, body)
 
 
-def test_mismatched_split_sizes_of_two_ranks_are_named() -> None:
+def test_mismatched_split_sizes_of_two_ranks_are_reported() -> None:
     """GIVEN rank 0 sends 1 and 3 elements and rank 1 expects 2 from each THEN the error on rank 1 says how many elements rank 0
     sends."""
     first = RankMessage(0, "all_to_all_single", 16, "float32", sends=[1, 3], wants=[1, 2])
@@ -175,7 +175,7 @@ def test_reductions_support_the_operations_of_nccl() -> None:
     run_ranks(2, body)
 
 
-def test_splits_and_lists_that_do_not_fit_the_group_are_rejected_before_the_call() -> None:
+def test_splits_that_do_not_fit_the_group_are_rejected_before_the_call() -> None:
     def body(rank: int) -> None:
         with pytest.raises(RuntimeError, match="Split sizes doesn't match total dim 0 size"):
             dist.all_to_all_single(zeros(4), zeros(4), [1, 1], [2, 2])

@@ -54,7 +54,7 @@ def test_each_functional_collective_returns_the_values_of_all_ranks(backend: str
     assert backend == "gloo" or calls(traces[0])["all_reduce"] == 4
 
 
-def test_a_functional_collective_overlaps_with_compute_until_its_wait() -> None:
+def test_a_functional_collective_overlaps_with_compute_until_it_is_waited_for() -> None:
     def body(rank: int) -> None:
         name = dist.group.WORLD.group_name  # type: ignore[union-attr]
         large, a = torch.empty(1_000_000, device="cuda"), torch.empty(64, 64, device="cuda")
@@ -137,7 +137,7 @@ def test_a_functional_send_reaches_its_receive() -> None:
     run_ranks(2, body)
 
 
-def test_shards_move_from_one_dimension_to_another() -> None:
+def test_a_dtensor_can_be_resharded_along_another_dimension() -> None:
     """GIVEN a matrix with rows 0 1 and 2 3, a row per rank WHEN it is sharded by columns THEN the ranks have 0 2 and 1 3."""
 
     def body(rank: int) -> None:

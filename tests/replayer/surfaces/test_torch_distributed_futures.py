@@ -31,7 +31,7 @@ def ready_in_ns(rank: int) -> int:
     return state.gpu().current.stream(rank).ready_ns - state.gpu().clock.now_ns()
 
 
-def test_waiting_for_a_future_delays_the_stream_but_not_the_host() -> None:
+def test_waiting_for_the_future_of_a_collective_delays_the_stream_but_not_the_host() -> None:
     def body(rank: int) -> None:
         future = begun(rank).get_future()
         assert future.done()
@@ -65,7 +65,7 @@ def test_future_callbacks_run_after_the_transfer_on_separate_streams() -> None:
     run_ranks(2, body, clock=RecordedClock)
 
 
-def test_the_error_of_a_future_callback_is_raised_at_the_wait() -> None:
+def test_the_error_of_a_future_callback_is_raised_when_the_future_is_waited_for() -> None:
     def body(rank: int) -> None:
         failed = begun(rank).get_future().then(lambda done: 1 // 0)
         with pytest.raises(ZeroDivisionError):
@@ -74,7 +74,7 @@ def test_the_error_of_a_future_callback_is_raised_at_the_wait() -> None:
     run_ranks(2, body, clock=RecordedClock)
 
 
-def test_wait_all_on_futures_delays_the_stream() -> None:
+def test_wait_all_of_several_futures_delays_the_stream() -> None:
     def body(rank: int) -> None:
         torch.futures.wait_all([begun(rank).get_future()])
         assert rank == 1 or ready_in_ns(rank) > 0.9 * LATE_NS

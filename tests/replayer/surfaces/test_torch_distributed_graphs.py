@@ -76,7 +76,7 @@ def test_ranks_that_replay_different_graphs_are_named_in_the_error() -> None:
     run_ranks(2, body)
 
 
-def test_a_collective_without_a_wait_leaves_the_capture_unjoined() -> None:
+def test_a_capture_fails_if_a_collective_is_not_waited_for() -> None:
     def body(rank: int) -> None:
         with pytest.raises(RuntimeError, match="capturing stream has unjoined work"):
             captured(rank, joined=False)
@@ -84,7 +84,7 @@ def test_a_collective_without_a_wait_leaves_the_capture_unjoined() -> None:
     run_ranks(2, body)
 
 
-def test_a_host_wait_invalidates_a_graph_capture() -> None:
+def test_a_barrier_on_the_host_breaks_a_graph_capture() -> None:
     def body(rank: int) -> None:
         with (
             pytest.raises(RuntimeError, match="previous error during capture"),

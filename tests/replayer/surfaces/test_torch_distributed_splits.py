@@ -17,7 +17,7 @@ def sum_of(group: dist.ProcessGroup | None, value: float) -> float:
     return tensor.item()
 
 
-def test_ranks_of_a_split_group_exchange_values() -> None:
+def test_ranks_of_a_split_group_can_exchange_values() -> None:
     def body(rank: int) -> None:
         dist.group.WORLD.bound_device_id = torch.device("cuda", rank)  # type: ignore[union-attr]
         pair = dist.split_group(split_ranks=[[0, 2], [1]])
@@ -37,7 +37,7 @@ def test_a_rank_bound_to_a_device_can_create_new_groups() -> None:
     run_ranks(2, body)
 
 
-def test_nccl_options_are_kept_and_the_nccl_allocator_raises_not_emulated() -> None:
+def test_nccl_options_can_be_read_back_and_the_nccl_allocator_raises_not_emulated() -> None:
     def body(rank: int) -> None:
         options = dist.ProcessGroupNCCL.Options()
         options.config.max_ctas = 4
@@ -49,7 +49,7 @@ def test_nccl_options_are_kept_and_the_nccl_allocator_raises_not_emulated() -> N
     run_ranks(2, body)
 
 
-def test_symmetric_memory_is_refused_by_name() -> None:
+def test_symmetric_memory_raises_not_emulated_with_its_name() -> None:
     def body(rank: int) -> None:
         with pytest.raises(NotEmulated, match=r"torch\.distributed\._symmetric_memory \(\w+\)"):
             symmetric_memory.empty(8, device=torch.device("cuda", rank))

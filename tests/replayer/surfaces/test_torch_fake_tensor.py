@@ -6,7 +6,7 @@ from __future__ import annotations
 import torch
 
 
-def test_fake_tensors_go_backward() -> None:
+def test_fake_tensors_support_a_backward_pass() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
@@ -15,13 +15,13 @@ def test_fake_tensors_go_backward() -> None:
         assert w.grad is not None and w.grad.device == w.device == torch.device("cuda", 0)
 
 
-def test_a_virtual_module_can_be_exported() -> None:
+def test_a_module_on_the_virtual_gpu_can_be_exported() -> None:
     layer = torch.nn.Linear(4, 3).cuda()
     program = torch.export.export(layer, (torch.ones(2, 4).cuda(),))
     assert program.module()(torch.ones(2, 4).cuda()).device == torch.device("cuda", 0)
 
 
-def test_numbers_become_fake_tensors_on_the_device() -> None:
+def test_tensors_made_from_numbers_in_fake_mode_are_on_the_device() -> None:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     with FakeTensorMode():

@@ -13,7 +13,7 @@ from tests.replayer.fake_gpu import use
 _CUDA = torch.device("cuda", 0)
 
 
-def test_tensors_inside_transforms_are_on_cuda() -> None:
+def test_tensors_inside_functorch_transforms_are_on_cuda() -> None:
     use()
     seen: list[Any] = []
 
@@ -35,7 +35,7 @@ def test_tensors_inside_transforms_are_on_cuda() -> None:
     assert on_host == [(torch.device("cpu"), False)]
 
 
-def test_autocast_inside_a_transform_casts() -> None:
+def test_autocast_works_inside_a_functorch_transform() -> None:
     use(name="NVIDIA A100-SXM4-40GB")
     layer, seen = torch.nn.Linear(3, 2).cuda(), []
 

@@ -51,7 +51,7 @@ class _LeavesItToTensors(TorchDispatchMode):
         return NotImplemented if is_operator else func(*args, **(kwargs or {}))
 
 
-def test_an_operator_that_a_mode_leaves_to_the_tensors_runs_in_its_eager_form() -> None:
+def test_a_higher_order_operator_can_run_eagerly_inside_a_dispatch_mode() -> None:
     """Since PyTorch 2.15, the first call of compiled code runs in such a mode."""
     from torch._prims.rng_prims import graphsafe_run_with_rng_state
 

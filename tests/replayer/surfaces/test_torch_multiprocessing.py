@@ -25,7 +25,7 @@ def sent(value: Any) -> Any:
     return ForkingPickler.loads(ForkingPickler.dumps(value))
 
 
-def test_another_process_gets_tensors_over_the_same_memory() -> None:
+def test_another_process_receives_tensors_that_share_memory() -> None:
     gpu = use()
     x, count = torch.ones(4, 4, device="cuda"), torch.tensor([3, 5], device="cuda")
     before = gpu.devices[0].memory.usage.allocated_bytes
@@ -55,7 +55,7 @@ def test_rpc_with_device_tensors_raises_not_emulated() -> None:
         rpc.api._invoke_rpc("other", torch.add, None, [{"x": torch.ones(2, device="cuda")}, 1])
 
 
-def test_storages_and_sparse_tensors_arrive_over_the_same_memory() -> None:
+def test_storages_and_sparse_tensors_are_shared_between_processes() -> None:
     use()
     x = torch.ones(4, device="cuda")
     with warnings.catch_warnings():

@@ -67,7 +67,7 @@ def _train(model: nn.Module, steps: int, rows: int = 32, *, amp: bool = False) -
 
 
 @pytest.mark.parametrize("amp", [False, True])
-def test_unmodified_data_parallel_reproduces_the_published_part_times(amp: bool) -> None:
+def test_unmodified_data_parallel_reproduces_the_published_stage_times(amp: bool) -> None:
     """GIVEN the recording of two P100 WHEN nn.DataParallel trains on it THEN its parts take their published times."""
     trace = load(find("p100x2-no-cudnn"))
     trace.workload = None  # a small network is used here instead of the recorded one
@@ -87,7 +87,7 @@ def test_unmodified_data_parallel_reproduces_the_published_part_times(amp: bool)
     }
 
 
-def test_replicas_use_the_same_thread_rows_in_every_step() -> None:
+def test_replicas_use_the_same_timeline_rows_in_every_step() -> None:
     gpu, log = _use(load(find("p100x2-no-cudnn")))
     _train(nn.DataParallel(_net()), 4)
     rows = {(name, device): thread for _, name, thread, _, _, device, *_ in log.parts}
@@ -113,7 +113,7 @@ def test_the_first_device_has_the_larger_share_of_memory() -> None:
     assert {parameter.grad.device for parameter in net.parameters() if parameter.grad is not None} == {torch.device("cuda", 0)}
 
 
-def test_evaluation_without_gradients_has_only_the_forward_parts() -> None:
+def test_evaluation_without_gradients_has_only_the_forward_stages() -> None:
     _, log = _use(load(find("p100x2-no-cudnn")))
     model = nn.DataParallel(_net()).eval()
     with torch.no_grad():
@@ -140,7 +140,7 @@ class _Replica(nn.Module):
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
-def test_on_a_recorded_clock_the_launches_of_replicas_alternate(waiting: int) -> None:
+def test_on_the_recorded_clock_the_launches_of_replicas_alternate(waiting: int) -> None:
     """GIVEN two replicas on one device WHEN one launches all of its ops before the other THEN their launches are played in
     turns, whichever was first."""
     gpu, log = _use(load(find("p100x2-no-cudnn")), StandingClock())
@@ -166,7 +166,7 @@ def test_data_parallel_works_with_shared_or_single_devices() -> None:
     assert alone(torch.randn(4, 64)).get_device() == 1
 
 
-def test_data_parallel_reports_wrong_devices_and_failed_replicas_as_usual() -> None:
+def test_wrong_devices_and_failed_replicas_raise_the_usual_errors() -> None:
     _use(load(find("p100x2-no-cudnn")))
     with pytest.raises(RuntimeError, match=r"parameters and buffers on device cuda:1 \(device_ids\[0\]\) but found one"):
         nn.DataParallel(_net(), device_ids=[1, 0])(torch.randn(4, 64))

@@ -58,7 +58,7 @@ def test_the_argument_device_is_deprecated() -> None:
         host.pin_memory("cpu")
 
 
-def test_the_pages_of_pinned_memory_are_locked_by_the_system() -> None:
+def test_the_system_locks_the_pages_of_pinned_memory() -> None:
     use()
     before = _vm_locked_bytes()
     x = torch.empty(3 << 18, pin_memory=True)  # 3 MiB
@@ -96,7 +96,7 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", [*EMPTY, *FILLED, *NEW_EMPTY, *NEW_FILLED])
-def test_every_factory_can_pin(name: str) -> None:
+def test_every_factory_function_can_create_pinned_tensors(name: str) -> None:
     gpu = use()
     make: Callable[..., Any] = getattr(torch.ones(1) if name.startswith("new_") else torch, name)
     arguments = _ARGUMENTS.get(name, (6,))
@@ -112,7 +112,7 @@ def test_every_factory_can_pin(name: str) -> None:
     assert gpu.copies == []
 
 
-def test_pinning_respects_requires_grad_and_the_default_device() -> None:
+def test_pinned_factories_respect_requires_grad_and_the_default_device() -> None:
     use()
     assert torch.zeros(3, pin_memory=True, requires_grad=True).requires_grad
     assert not torch.zeros(3, pin_memory=True).requires_grad
@@ -171,7 +171,7 @@ def test_memory_of_an_asynchronous_copy_to_the_host_is_not_reused() -> None:
     assert x.to("cpu", non_blocking=True).data_ptr() != address
 
 
-def test_copies_of_pinned_tensors_are_not_pinned() -> None:
+def test_a_copy_of_a_pinned_tensor_is_not_pinned() -> None:
     use()
     x = torch.arange(6.0).pin_memory()
     file = io.BytesIO()

@@ -22,7 +22,7 @@ from traces.figures.measure import op_of
 from traces.model.trace import NONE, DeviceKind, DeviceSpans, HostSpans, Trace
 
 
-def test_a_profile_made_by_the_script_has_the_replayed_kernels() -> None:
+def test_the_profiler_of_the_script_sees_the_replayed_kernels() -> None:
     """GIVEN a training step under torch.profiler WHEN it is summed up and exported THEN its kernels belong to its ops."""
 
     def body(rank: int) -> None:
@@ -62,7 +62,7 @@ def test_a_profile_made_by_the_script_has_the_replayed_kernels() -> None:
     run_ranks(1, body)
 
 
-def test_a_profile_made_by_the_script_has_the_memory_of_each_op() -> None:
+def test_the_profiler_of_the_script_sees_the_memory_of_each_op() -> None:
     """GIVEN ops of known sizes in a range WHEN profiled with memory and stacks THEN each op has its bytes and the range has
     their sum."""
 
@@ -89,7 +89,7 @@ def test_a_profile_made_by_the_script_has_the_memory_of_each_op() -> None:
     run_ranks(1, body)
 
 
-def test_a_profile_made_by_the_script_has_copies_waits_and_requested_shapes() -> None:
+def test_the_profiler_of_the_script_sees_copies_and_waits_and_shapes() -> None:
     """GIVEN copies that a profiler sees in part, and waits WHEN profiled THEN the profile has each of them, and shapes on
     request."""
 
@@ -120,7 +120,7 @@ def test_a_profile_made_by_the_script_has_copies_waits_and_requested_shapes() ->
     run_ranks(1, body)
 
 
-def test_profiled_ops_are_nested_or_disjoint() -> None:
+def test_profiled_ops_never_overlap_partially() -> None:
     """GIVEN ops with equal names on the host and on the GPU (Adam reads its step counts), and reads WHEN profiled THEN all are
     nested."""
 
@@ -157,7 +157,7 @@ def test_profiled_ops_are_nested_or_disjoint() -> None:
     run_ranks(1, body)
 
 
-def test_profiled_stacks_have_functions_of_the_script_and_none_of_trace() -> None:
+def test_profiled_stacks_contain_functions_of_the_script_but_not_of_trace() -> None:
     """GIVEN a profile with stacks WHEN it is exported THEN each call belongs to the script or torch, and lies within its
     caller."""
 

@@ -81,7 +81,7 @@ class DescribedCopying(Described, Copying):
 
 
 @pytest.mark.parametrize("name", ["Copying", "DescribedCopying"])
-def test_a_class_that_copies_attributes_leaves_each_tensor_on_its_memory(name: str) -> None:
+def test_a_subclass_that_copies_attributes_does_not_share_memory_by_mistake(name: str) -> None:
     use()
     x: Any = torch.arange(6.0, device="cuda").as_subclass(globals()[name])
     x.meta = {"spacing": 2}
@@ -95,7 +95,7 @@ def test_a_class_that_copies_attributes_leaves_each_tensor_on_its_memory(name: s
     assert "allocation" not in y.__dict__ and len(y.__dict__) == 1
 
 
-def test_swapped_tensors_have_each_others_memory_and_attributes() -> None:
+def test_swapped_tensors_exchange_memory_and_attributes() -> None:
     use()
     one: Any = torch.nn.Parameter(torch.ones(2, device="cuda"))
     two: Any = torch.nn.Parameter(torch.zeros(3))

@@ -49,7 +49,7 @@ def _installed(recorded: list[str]) -> tuple[Any, Any]:
     return gpu, active[0]
 
 
-def test_a_kernel_launch_is_counted_and_invalidates_the_values_of_its_arguments() -> None:
+def test_a_triton_launch_makes_the_values_of_its_arguments_unknown() -> None:
     gpu, driver = _installed([])
     x = torch.zeros(4, device="cuda")
     JITFunction(twice_kernel).run(x, 4, grid=(1,), warmup=False)
@@ -60,7 +60,7 @@ def test_a_kernel_launch_is_counted_and_invalidates_the_values_of_its_arguments(
     assert driver.get_current_device() == 0 and driver.get_current_target is not None
 
 
-def test_a_kernel_launch_within_a_recorded_op_is_not_charged_again() -> None:
+def test_a_triton_launch_inside_a_recorded_op_takes_no_extra_time() -> None:
     gpu, _ = _installed(["twice_kernel_0d1d"])
     JITFunction(twice_kernel).run(torch.zeros(4, device="cuda"), 4, grid=(1,), warmup=False)
     assert "triton::twice_kernel" not in gpu.launched

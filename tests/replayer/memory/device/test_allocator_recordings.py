@@ -94,7 +94,7 @@ def test_the_comparison_with_recordings_detects_a_wrong_allocator_rule(
     assert agreement.allocated < len(events) or agreement.reserved < len(events)
 
 
-def test_addresses_of_a_ddp_rank_agree_until_the_recording_is_ambiguous(shared_traces: Path) -> None:
+def test_addresses_of_a_ddp_rank_agree_as_long_as_the_recording_determines_them(shared_traces: Path) -> None:
     """26 770 events of one DDP rank.
 
     The recording has neither the streams of its blocks nor when a block that NCCL used was free again, and it begins

@@ -39,7 +39,7 @@ def test_requests_are_rounded_up_to_512_bytes(request_bytes: int, block_bytes: i
     assert take(memory_of(), request_bytes).size_bytes == block_bytes
 
 
-def test_zero_bytes_give_a_null_pointer() -> None:
+def test_an_allocation_of_zero_bytes_returns_a_null_pointer() -> None:
     memory = memory_of()
     assert memory.malloc(0, 0) is None
     assert memory.usage.reserved_bytes == 0
@@ -57,7 +57,7 @@ def test_zero_bytes_give_a_null_pointer() -> None:
         (33 * MIB, 34 * MIB),
     ],
 )
-def test_segments_have_the_sizes_of_their_class(request_bytes: int, segment_bytes: int) -> None:
+def test_segment_sizes_depend_on_the_size_of_the_request(request_bytes: int, segment_bytes: int) -> None:
     memory = memory_of()
     assert take(memory, request_bytes).address % (2 * MIB) == 0
     assert memory.usage.reserved_bytes == segment_bytes
@@ -96,7 +96,7 @@ def test_small_blocks_are_split_down_to_512_bytes() -> None:
     assert memory.usage.reserved_bytes == 2 * MIB
 
 
-def test_the_best_fit_is_the_least_size_then_the_least_address() -> None:
+def test_the_smallest_sufficient_block_at_the_lowest_address_is_chosen() -> None:
     memory = memory_of()
     blocks = [take(memory, size) for size in (4096, 512, 2048, 512, 1024, 512, 1024, 512)]
     addresses = [block.address for block in blocks]
@@ -116,7 +116,7 @@ def test_free_neighbours_are_merged_on_both_sides() -> None:
     assert memory.usage.stats()["inactive_split"]["all"]["current"] == 1
 
 
-def test_a_segment_that_is_free_again_is_one_block() -> None:
+def test_free_blocks_of_a_segment_merge_into_one_block() -> None:
     memory = memory_of()
     blocks = [take(memory, 100 * KIB) for _ in range(5)]
     for at in (1, 3, 0, 4, 2):
@@ -126,7 +126,7 @@ def test_a_segment_that_is_free_again_is_one_block() -> None:
     assert memory.usage.reserved_bytes == 0
 
 
-def test_emptying_the_cache_keeps_segments_in_use() -> None:
+def test_emptying_the_cache_keeps_segments_that_are_in_use() -> None:
     memory = memory_of()
     kept, dropped = take(memory, 4 * MIB), take(memory, 64 * MIB)
     take(memory, 4 * MIB)
@@ -149,7 +149,7 @@ def test_the_address_of_a_freed_segment_is_reused() -> None:
     ("tie_rule", "of_segments", "of_parts"),
     [(TieRule.ADDRESS, "below", "below"), (TieRule.BLOCK_AGE, "above", "below"), (TieRule.SEGMENT_AGE, "above", "above")],
 )
-def test_a_request_gets_one_of_two_free_blocks_by_the_rule_of_the_release(
+def test_the_pytorch_release_decides_which_of_two_free_blocks_is_used(
     tie_rule: TieRule, of_segments: str, of_parts: str
 ) -> None:
     """The second segment lies below the first, as CUDA places them."""
@@ -188,7 +188,7 @@ def test_a_full_device_returns_cached_segments_and_tries_again() -> None:
     assert memory.usage.reserved_bytes == 80 * MIB
 
 
-def test_parts_of_segments_are_returned_if_the_batch_is_known_to_fit() -> None:
+def test_free_parts_of_segments_are_released_if_the_batch_is_known_to_fit() -> None:
     memory = memory_of(100 * MIB)
     large = take(memory, 90 * MIB)
     memory.free(large)
@@ -204,7 +204,7 @@ def test_parts_of_segments_are_returned_if_the_batch_is_known_to_fit() -> None:
     assert memory.usage.reserved_bytes == 60 * MIB
 
 
-def test_the_remaining_parts_of_a_returned_segment_become_segments() -> None:
+def test_the_rest_of_a_partly_released_segment_becomes_separate_segments() -> None:
     memory = memory_of(100 * MIB)
     memory.free(take(memory, 90 * MIB))
     low, middle, high = (take(memory, 30 * MIB) for _ in range(3))
@@ -240,7 +240,7 @@ def test_a_request_of_3_mib_fails_for_the_20_mib_of_its_segment() -> None:
         memory_of(10 * MIB).malloc(3 * MIB, 0)
 
 
-def test_a_memory_fraction_limits_this_process() -> None:
+def test_a_memory_fraction_limits_the_memory_of_the_process() -> None:
     memory = memory_of(GIB)
     memory.set_memory_fraction(0.25)
     take(memory, 256 * MIB)
@@ -292,7 +292,7 @@ def test_a_block_used_by_another_stream_is_freed_when_its_work_ends() -> None:
     assert take(times.memory, 512).address == block.address
 
 
-def test_using_a_block_on_its_own_stream_changes_nothing() -> None:
+def test_using_a_block_on_its_own_stream_does_not_delay_its_reuse() -> None:
     times = Times()
     own = VirtualStream(0, 0)
     own.wait(1_000)
@@ -337,7 +337,7 @@ def test_a_full_device_makes_the_host_wait_for_blocks_that_other_streams_use() -
 # -- settings ----------------------------------------------------------------------------------------------------------
 
 
-def test_oversize_blocks_are_neither_split_nor_given_to_small_requests() -> None:
+def test_oversize_blocks_are_not_split_and_not_used_for_small_requests() -> None:
     memory = memory_of(settings="max_split_size_mb:32")
     big = take(memory, 40 * MIB)
     memory.free(big)
@@ -348,7 +348,7 @@ def test_oversize_blocks_are_neither_split_nor_given_to_small_requests() -> None
     assert (stats["max_split_size"], stats["oversize_allocations"]["current"]) == (32 * MIB, 1)
 
 
-def test_an_oversize_block_that_would_waste_20_mib_is_not_taken() -> None:
+def test_an_oversize_block_is_not_used_if_it_would_waste_20_mib() -> None:
     memory = memory_of(settings="max_split_size_mb:32")
     memory.free(take(memory, 60 * MIB))
     take(memory, 40 * MIB)
@@ -380,14 +380,14 @@ def test_a_block_of_the_largest_split_size_is_oversize() -> None:
     assert memory.usage.stats()["oversize_segments"]["current"] == 0
 
 
-def test_a_request_of_the_largest_split_size_is_not_cut_off_its_block() -> None:
+def test_a_block_is_not_split_for_a_request_of_the_maximum_split_size() -> None:
     memory = memory_of(settings="max_split_size_mb:32")
     memory.free(take(memory, 40 * MIB))
     assert take(memory, 32 * MIB).size_bytes == 40 * MIB
 
 
 @pytest.mark.parametrize(("cached_mib", "is_reused"), [(58, True), (60, False)])
-def test_an_oversize_block_may_be_less_than_20_mib_too_large(cached_mib: int, is_reused: bool) -> None:
+def test_an_oversize_block_is_used_if_it_wastes_less_than_20_mib(cached_mib: int, is_reused: bool) -> None:
     memory = memory_of(settings="max_split_size_mb:32")
     memory.free(take(memory, cached_mib * MIB))
     take(memory, 40 * MIB)
@@ -442,7 +442,7 @@ def test_a_limit_leaves_memory_of_other_programs_alone() -> None:
         (200 * GIB, 256 * GIB),  # beyond the last interval
     ],
 )
-def test_each_interval_of_sizes_has_its_own_divisions(request_bytes: int, block_bytes: int) -> None:
+def test_the_number_of_divisions_depends_on_the_size_of_the_request(request_bytes: int, block_bytes: int) -> None:
     memory = memory_of(settings="roundup_power2_divisions:[64:8,256:4,>:2]")
     assert memory.settings.round_up(request_bytes) == block_bytes
 
@@ -456,7 +456,7 @@ def test_small_sizes_are_rounded_to_blocks_of_512_bytes(divisions: str) -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "block_bytes"), [(1200 * MIB, 1280 * MIB), (GIB, GIB), (1700, 2048), (5 * MIB + 1, 6 * MIB)]
 )
-def test_powers_of_two_are_divided_into_steps(request_bytes: int, block_bytes: int) -> None:
+def test_sizes_are_rounded_to_fractions_of_powers_of_two(request_bytes: int, block_bytes: int) -> None:
     memory = memory_of(settings="roundup_power2_divisions:4")
     assert memory.settings.round_up(request_bytes) == block_bytes
 
@@ -509,7 +509,7 @@ def test_threads_share_one_allocator() -> None:
     assert memory.usage.reserved_bytes == 0
 
 
-def test_nothing_grows_over_many_steps() -> None:
+def test_memory_use_does_not_grow_over_many_steps() -> None:
     memory = memory_of()
     for _ in range(3):
         for block in [take(memory, size) for size in (512, 3 * MIB, 64 * MIB, 700 * KIB)]:
@@ -536,7 +536,7 @@ def test_statistics_restart_when_they_are_reset() -> None:
     assert stats["allocation"]["large_pool"] == {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
 
 
-def test_settings_come_from_the_environment_of_the_first_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_read_from_the_environment_at_the_first_allocation(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = DeviceMemory(0, GIB)
     monkeypatch.setitem(os.environ, "PYTORCH_CUDA_ALLOC_CONF", "max_split_size_mb:64")
     take(memory, 512)
@@ -555,7 +555,7 @@ def test_a_block_of_the_largest_split_size_counts_as_oversize_until_it_is_freed(
 
 
 @pytest.mark.parametrize("ready_ns", [(100, 300), (300, 100)])
-def test_blocks_that_wait_for_streams_are_freed_as_soon_as_each_stream_is_ready(ready_ns: tuple[int, int]) -> None:
+def test_a_block_used_on_other_streams_is_freed_when_those_streams_are_done(ready_ns: tuple[int, int]) -> None:
     now_ns = 0
     memory = DeviceMemory(0, GIB, host_now_ns=lambda: now_ns)
     blocks = [take(memory, 30 * MIB) for _ in ready_ns]
@@ -571,5 +571,5 @@ def test_blocks_that_wait_for_streams_are_freed_as_soon_as_each_stream_is_ready(
 
 
 @pytest.mark.parametrize(("most", "kept"), [(3, 3), (1 << 64, sys.maxsize)])
-def test_a_history_keeps_at_most_the_given_number_of_entries(most: int, kept: int) -> None:
+def test_the_allocation_history_keeps_at_most_the_given_number_of_entries(most: int, kept: int) -> None:
     assert History(None, most).entries.maxlen == kept

@@ -32,14 +32,14 @@ def take(memory: DeviceMemory, size_bytes: int, stream: int = 0) -> Block:
     ("request_bytes", "mapped_bytes"),
     [(512, 2 * MIB), (MIB, 2 * MIB), (MIB + 1, 20 * MIB), (10 * MIB, 20 * MIB), (20 * MIB + 1, 40 * MIB), (41 * MIB, 60 * MIB)],
 )
-def test_memory_comes_in_pages_of_2_and_20_mib(request_bytes: int, mapped_bytes: int) -> None:
+def test_expandable_segments_grow_in_pages_of_2_and_20_mib(request_bytes: int, mapped_bytes: int) -> None:
     memory = memory_of()
     take(memory, request_bytes)
     assert memory.usage.reserved_bytes == mapped_bytes
     assert memory.usage.stats()["segment"]["all"]["current"] == 0  # they are no segments of cudaMalloc
 
 
-def test_blocks_lie_side_by_side_and_only_the_shortfall_is_mapped() -> None:
+def test_adjacent_blocks_share_a_page_and_only_missing_pages_are_mapped() -> None:
     """GIVEN 15 of 20 MiB in use WHEN 10 MiB are requested THEN they use the remaining 5 MiB of the page and one new page."""
     memory = memory_of()
     first, second = take(memory, 15 * MIB), take(memory, 10 * MIB)
@@ -65,7 +65,7 @@ def growing_lengths(settings: str) -> DeviceMemory:
     return memory
 
 
-def test_growing_sequences_reserve_less_than_with_plain_segments() -> None:
+def test_growing_batches_reserve_less_memory_with_expandable_segments() -> None:
     """GIVEN growing batches WHEN each is freed before the next THEN one range grows with the largest batch, 195 x 940 KiB in
     pages of 20 MiB. Plain segments accumulate."""
     expandable, plain = growing_lengths(ON), growing_lengths(OFF)
@@ -90,7 +90,7 @@ def test_a_program_that_fragments_its_memory_fits_with_expandable_segments_only(
                 memory.malloc(38 * MIB, 0)
 
 
-def test_the_best_fit_counts_what_a_block_can_grow_to() -> None:
+def test_the_best_fit_considers_how_far_a_block_can_grow() -> None:
     """GIVEN a free end of 1.5 MiB that can grow and a free block of 3 MiB that cannot WHEN 1.2 MiB are requested THEN the block
     is used, and the end, although it fits better, is kept for larger requests."""
     memory = memory_of()
@@ -102,7 +102,7 @@ def test_the_best_fit_counts_what_a_block_can_grow_to() -> None:
     assert memory.usage.reserved_bytes == 20 * MIB
 
 
-def test_empty_pages_go_back_one_by_one_and_holes_are_filled_first() -> None:
+def test_empty_pages_are_unmapped_one_by_one_and_mapped_again_first() -> None:
     """GIVEN three pages, the last in use WHEN the cache is emptied THEN two are unmapped, and are later mapped again at the
     same place."""
     memory = memory_of()
@@ -160,7 +160,7 @@ def test_an_out_of_memory_error_keeps_mapped_pages_and_names_the_segment_size() 
     assert memory.usage.reserved_bytes == 80 * MIB
 
 
-def test_growing_a_segment_must_fit_a_whole_segment_in_the_memory_fraction() -> None:
+def test_a_segment_can_grow_only_if_a_whole_segment_fits_in_the_memory_fraction() -> None:
     """GIVEN a free end of the last page WHEN 30 MiB are allowed and 20 MiB mapped THEN growing by any amount still fails."""
     memory = memory_of(capacity_bytes=100 * MIB)
     memory.set_memory_fraction(0.3)
@@ -170,7 +170,7 @@ def test_growing_a_segment_must_fit_a_whole_segment_in_the_memory_fraction() -> 
     assert take(memory, 512).size_bytes == 512  # a segment of 2 MiB is allowed
 
 
-def test_oversize_blocks_of_a_range_are_split_but_not_given_to_small_requests() -> None:
+def test_small_requests_do_not_use_oversize_blocks_of_expandable_segments() -> None:
     """GIVEN max_split_size WHEN a free block of a range is above it THEN a smaller request does not use the block."""
     memory = memory_of(settings="expandable_segments:True,max_split_size_mb:40")
     memory.free(take(memory, 60 * MIB))

@@ -60,7 +60,7 @@ def test_the_old_message() -> None:
     assert oom_text(OLDEST, NOW) == oom_text(OLDER, NOW).replace("reserved in total by PyTorch", "cached")
 
 
-def test_the_message_of_current_releases() -> None:
+def test_the_out_of_memory_message_of_current_releases() -> None:
     assert oom_text(DEFAULT_OOM_TEXT, NOW) == (
         "CUDA out of memory. Tried to allocate 314.00 MiB. GPU 1 has a total capacity of 7.79 GiB of which 269.38 MiB is"
         " free. Including non-PyTorch memory, this process has 6.00 GiB memory in use. Of the allocated memory 5.61 GiB is"
@@ -70,13 +70,13 @@ def test_the_message_of_current_releases() -> None:
     )
 
 
-def test_the_message_leaves_out_facts_of_the_recorded_machine() -> None:
+def test_the_out_of_memory_message_contains_no_facts_of_the_recorded_machine() -> None:
     """GIVEN a message with other processes, private pools and a fraction WHEN filled THEN only its wording is left."""
     assert oom_text(SHARED, NOW) == oom_text(DEFAULT_OOM_TEXT, NOW).replace("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 @pytest.mark.parametrize("template", [OLD, OLDER, OLDEST, SHARED, DEFAULT_OOM_TEXT])
-def test_the_message_contains_the_limit_of_a_memory_fraction(template: str) -> None:
+def test_the_out_of_memory_message_contains_the_limit_of_a_memory_fraction(template: str) -> None:
     limited = NOW._replace(allowed_bytes=4 * GIB)
     text = oom_text(template, limited)
     assert re.search(r"(MiB free; |memory in use\. )4\.00 GiB allowed; (5\.69 GiB|Of the allocated)", text)
@@ -98,7 +98,7 @@ SIZES = st.integers(0, 1 << 41)
     st.lists(SIZES, min_size=6, max_size=6),
     st.none() | SIZES,
 )
-def test_the_error_message_has_every_new_figure_and_no_recorded_figure(
+def test_an_out_of_memory_message_contains_current_and_no_recorded_figures(
     template: str, sizes: list[int], allowed: int | None
 ) -> None:
     asked, capacity, free, process, allocated, unallocated = sizes

@@ -35,7 +35,7 @@ def test_free_addresses_of_a_range_are_used_again_and_an_empty_range_is_returned
     assert addresses.allocate(16 * MIB) == TOP - 96 * MIB
 
 
-def test_a_gap_between_ranges_is_used_if_32_mib_more_than_needed_are_free() -> None:
+def test_a_gap_between_ranges_is_used_if_it_has_32_mib_to_spare() -> None:
     addresses = DriverAddresses(0)
     taken = [addresses.allocate(32 * MIB) for _ in range(5)]
     addresses.give_back(taken[1], 32 * MIB)  # a gap of 32 MiB

@@ -72,29 +72,29 @@ def accepts(text: str) -> bool:
     return True
 
 
-def test_intervals_start_at_one_mebibyte() -> None:
+def test_size_intervals_of_divisions_start_at_one_mebibyte() -> None:
     divisions = parse_settings("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]").power2_divisions
     assert divisions == (1,) * 9 + (2, 4) + (8,) * 5
 
 
-def test_the_first_variable_that_is_set_counts() -> None:
+def test_the_first_environment_variable_that_is_set_is_used() -> None:
     both = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64", "PYTORCH_ALLOC_CONF": "max_split_size_mb:32"}
     assert settings_of_environment(both).max_split_bytes == 64 * MIB
     assert settings_of_environment({}) == AllocatorSettings()
 
 
-def test_settings_add_to_those_in_force() -> None:
+def test_new_settings_are_added_to_the_current_ones() -> None:
     before = parse_settings("expandable_segments:True")
     assert parse_settings("garbage_collection_threshold:0.5", before).expandable_segments
 
 
-def test_three_settings_are_reset_unless_they_are_set_again() -> None:
+def test_three_settings_return_to_their_defaults_unless_they_are_set_again() -> None:
     before = parse_settings("max_split_size_mb:64,roundup_power2_divisions:4,garbage_collection_threshold:0.5")
     assert parse_settings("", before) == AllocatorSettings()
 
 
 @pytest.mark.parametrize("key", NOT_EMULATED)
-def test_a_setting_without_effect_is_reported_when_it_is_used(key: str) -> None:
+def test_using_a_setting_without_effect_gives_a_warning(key: str) -> None:
     value = {"throw_on_cudamalloc_oom": "True", "expandable_segments_reserve_by_class": "[serving:0.25]"}.get(key, "64")
     with pytest.warns(NotEmulatedWarning, match=rf"{key}:.* has no effect on the virtual GPU: {NOT_EMULATED[key][:30]}"):
         DeviceMemory(0, 1 << 30, settings=parse_settings(f"{key}:{value}"))
@@ -125,7 +125,7 @@ def test_every_allocator_setting_of_torch_is_known() -> None:
         assert accepts(f"{key}:{values.get(key, '8')}"), key
 
 
-def test_another_backend_is_rejected_by_name() -> None:
+def test_another_allocator_backend_is_rejected_and_the_error_names_it() -> None:
     with pytest.raises(NotEmulated, match="backend:cudaMallocAsync"):
         parse_settings("backend:cudaMallocAsync")
     with pytest.raises(SettingsError, match="options are native and cudaMallocAsync"):
@@ -145,11 +145,11 @@ def test_an_unknown_allocator_setting_is_named_in_the_error() -> None:
         ("large_segment_size_mb:30,max_split_size_mb:30", "large_segment_size_mb:30,max_split_size_mb:29"),
     ],
 )
-def test_the_smallest_sizes_that_torch_accepts(smallest: str, too_small: str) -> None:
+def test_the_smallest_accepted_sizes_equal_those_of_torch(smallest: str, too_small: str) -> None:
     assert accepts(smallest) and not accepts(too_small)
 
 
-def test_a_memory_snapshot_has_the_settings_in_pytorchs_units() -> None:
+def test_a_memory_snapshot_contains_the_settings_in_the_units_of_pytorch() -> None:
     """`torch.cuda.memory._snapshot()["allocator_settings"]`: segments in MiB, the largest block that is split in bytes."""
     plain = settings_dict(parse_settings(""), "")
     assert (plain["large_segment_size_mb"], plain["max_split_size"], plain["PYTORCH_CUDA_ALLOC_CONF"]) == (20, -1, "")

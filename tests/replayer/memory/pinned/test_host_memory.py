@@ -106,7 +106,7 @@ def test_a_block_that_an_asynchronous_copy_reads_is_not_handed_out_before_its_en
     assert _address(again) == address
 
 
-def test_empty_cache_gives_back_what_is_free_and_nothing_else() -> None:
+def test_empty_cache_releases_only_free_blocks() -> None:
     device = _Device()
     kept, freed = device.memory.allocate(4_096), device.memory.allocate(8_192)
     address = _address(freed)
@@ -282,7 +282,7 @@ def _refused(folder: Path, limit_bytes: int) -> tuple[str, list[str]]:
 
 
 @needs_proc
-def test_a_limit_is_reported_in_one_line_and_the_memory_is_used_unlocked(tmp_path: Path) -> None:
+def test_a_lock_limit_is_reported_in_one_line_and_the_memory_stays_unlocked(tmp_path: Path) -> None:
     said, facts = _refused(tmp_path, 2 << 20)
     assert facts == ["True", str(2 << 20), str(3 << 20)]  # two blocks fit, the third is there all the same
     (line,) = said.splitlines()

@@ -29,22 +29,22 @@ def limit_container(root: Path, limit_bytes: int) -> None:
     (group / "memory.stat").write_text(f"anon 5\nactive_file {GIB // 4}\ninactive_file {GIB // 2}\n")
 
 
-def test_a_sixteenth_of_the_memory_stays_free(machine: Path) -> None:
+def test_pinning_leaves_a_sixteenth_of_the_memory_free(machine: Path) -> None:
     assert page_locks._spare_bytes() == 7 * GIB
 
 
-def test_a_container_s_limit_counts_without_the_file_cache(machine: Path) -> None:
+def test_the_file_cache_does_not_count_toward_the_limit_of_a_container(machine: Path) -> None:
     """4 GiB less 1 GiB that is used, of which 0.75 GiB can be reclaimed, less a sixteenth of the limit."""
     limit_container(machine, 4 * GIB)
     assert page_locks._spare_bytes() == int(3.5 * GIB)
 
 
-def test_a_container_with_a_higher_limit_has_what_the_machine_has(machine: Path) -> None:
+def test_a_container_with_a_high_limit_can_use_all_memory_of_the_machine(machine: Path) -> None:
     limit_container(machine, 15 * GIB)
     assert page_locks._spare_bytes() == 7 * GIB
 
 
-def test_a_system_without_these_files_does_not_say(machine: Path) -> None:
+def test_available_memory_is_unknown_without_the_files_in_proc(machine: Path) -> None:
     (machine / "proc/meminfo").unlink()
     assert page_locks._spare_bytes() is None
 
@@ -60,5 +60,5 @@ def test_a_system_without_these_files_does_not_say(machine: Path) -> None:
         (3 * GIB // 2, "1.5 GiB"),
     ],
 )
-def test_sizes_have_the_largest_unit_that_fits(size_bytes: int, text: str) -> None:
+def test_sizes_are_written_in_the_largest_suitable_unit(size_bytes: int, text: str) -> None:
     assert page_locks._size(size_bytes) == text

@@ -111,7 +111,7 @@ def test_cudnn_attention_agrees_with_torch() -> None:
 
 @pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_attention_to_sequences_of_different_lengths_equals_attention_to_each(flash: bool, causal: bool) -> None:
+def test_attention_to_packed_sequences_equals_attention_to_each_sequence(flash: bool, causal: bool) -> None:
     """With one more key than queries, a causal mask ends at the last key."""
     torch.manual_seed(4)
     of_q, of_k = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 3, 7], dtype=torch.int32)
@@ -160,7 +160,7 @@ def test_scripts_can_read_which_weights_were_dropped() -> None:
     torch.testing.assert_close(out[..., 0], (numbers >= 0.25).float().mean(-1) / 0.75)
 
 
-def test_attention_to_parts_of_the_keys_merges_by_logsumexp() -> None:
+def test_attention_to_parts_of_the_keys_can_be_merged_with_logsumexp() -> None:
     """GIVEN three keys with equal scores WHEN attention is computed for the first key and for the last two keys THEN the two
     results have the weights 1 and 2. Ring attention merges such results."""
     q, k, v = torch.zeros(1, 1, 1, 4), torch.zeros(1, 1, 3, 4), torch.tensor([0.0, 3.0, 9.0]).view(3, 1).expand(1, 1, 3, 4)
@@ -323,7 +323,7 @@ def test_histc_counts_integers_in_bins() -> None:
     assert counted.tolist() == [1, 0, 2, 1] and counted.dtype is torch.int64
 
 
-def test_integers_are_divided_by_zero_without_an_error() -> None:
+def test_integer_division_by_zero_raises_no_error() -> None:
     """GIVEN a divisor of zero WHEN integers are divided as on a GPU THEN the other elements are right and nothing is raised."""
     one, other = torch.tensor([7, 7]), torch.tensor([2, 0])
     floor, remainder = FORMS[aten.floor_divide.default], FORMS[aten.remainder.Tensor]

@@ -26,7 +26,7 @@ def computed(func: Any, *args: Any, **kwargs: Any) -> Any:
     return in_wider_dtypes(func, func, list(args), kwargs)
 
 
-def test_unsigned_and_eight_bit_data_are_moved() -> None:
+def test_unsigned_and_float8_tensors_can_be_moved() -> None:
     """GIVEN dtypes that CPU kernels lack and CUDA kernels have WHEN values are moved THEN values and dtypes are kept."""
     flipped = computed(aten.flip.default, torch.tensor([1, 2, 65535], dtype=torch.uint16), [0])
     assert (flipped.tolist(), flipped.dtype) == ([65535, 2, 1], torch.uint16)
@@ -35,7 +35,7 @@ def test_unsigned_and_eight_bit_data_are_moved() -> None:
     assert (flipped.float().tolist(), flipped.dtype) == ([448.0, 0.5], torch.float8_e4m3fn)
 
 
-def test_results_have_the_dtypes_of_the_op() -> None:
+def test_results_computed_in_a_wider_dtype_have_the_dtype_of_the_op() -> None:
     """GIVEN uint32 values WHEN non-zero values are counted or a trace is summed THEN the result is int64, as on a GPU."""
     count = computed(aten.count_nonzero.default, torch.tensor([0, 7, 9], dtype=torch.uint32))
     assert (count.item(), count.dtype) == (2, torch.int64)
@@ -43,7 +43,7 @@ def test_results_have_the_dtypes_of_the_op() -> None:
     assert (trace.item(), trace.dtype) == (2, torch.int64)
 
 
-def test_a_result_that_is_an_argument_is_resized() -> None:
+def test_an_output_argument_is_resized_to_the_result() -> None:
     """GIVEN an empty uint16 tensor WHEN the identity matrix is written to it THEN it has the matrix's shape and values."""
     out = torch.empty(0, dtype=torch.uint16)
     with torch.inference_mode():  # PyTorch counts no versions, as inside `__torch_dispatch__`
@@ -59,7 +59,7 @@ def test_large_uint64_values_are_rejected() -> None:
         in_wider_dtypes(aten.flip.default, aten.flip.default, [values, [0]], {})
 
 
-def test_an_error_about_two_dtypes_is_kept() -> None:
+def test_the_error_about_two_different_dtypes_does_not_change() -> None:
     """GIVEN a loss of float32 predictions and float16 targets WHEN the CPU rejects it THEN nothing is computed."""
     half = torch.ones(2, dtype=torch.float16)
     with pytest.raises(RuntimeError, match="Found dtype Half but expected Float") as refused:
@@ -67,7 +67,7 @@ def test_an_error_about_two_dtypes_is_kept() -> None:
     assert not may_be_wider(aten.binary_cross_entropy.default, [half.float(), half], {}, refused.value)
 
 
-def test_a_dtype_that_cuda_lacks_is_not_computed() -> None:
+def test_an_op_without_a_cuda_kernel_for_the_dtype_is_not_computed() -> None:
     """GIVEN a product of uint16 values, which CUDA rejects WHEN the CPU rejects it THEN nothing is computed."""
     values = torch.ones(2, 2, dtype=torch.uint16)
     with pytest.raises(NotImplementedError) as refused:
@@ -75,7 +75,7 @@ def test_a_dtype_that_cuda_lacks_is_not_computed() -> None:
     assert not may_be_wider(aten.mm.default, [values, values], {}, refused.value)
 
 
-def test_only_dtypes_that_kernels_lack_become_wider() -> None:
+def test_only_dtypes_without_a_cpu_kernel_are_computed_in_a_wider_dtype() -> None:
     """GIVEN an op on uint16 values and a mask THEN the mask stays bool. GIVEN an op on bool values only THEN they are widened.
     An int64 value is never widened."""
     given: list[list[torch.dtype]] = []
