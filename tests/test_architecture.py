@@ -58,7 +58,7 @@ def is_defined(name: str, root: Path = ROOT) -> bool:
     return False
 
 
-def test_the_page_is_short() -> None:
+def test_the_architecture_page_is_short() -> None:
     assert len(PAGE.splitlines()) <= MOST_LINES
 
 
@@ -72,7 +72,7 @@ def test_each_call_chain_names_five_to_eight_existing_functions(title: str, chai
     assert [name for name in chain if not is_defined(name)] == []
 
 
-def test_the_map_of_the_code_names_existing_functions_and_modules() -> None:
+def test_the_code_map_lists_only_existing_functions_and_modules() -> None:
     page = (ROOT / "docs" / "code_map.md").read_text(encoding="utf-8")
     names = re.findall(r"^\| .* \| (`.*`) \|$", page, re.MULTILINE)
     named = [name for cell in names for name in re.findall(r"`([^`]+)`", cell)]

@@ -7,7 +7,7 @@ from tests.traces.handmade import replay_of, training
 from traces import compare
 
 
-def test_table_shows_errors_of_gpu_time_and_counts_programs() -> None:
+def test_the_table_of_compiled_programs_shows_gpu_time_errors_and_counts_programs() -> None:
     recorded = training()
     replays = {"faster loader": replay_of(recorded), "GPU slower": replay_of(recorded, stretch=1.5), "recording": recorded}
     rows = [Row(title, compare(recorded, replay), title == "faster loader") for title, replay in replays.items()]
@@ -20,14 +20,14 @@ def test_table_shows_errors_of_gpu_time_and_counts_programs() -> None:
     assert "In this run, 1 of 3 replays have the recorded step time" in text
 
 
-def test_counters_ignore_addresses_and_empty_counters() -> None:
+def test_comparing_dynamo_counters_ignores_addresses_and_empty_counters() -> None:
     recorded = 'loss\n{"counters": {"graph_break": {"<function f at 0x7ff9>": 2}, "frames": {}}}\n'
     replayed = '{"counters": {"graph_break": {"<function f at 0x12ab>": 2}}}\n'
     assert counters_of(recorded) == counters_of(replayed) == {"graph_break": {"<function f at 0x>": 2}}
     assert counters_of(replayed.replace(": 2", ": 3")) != counters_of(recorded)
 
 
-def test_only_scripts_run_and_process_groups_get_two_ranks() -> None:
+def test_only_scripts_are_run_and_scripts_with_process_groups_get_two_ranks() -> None:
     found = programs()
     assert "small_gpt" not in found and "counters" not in found
     assert found["no_sync"].ranks == found["no_sync"].gpus == 2 and found["gan"].ranks == 0

@@ -169,13 +169,13 @@ def after_other(step: tuple[str, list[str]]) -> tuple[str, list[str]]:
     return kind, ["other", *names]
 
 
-def test_a_plain_loop_with_validation(both: Callable[..., Cut]) -> None:
+def test_a_plain_loop_with_validation_has_training_and_evaluation_steps(both: Callable[..., Cut]) -> None:
     evaluate = ("loader", "h2d", "call model no_grad", "mse_loss")
     cut = both(*TRAIN * 2, "exhausted", *evaluate * 2, "exhausted")
     assert cut[:2] == [TRAINED] * 2 and [kind for kind, _ in cut] == ["T", "T", "E", "E"]
 
 
-def test_model_calls_before_training_make_a_step_only_if_they_train(both: Callable[..., Cut]) -> None:
+def test_model_calls_before_training_form_a_step_only_if_they_train(both: Callable[..., Cut]) -> None:
     assert both("call model", "mm", *TRAIN) == [TRAINED]
     trained = both("call model", "backward", *TRAIN)
     assert trained == [("T", ["forward", "backward", *TRAINED[1]])]
@@ -201,7 +201,7 @@ def test_ops_before_the_first_zero_grad_belong_to_no_step(both: Callable[..., Cu
     assert both(*forward_first * 2) == [trained, after_other(trained)]
 
 
-def test_ops_before_each_backward_pass_are_a_forward_pass_without_modules(both: Callable[..., Cut]) -> None:
+def test_without_modules_the_ops_before_a_backward_pass_are_the_forward_pass(both: Callable[..., Cut]) -> None:
     half = ("loader", "h2d", "mm", "backward")
     assert both(*half, *half, "step") == [("T", ["loader", "h2d", "forward", "backward"] * 2 + ["optimizer"])]
     assert both("loader", "h2d", "mm", "mse_loss", "backward", "step") == [
@@ -221,12 +221,12 @@ def test_a_second_forward_pass_follows_a_backward_pass(both: Callable[..., Cut])
     assert both(*step, "backward", "step") == [("T", ["loader", "forward", "backward", "optimizer"])]
 
 
-def test_work_of_other_threads_belongs_to_the_phase_of_the_script(both: Callable[..., Cut]) -> None:
+def test_work_of_other_threads_belongs_to_the_phase_of_the_training_thread(both: Callable[..., Cut]) -> None:
     forward = ("loader", "h2d", "call model", "h2d@side", "call other@side", "loader@side", "mse_loss@side", "mse_loss")
     assert both(*[*forward, "zero_grad", "backward", "step"] * 2) == [TRAINED] * 2
 
 
-def test_steps_are_cut_on_the_thread_of_the_first_optimizer_step(both: Callable[..., Cut]) -> None:
+def test_steps_are_found_in_the_thread_of_the_first_optimizer_step(both: Callable[..., Cut]) -> None:
     """WHEN the main thread calls the model once, and another thread trains THEN steps are cut from the second step of that
     thread on."""
     side = [f"{event}@side" for event in TRAIN]
@@ -239,7 +239,7 @@ def test_a_copy_within_a_module_call_belongs_to_the_forward_pass(both: Callable[
     ]
 
 
-def test_a_copy_after_work_outside_the_phases_starts_no_forward_pass(both: Callable[..., Cut]) -> None:
+def test_a_copy_after_other_work_does_not_start_a_forward_pass(both: Callable[..., Cut]) -> None:
     """GIVEN a second trainer that reads its loss WHEN the next batch of the first trainer is copied THEN the copy is not part
     of a forward pass."""
     half = ("h2d", "call model", "backward")
@@ -247,7 +247,7 @@ def test_a_copy_after_work_outside_the_phases_starts_no_forward_pass(both: Calla
     assert cut[0] == ("T", ["h2d", "forward", "backward", "optimizer", "other", "forward", "backward", "optimizer"])
 
 
-def test_inference_with_gradients_enabled_is_cut_into_batches_after_a_dry_run(both: Callable[..., Cut]) -> None:
+def test_inference_with_gradients_enabled_is_divided_into_batches_after_a_dry_run(both: Callable[..., Cut]) -> None:
     """THEN the first batch is separated from the setup when the model is called for the second, and each batch is a step."""
     cut = both("call other", *("loader", "call model") * 4, "exhausted")
     assert cut == [("E", ["loader", "forward", "loader"]), ("E", ["other", "forward"]), *[("E", ["loader", "forward"])] * 2]
@@ -267,7 +267,7 @@ def test_without_optimizer_and_loader_a_step_ends_where_the_next_forward_pass_be
     assert cut[0] == ("T", ["forward", "loss", "backward", "other"])
 
 
-def test_training_plain_tensors_by_hand_is_cut_into_steps(both: Callable[..., Cut]) -> None:
+def test_training_without_modules_and_optimizer_is_divided_into_steps(both: Callable[..., Cut]) -> None:
     recorded_ms = {"forward": 1, "loss": 1, "backward": 1, "other": 1}
     cut = both(*("mm", "mse_loss", "backward", "mul") * 4, has_optimizer=False, phases_ms=recorded_ms)
     assert [kind for kind, _ in cut] == ["T"] * 4
@@ -286,7 +286,7 @@ EVENTS += ["call model", "call model no_grad", "call other no_grad", "call loss"
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(EVENTS), max_size=25), st.booleans())
-def test_recorder_and_replayer_cut_any_sequence_of_calls_equally(
+def test_recorder_and_replayer_divide_any_sequence_of_calls_equally(
     both: Callable[..., Cut], events: list[str], has_optimizer: bool
 ) -> None:
     both(*events, has_optimizer=has_optimizer)

@@ -93,14 +93,14 @@ def test_relative_imports_of_a_package_are_resolved() -> None:
     assert imports_within(files)["room.part"] == {"room.part.a", "room.b"}
 
 
-def test_a_folder_with_thirteen_or_more_files_is_reported() -> None:
+def test_the_checker_reports_folders_with_thirteen_or_more_files() -> None:
     twelve = [f"room/{i}.py" for i in range(12)]
     assert crowded_folders([*twelve, "room/part/a.py"]) == {}
     assert crowded_folders([*twelve, "room/a.py"]) == {"room": 13}
     assert crowded_folders([f"tui/commands/{i}.py" for i in range(13)]) == {}
 
 
-def test_methods_are_counted_per_class() -> None:
+def test_the_checker_counts_methods_per_class() -> None:
     source = "class A:\n    x = 1\n    def f(self): ...\n    async def _g(self): ...\n    class B:\n        def h(self): ...\n"
     assert dict(methods_of(source)) == {"A": 2, "B": 1}
 

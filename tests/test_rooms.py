@@ -53,7 +53,7 @@ def imports_of(source: str) -> Iterator[str]:
             yield (node.module or "").partition(".")[0]
 
 
-def test_imports_of_returns_every_absolute_import() -> None:
+def test_the_checker_finds_every_absolute_import() -> None:
     source = "import a.b, c\nfrom d.e import f\nfrom . import g\ndef h():\n    import i\n"
     assert sorted(imports_of(source)) == ["a", "c", "d", "i"]
 
@@ -78,7 +78,7 @@ def replayer_imports(source: str) -> Iterator[str]:
             yield str(node.module).split(".")[1]
 
 
-def test_the_layers_list_every_module_of_the_replayer() -> None:
+def test_the_list_of_layers_contains_every_module_of_the_replayer() -> None:
     there = {path.stem for path in (ROOT / "replayer").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert there - {"__init__"} == set(FLOORS)
     assert sum((ROOT / "replayer" / f"{name}.py").exists() for name in FLOORS) <= 8
@@ -104,7 +104,7 @@ def classes_of(source: str) -> Iterator[str]:
     yield from (node.name.lstrip("_") for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
 
 
-def test_classes_of_returns_every_nested_class() -> None:
+def test_the_checker_finds_every_nested_class() -> None:
     assert sorted(classes_of("class _A:\n    class B: ...\ndef f():\n    class C(A): ...\n")) == ["A", "B", "C"]
 
 
@@ -139,7 +139,7 @@ print(sorted({"torch", "textual", "typer", "rich", "pandas"} & sys.modules.keys(
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_commands_except_predict_do_not_import_torch() -> None:
+def test_no_command_except_predict_imports_torch() -> None:
     """Importing torch takes longer than everything else that a command does. `trace predict` computes its estimates in its own
     process."""
     program = """
@@ -153,7 +153,7 @@ print(sorted({"torch", "pandas", "sympy"} & sys.modules.keys()))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_examples_import_no_package_of_this_tool() -> None:
+def test_the_examples_do_not_import_trace_packages() -> None:
     for file in sorted((ROOT / "examples").glob("*.py")):
         wrong = set(ROOMS).intersection(imports_of(file.read_text(encoding="utf-8")))
         assert not wrong, f"{file.name} imports {sorted(wrong)}"

@@ -23,7 +23,7 @@ def study(name: str, folder: Path = DOCS) -> Any:
     return module
 
 
-def test_modelled_data_stalls_agree_with_the_paper_in_rank_and_limits(tmp_path: Path) -> None:
+def test_modelled_data_stalls_agree_with_the_paper_in_order_and_limits(tmp_path: Path) -> None:
     stalls = study("data_stalls")
     runs = [stalls.Measured(*key, 189.0, 190.0, 0.25, 5_270_000, 12.0) for key in stalls.RUNS]
     cost = stalls.Cost(runs, {batch: 0.1 * batch for batch in stalls.PUBLISHED_PIN})
@@ -61,7 +61,7 @@ def test_modelled_data_stalls_agree_with_the_paper_in_rank_and_limits(tmp_path: 
     assert (tmp_path / "x.svg").read_text().count("<svg") == 1
 
 
-def test_the_poster_page_shows_memory_failures_and_slower_runs(tmp_path: Path) -> None:
+def test_the_ddp_page_shows_networks_that_do_not_fit_or_are_slower(tmp_path: Path) -> None:
     poster = study("ddp_poster")
     times = {poster.ONE: 10.0, poster.NCCL: 7.0, poster.GLOO: 12.0, poster.SPLIT: 11.0}
     found = {run: poster.Cell(times[run.mode], 100, "0.693147", 21_292) for run in poster.wanted()}
@@ -97,7 +97,7 @@ def test_a_page_and_its_picture_are_written_together_or_not_at_all(tmp_path: Pat
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == written
 
 
-def test_the_dataparallel_study_page_has_every_table_and_library_times(tmp_path: Path) -> None:
+def test_the_data_parallel_page_contains_every_table_and_the_library_times(tmp_path: Path) -> None:
     made = study("dataparallel_study")
     page = (DOCS / "dataparallel_study.md").read_text()
     for name in (*made.TABLES, "library"):
@@ -115,7 +115,7 @@ def test_the_dataparallel_study_page_has_every_table_and_library_times(tmp_path:
     assert line == "| resnet18 | 128 | 100.0 | 130.5 | -23% |"
 
 
-def test_a_table_that_is_not_known_is_rejected_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_table_name_is_rejected_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     made = study("dataparallel_study")
     monkeypatch.setattr(sys, "argv", ["dataparallel_study.py", "none.json", "--tables", "times,tables"])
     with pytest.raises(SystemExit) as refused:
@@ -123,7 +123,7 @@ def test_a_table_that_is_not_known_is_rejected_before_anything_runs(monkeypatch:
     assert refused.value.code == 2
 
 
-def test_the_locked_pages_benchmark_explains_why_it_cannot_run(
+def test_the_benchmark_of_locked_pages_explains_why_it_cannot_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a system without control groups WHEN the comparison is requested THEN one line explains why not. A few buffers take

@@ -30,11 +30,11 @@ def _answers(dtypes: dict[str, str], samples: str = "1234") -> dict[str, Any]:
         ("ok float32", "died: SIGSEGV", "died here"),
     ],
 )
-def test_a_difference_has_a_kind(gpu: str, virtual: str, kind: str) -> None:
+def test_differences_from_a_gpu_are_classified(gpu: str, virtual: str, kind: str) -> None:
     assert kind_of(gpu, virtual) == kind
 
 
-def test_equal_answers_missing_answers_and_refused_ops_are_no_differences() -> None:
+def test_equal_and_missing_answers_and_unsupported_ops_are_no_differences() -> None:
     gpu = _answers({"forward bool 0": "TypeError: a", "forward bool 0 by": "mm.default bool", "forward int8 0": "ok int8"})
     virtual = _answers({"forward bool 0": "ok bool", "forward bool 0 by": "addmm.default bool"})
     kind = "accepted here, refused by the GPU"

@@ -59,7 +59,7 @@ def test_a_property_of_the_device(name: str) -> None:
     assert getattr(torch.cuda.get_device_properties(0), name) == recorded
 
 
-def test_the_capability_that_scripts_and_torch_itself_ask_for() -> None:
+def test_scripts_and_torch_see_the_same_compute_capability() -> None:
     replayed(FakeTorch())
     assert torch.cuda.get_device_capability() == (8, 6) and torch.cuda.get_arch_list() == ["sm_86"]
     assert torch.cuda.is_bf16_supported()
@@ -89,13 +89,13 @@ def test_the_workspace_that_cublas_keeps() -> None:
     del product
 
 
-def test_the_workspace_of_a_hopper_is_larger() -> None:
+def test_the_cublas_workspace_of_a_hopper_gpu_is_larger() -> None:
     replayed(FakeTorch([A6000 | {"name": "NVIDIA H100 80GB HBM3", "major": 9, "minor": 0}]))
     torch.ones(4, 4, device="cuda") @ torch.ones(4, 4, device="cuda")
     assert torch.cuda.memory_allocated() == 32 << 20
 
 
-def test_a_release_that_keeps_no_workspace() -> None:
+def test_torch_releases_since_2_15_keep_no_cublas_workspace() -> None:
     newer = FakeTorch()
     newer.__version__ = "2.15.0+cu130"
     replayed(newer)
@@ -103,7 +103,7 @@ def test_a_release_that_keeps_no_workspace() -> None:
     assert torch.cuda.memory_allocated() == 0
 
 
-def test_the_memory_of_each_device_and_what_others_take_of_it() -> None:
+def test_the_memory_of_other_programs_on_each_device_is_recorded() -> None:
     replayed(FakeTorch([A6000, A6000 | {"name": "Tesla T4", "total_memory": 15 << 30}]), devices=2)
     for index, total_bytes in enumerate((A6000["total_memory"], 15 << 30)):
         assert torch.cuda.mem_get_info(index) == (total_bytes - OUTSIDE_BYTES, total_bytes)
@@ -145,7 +145,7 @@ def test_torch_settings_and_software_versions_are_recorded() -> None:
     assert settings.tf32_matmul and settings.tf32_cudnn and settings.cudnn_benchmark and settings.deterministic is False
 
 
-def test_a_build_for_amd() -> None:
+def test_the_versions_of_an_amd_build() -> None:
     rocm = FakeTorch([A6000 | {"name": "AMD Instinct MI300X", "major": 9, "minor": 4, "gcnArchName": "gfx942:sramecc+:xnack-"}])
     rocm.version.cuda, rocm.version.hip = None, "6.4.43483"
     gpu = replayed(rocm)

@@ -11,7 +11,7 @@ from replayer import state
 
 
 @pytest.mark.parametrize(("thread", "has_steps"), [("none", True), ("this", False), ("another", True)])
-def test_only_the_thread_that_traces_a_graph_has_no_steps(
+def test_in_the_thread_that_traces_a_graph_steps_are_not_tracked(
     thread: str, has_steps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = threading.get_ident()
@@ -20,6 +20,6 @@ def test_only_the_thread_that_traces_a_graph_has_no_steps(
     assert (state.script_steps() is not None) is has_steps
 
 
-def test_a_script_that_has_not_used_the_gpu_has_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_are_not_tracked_before_the_first_gpu_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state.STATE, "gpu", None)
     assert state.script_steps() is None

@@ -47,13 +47,13 @@ def _program(off: str) -> str:
 
 
 @pytest.mark.program
-def test_shortcuts_change_neither_ops_nor_phases() -> None:
+def test_shortcuts_of_torch_functions_change_neither_ops_nor_phases() -> None:
     """GIVEN a training step WHEN all shortcuts are off THEN the same ops are launched in the same phases."""
     assert _program(",".join(torch_shortcuts.NAMES)) == _program("") != ""
 
 
 @pytest.mark.warm
-def test_every_shortcut_works_with_this_torch_and_unknown_names_are_rejected() -> None:
+def test_every_shortcut_works_with_the_installed_torch() -> None:
     for name in torch_shortcuts.NAMES:
         assert torch_shortcuts.enabled(name), name
     with pytest.raises(KeyError):
@@ -69,7 +69,7 @@ def _keyers(op: Any, count: int) -> list[Keyer]:
 
 
 @pytest.mark.warm
-def test_compiled_keys_distinguish_the_same_calls_as_plain_keys() -> None:
+def test_compiled_cache_keys_distinguish_the_same_calls_as_plain_keys() -> None:
     """GIVEN calls of one op THEN two of them have equal compiled keys exactly if they have equal plain keys."""
     use()
     aten = torch.ops.aten
@@ -138,7 +138,7 @@ def test_optimizers_of_virtual_tensors_skip_the_search_for_overrides() -> None:
 
 
 @pytest.mark.warm
-def test_step_and_zero_grad_call_the_overrides_of_parameter_subclasses() -> None:
+def test_step_and_zero_grad_call_overrides_of_parameter_subclasses() -> None:
     use()
     own: Any = _with_gradient(torch.ones(3).as_subclass(Heard).requires_grad_())
     virtual = _with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda")))
@@ -167,7 +167,7 @@ def test_closures_and_custom_optimizers_keep_their_overrides() -> None:
 
 
 @pytest.mark.warm
-def test_overrides_stay_enabled_after_a_failed_optimizer_step() -> None:
+def test_overrides_are_enabled_again_after_a_failed_optimizer_step() -> None:
     use()
     parameter = _with_gradient(torch.nn.Parameter(torch.ones(3, device="cuda")))
     optimizer = torch.optim.SGD([parameter], lr=0.1)

@@ -77,7 +77,7 @@ def test_every_program_in_the_folder_has_a_test() -> None:
 
 
 @pytest.mark.parametrize("name", SAVED)
-def test_a_program_completes_and_its_saved_files_load_without_trace(name: str, tmp_path: Path, trace: Path) -> None:
+def test_a_program_completes_and_its_saved_files_can_be_loaded_without_trace(name: str, tmp_path: Path, trace: Path) -> None:
     saved, needs = SAVED[name]
     for package in needs:
         if importlib.util.find_spec(package) is None:

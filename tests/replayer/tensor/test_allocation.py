@@ -21,5 +21,5 @@ from replayer.tensor.allocation import is_kept_on_host
         ([(1 << 28) + 1], "uint8", False),
     ],
 )
-def test_the_host_keeps_small_tensors_and_byte_tensors_of_up_to_256_mib(sizes: list[int], dtype: str, keeps: bool) -> None:
+def test_values_of_small_tensors_and_of_byte_tensors_up_to_256_mib_are_known(sizes: list[int], dtype: str, keeps: bool) -> None:
     assert is_kept_on_host(tuple(sizes), getattr(torch, dtype)) is keeps

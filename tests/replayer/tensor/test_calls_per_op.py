@@ -28,7 +28,7 @@ def _calls(op: Callable[[], object]) -> list[str]:
     return calls[1:]
 
 
-def test_an_op_that_creates_a_tensor_makes_six_python_calls() -> None:
+def test_an_op_that_creates_a_tensor_needs_six_python_calls() -> None:
     gpu = use()
     x = torch.empty(1 << 20, device="cuda")  # more than the host would compute
     for _ in range(8):  # until the allocator has found that steps repeat
@@ -42,7 +42,7 @@ def test_an_op_that_creates_a_tensor_makes_six_python_calls() -> None:
     assert "Allocation.__del__" in calls and "TensorAllocator._execute" not in calls
 
 
-def test_an_in_place_add_makes_ten_python_calls() -> None:
+def test_an_in_place_add_needs_ten_python_calls() -> None:
     """Each batch norm layer does this."""
     use()
     steps = torch.zeros((), dtype=torch.int64, device="cuda")

@@ -35,7 +35,7 @@ def _train() -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
-def test_a_checkpoint_has_the_size_of_a_real_one_and_can_be_loaded() -> None:
+def test_a_checkpoint_is_as_large_as_a_real_one_and_can_be_loaded() -> None:
     use()
     model, optimizer = _train()
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3}
@@ -56,7 +56,7 @@ def test_a_checkpoint_has_the_size_of_a_real_one_and_can_be_loaded() -> None:
     assert next(model.parameters()).is_cuda
 
 
-def test_a_plain_interpreter_reads_a_checkpoint_of_the_virtual_gpu() -> None:
+def test_a_checkpoint_of_the_virtual_gpu_can_be_loaded_without_trace() -> None:
     use()
     model, _ = _train()
     with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ def test_a_plain_interpreter_reads_a_checkpoint_of_the_virtual_gpu() -> None:
     assert done.stdout.strip() == "torch.Size([64, 32]) Parameter False"
 
 
-def test_a_plain_checkpoint_loads_onto_the_device_with_its_values() -> None:
+def test_a_checkpoint_made_without_trace_is_loaded_with_its_values() -> None:
     gpu = use()
     file = _saved({"weight": torch.arange(6.0).view(2, 3)})
     loaded = torch.load(file, map_location="cuda")["weight"]
@@ -98,7 +98,7 @@ def test_map_location_can_be_a_function_that_moves_storages() -> None:
     assert storage.to(device="cuda:1").device == torch.device("cuda", 1)
 
 
-def test_checkpoints_in_the_format_before_zip_can_be_saved_and_loaded() -> None:
+def test_checkpoints_in_the_old_format_without_zip_can_be_saved_and_loaded() -> None:
     use()
     model, _ = _train()
     host = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64))
@@ -117,7 +117,7 @@ def test_checkpoints_in_the_format_before_zip_can_be_saved_and_loaded() -> None:
         host.load_state_dict(torch.load(ours))
 
 
-def test_tensors_that_share_memory_share_it_after_loading() -> None:
+def test_tensors_that_share_memory_still_share_it_after_loading() -> None:
     gpu = use()
     x: Any = torch.zeros(4, 6, device="cuda")
     file = _saved([x, x[1:], x.t()])
@@ -162,7 +162,7 @@ def test_a_module_with_uninitialized_parameters_can_be_saved_and_loaded() -> Non
     assert loaded(torch.ones(2, 5, device="cuda")).shape == (2, 3) and loaded.weight.is_cuda
 
 
-def test_the_class_of_a_parameter_creates_parameters() -> None:
+def test_the_class_of_a_parameter_can_be_called_to_create_parameters() -> None:
     use()
     weight: Any = nn.Linear(2, 3).cuda().weight
     again = type(weight)(weight.detach(), requires_grad=False)
@@ -172,7 +172,7 @@ def test_the_class_of_a_parameter_creates_parameters() -> None:
     assert plain(2, 3).shape == (2, 3)
 
 
-def test_a_conjugate_view_is_saved_with_its_bit() -> None:
+def test_a_saved_conjugate_view_keeps_its_conjugate_bit() -> None:
     use()
     file = _saved(torch.tensor([1 + 2j, 3 + 4j], device="cuda").conj())
     for where in ("cuda", "cpu"):

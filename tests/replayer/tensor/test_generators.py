@@ -12,7 +12,7 @@ from replayer.tensor.generators import PhiloxState, _per_thread, numbers_drawn
 
 
 @pytest.mark.parametrize(("numbers", "offset"), [(0, 100), (1, 104), (4, 104), (5, 108), (9, 112)])
-def test_the_offset_advances_by_whole_calls_of_four_numbers(numbers: int, offset: int) -> None:
+def test_random_numbers_are_drawn_four_at_a_time(numbers: int, offset: int) -> None:
     state = PhiloxState(offset=100)
     state.advance(numbers)
     assert state.offset == offset
@@ -30,7 +30,7 @@ def test_the_offset_advances_by_whole_calls_of_four_numbers(numbers: int, offset
         (655_361, 4, 0, 0, None),
     ],
 )
-def test_the_threads_of_a_gpu_draw_four_numbers_at_a_time(
+def test_each_gpu_thread_draws_four_random_numbers_at_a_time(
     count: int, itemsize: int, processors: int, threads: int, numbers: int | None
 ) -> None:
     """`calc_execution_policy` in ATen/native/cuda/DistributionTemplates.h, for a V100, a T4 and an unknown GPU."""
@@ -39,7 +39,7 @@ def test_the_threads_of_a_gpu_draw_four_numbers_at_a_time(
     assert drawn == numbers if numbers is not None else drawn > 0 and drawn % 4 == 0
 
 
-def test_attention_draws_numbers_only_for_dropout() -> None:
+def test_attention_draws_random_numbers_only_for_dropout() -> None:
     aten, of_all, device = torch.ops.aten, torch.tensor([0, 3, 8]), SimpleNamespace()
     q, k, flat = torch.empty(2, 4, 16, 8), torch.empty(2, 4, 32, 8), torch.empty(8, 4, 8)
 

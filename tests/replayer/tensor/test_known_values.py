@@ -47,7 +47,7 @@ def test_results_of_ops_on_known_values_are_known() -> None:
     check()
 
 
-def test_random_overwritten_or_large_varied_values_are_not_known() -> None:
+def test_random_or_overwritten_or_large_tensors_have_unknown_values() -> None:
     use()
     x = torch.ones(3, dtype=torch.int64, device="cuda")
     assert (x + 1).tolist() == [2] * 3
@@ -61,7 +61,7 @@ def test_random_overwritten_or_large_varied_values_are_not_known() -> None:
     assert (torch.arange(KNOWN_LIMIT, device="cuda") >= 0).tolist()[:2] == [True] * 2
 
 
-def test_sums_and_means_of_many_equal_elements_are_those_of_torch() -> None:
+def test_sums_and_means_of_many_equal_elements_equal_those_of_torch() -> None:
     use()
     host, filled = (torch.full((KNOWN_LIMIT, 3), 2, device=device) for device in ("cpu", "cuda"))
     for reduce in (
@@ -74,7 +74,7 @@ def test_sums_and_means_of_many_equal_elements_are_those_of_torch() -> None:
         assert reduce(filled).tolist() == reduce(host).tolist()
 
 
-def test_no_more_predictions_are_right_than_there_are_labels() -> None:
+def test_assumed_correct_predictions_are_no_more_than_the_labels() -> None:
     """GIVEN the five likeliest classes of eight samples WHEN they are compared with the labels THEN eight comparisons are true
 
     In other comparisons, half of the elements are assumed to be true.
@@ -87,14 +87,14 @@ def test_no_more_predictions_are_right_than_there_are_labels() -> None:
     assert (labels == labels.flip(0)).sum().item() == 4  # half of eight
 
 
-def test_different_tensors_are_not_known_to_be_equal_or_different() -> None:
+def test_whether_two_different_tensors_are_equal_is_unknown() -> None:
     use()
     one, other = (torch.randint(10, (8,), device="cuda") for _ in range(2))
     assert [bool((one == one).all()), bool((one != one).any())] == [True, False]
     assert [(one == other).sum().item(), (one != other).sum().item()] == [4, 4]  # half of eight, as for any comparison
 
 
-def test_a_script_can_drop_an_attention_mask_that_hides_nothing() -> None:
+def test_a_script_can_detect_that_an_attention_mask_hides_nothing() -> None:
     """Scripts do this to run a kernel without mask, so the launched kernel is flash attention."""
     gpu = use(name="NVIDIA A100-SXM4-40GB")
     q = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.float16)
@@ -112,7 +112,7 @@ def test_grouped_query_attention_uses_the_flash_kernel() -> None:
     assert "_scaled_dot_product_flash_attention_backward" in gpu.launched
 
 
-def test_a_mask_of_odd_width_is_padded_for_the_efficient_kernel() -> None:
+def test_an_attention_mask_of_odd_width_is_padded_for_the_memory_efficient_kernel() -> None:
     gpu = use(name="Tesla V100-SXM2-16GB", major=7, minor=0)
     q = torch.rand(2, 4, 5, 16, device="cuda")
     gpu.launched_ops.clear()
@@ -136,7 +136,7 @@ def test_results_that_do_not_depend_on_an_unknown_operand_are_known() -> None:
     assert (unknown | 2).dtype is torch.int64 and (unknown | 2).tolist() != [True, True]
 
 
-def test_known_values_are_computed_by_one_thread_without_changing_the_setting() -> None:
+def test_known_values_are_computed_by_one_thread_and_the_thread_count_is_restored() -> None:
     """GIVEN a script with several threads WHEN known values are computed THEN no thread waits for another, and the ops of the
     script use as many threads as before, even after an op that the CPU cannot compute."""
     use()

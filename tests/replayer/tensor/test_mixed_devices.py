@@ -15,7 +15,7 @@ _NEEDS_A_RECORDING = ("scaled_dot_product_attention", "_sleep")  # tests/zoo rep
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_calls_on_wrong_devices_have_the_outcomes_of_a_gpu(part: int) -> None:
+def test_calls_with_tensors_on_wrong_devices_behave_as_on_a_gpu(part: int) -> None:
     use()
     warnings.simplefilter("ignore")
     rows = [*mixed_devices.expected().items()][part::PARTS]

@@ -28,7 +28,7 @@ def _plans_of(op: Any) -> int:
     return len(VirtualTensor.plan_cache.route(op).plans)
 
 
-def test_equal_tensor_metadata_is_one_object() -> None:
+def test_equal_tensor_metadata_is_stored_once() -> None:
     metas = TensorMetaTable(torch.Tensor)
     one = metas.of((2, 3), (3, 1), 0, torch.float32, 0)
     assert metas.of((2, 3), (3, 1), 0, torch.float32, 0) is one
@@ -39,7 +39,7 @@ def test_equal_tensor_metadata_is_one_object() -> None:
     assert metas.contiguous((2, 3), torch.float32, 0) is one
 
 
-def test_changing_scalars_do_not_grow_the_cache() -> None:
+def test_calls_with_different_scalars_share_one_cache_entry() -> None:
     use()
     x = torch.rand(3, device="cuda")
     ops = (torch.ops.aten.mul_.Tensor, torch.ops.aten.add_.Tensor, torch.ops.aten.addcdiv_.default)
@@ -52,7 +52,7 @@ def test_changing_scalars_do_not_grow_the_cache() -> None:
     assert _plans_of(torch.ops.aten.add_.Tensor) == 2
 
 
-def test_scalars_true_1_and_1_0_have_different_plans() -> None:
+def test_the_scalars_true_and_1_and_1_0_have_separate_cache_entries() -> None:
     use()
     x = torch.ones(3, dtype=torch.bool, device="cuda")
     dtypes = [(x + scalar).dtype for scalar in (True, 1, 1.0, True, 1, 1.0)]
@@ -64,7 +64,7 @@ def test_scalars_true_1_and_1_0_have_different_plans() -> None:
     assert [tuple(y.new_zeros(size).shape) for size in ((2,), (2, 1), (2,))] == [(2,), (2, 1), (2,)]
 
 
-def test_plans_depend_on_the_dtype_argument_and_the_default_dtype() -> None:
+def test_inferred_results_depend_on_the_dtype_argument_and_the_default_dtype() -> None:
     use()
     x = torch.ones(3, dtype=torch.int64, device="cuda")
     assert [x.sum(dtype=dtype).dtype for dtype in (torch.float32, torch.float64, None)] == [
@@ -77,7 +77,7 @@ def test_plans_depend_on_the_dtype_argument_and_the_default_dtype() -> None:
     assert (before, (x / 2).dtype) == (torch.float32, torch.float64)
 
 
-def test_cached_plans_equal_newly_inferred_plans() -> None:
+def test_cached_results_of_shape_inference_equal_new_ones() -> None:
     """Every plan that the other test's ops find in the cache is inferred once more and compared."""
     gpu = use()
     plans = VirtualTensor.plan_cache
@@ -109,7 +109,7 @@ def test_cached_plans_equal_newly_inferred_plans() -> None:
     assert compared > len(test_tensor_ops.OPS)
 
 
-def test_plans_of_another_rank_equal_inferred_plans() -> None:
+def test_results_of_shape_inference_from_another_rank_equal_new_ones() -> None:
     """GIVEN ranks that share plans, and one rank has run an op on GPU 0 THEN another rank gets an equal plan for GPU 1."""
     use(devices=2)
     plans, inferred_on = VirtualTensor.plan_cache, Counter[int]()
@@ -138,7 +138,7 @@ def test_plans_of_another_rank_equal_inferred_plans() -> None:
     assert inferred_on[0] > 100 and inferred_on[1] < inferred_on[0] / 10
 
 
-def test_a_rank_that_finds_a_plan_still_warns_and_raises() -> None:
+def test_a_rank_that_takes_a_cached_result_still_warns_and_raises() -> None:
     """GIVEN one rank has planned two calls THEN another rank gets the warning, and the error of deterministic algorithms."""
     use(devices=2)
     plans = VirtualTensor.plan_cache
@@ -161,7 +161,7 @@ def test_a_rank_that_finds_a_plan_still_warns_and_raises() -> None:
                     torch.use_deterministic_algorithms(False)
 
 
-def test_calls_that_depend_on_the_rank_have_no_shared_plan() -> None:
+def test_results_that_depend_on_the_rank_are_not_shared() -> None:
     """GIVEN tensors of two GPUs, no tensor, or an object of the process THEN the key is not shared; else it names no GPU."""
     metas, add = TensorMetaTable(torch.Tensor), torch.ops.aten.add.Tensor
     first, second = (metas.of((2,), (1,), 0, torch.float32, device) for device in (0, 1))
@@ -174,7 +174,7 @@ def test_calls_that_depend_on_the_rank_have_no_shared_plan() -> None:
     assert key_for_ranks(add, (2, first, float)) != of_first
 
 
-def test_equal_calls_share_one_plan() -> None:
+def test_equal_calls_share_one_cache_entry() -> None:
     gpu = use()
     x = torch.rand(2, 3, 8, 8, device="cuda")
     w = torch.rand(4, 3, 3, 3, device="cuda")

@@ -50,7 +50,7 @@ def test_cudnn_runs_a_batch_norm_of_half_precision_only_with_full_precision_weig
     assert not by_cudnn(4, 3, 8, weight=BFLOAT, training=True)
 
 
-def test_cudnn_has_a_limit_of_the_batch_size() -> None:
+def test_cudnn_has_a_limit_on_the_batch_size() -> None:
     use()
     assert by_cudnn(65_535, 3, 1, training=False) and not by_cudnn(65_536, 3, 1, training=False)
     assert by_cudnn(880_801, 3, 1, training=True) and not by_cudnn(880_802, 3, 1, training=True)
@@ -90,7 +90,7 @@ CONVOLUTIONS: dict[str, tuple[Callable[[], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_of_whole_numbers_are_refused_as_cuda_does(name: str) -> None:
+def test_integer_convolutions_are_rejected_with_the_errors_of_cuda(name: str) -> None:
     use()
     call, with_cudnn, without = CONVOLUTIONS[name]
     with pytest.raises(RuntimeError, match=re.escape(with_cudnn)):
@@ -99,13 +99,13 @@ def test_convolutions_of_whole_numbers_are_refused_as_cuda_does(name: str) -> No
         call()
 
 
-def test_cudnn_knows_32_bit_integers_but_has_no_convolution_of_them() -> None:
+def test_cudnn_has_no_convolution_for_32_bit_integers() -> None:
     use()
     with pytest.raises(RuntimeError, match="GET was unable to find an engine"):
         nn.conv2d(ints(1, 2, 8, 8).int(), ints(4, 2, 3, 3).int())
 
 
-def test_a_batch_norm_of_whole_numbers_is_refused_by_cudnn_alone() -> None:
+def test_only_cudnn_rejects_an_integer_batch_norm() -> None:
     use()
     weights = [torch.ones(3, device="cuda") for _ in range(4)]
     with pytest.raises(RuntimeError, match="getCudnnDataTypeFromScalarType"):
@@ -115,7 +115,7 @@ def test_a_batch_norm_of_whole_numbers_is_refused_by_cudnn_alone() -> None:
     nn.batch_norm(torch.ones(4, 3, 8, device="cuda"), *weights, training=True)
 
 
-def test_fourier_transforms_of_half_precision_need_powers_of_two() -> None:
+def test_half_precision_fourier_transforms_need_sizes_that_are_powers_of_two() -> None:
     use()
     warnings.filterwarnings("ignore", "ComplexHalf")  # PyTorch calls complex numbers of half precision experimental
     half = torch.ones(4, 6, dtype=HALF, device="cuda")
@@ -128,14 +128,14 @@ def test_fourier_transforms_of_half_precision_need_powers_of_two() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "int32", "bool", "complex64", "uint8"])
 @pytest.mark.parametrize("shape", [(), (2,), (2, 2), (0,), (0, 3), (2, 0)])
-def test_a_printed_tensor_looks_as_on_the_cpu_but_for_its_device(dtype: str, shape: tuple[int, ...]) -> None:
+def test_a_printed_tensor_looks_as_on_the_cpu_except_for_its_device(dtype: str, shape: tuple[int, ...]) -> None:
     use()
     host = torch.zeros(shape, dtype=getattr(torch, dtype))
     shown = repr(host.cuda()).replace("device='cuda:0', ", "").replace(", device='cuda:0'", "")
     assert " ".join(shown.split()) == " ".join(repr(host).split())
 
 
-def test_only_scalars_are_formatted_as_numbers() -> None:
+def test_only_scalar_tensors_are_formatted_as_numbers() -> None:
     use()
     scalar, vector = torch.zeros((), device="cuda"), torch.zeros(2, device="cuda")
     assert f"{scalar:.2f}" == "0.00"
@@ -354,14 +354,14 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_calls_are_refused_with_cudas_words(name: str) -> None:
+def test_rejected_calls_have_the_error_messages_of_cuda(name: str) -> None:
     use()
     call, text = CALLS[name]
     with pytest.raises((RuntimeError, TypeError, ValueError, IndexError), match=f"^{re.escape(text)}$"):
         call()
 
 
-def test_tril_and_empty_tensors_may_overlap() -> None:
+def test_tril_and_ops_on_empty_tensors_accept_overlapping_memory() -> None:
     use()
     on_gpu(1, 3).expand(3, 3).tril_()
     out = torch.empty(1, 1, device="cuda").expand(0, 3)
@@ -376,7 +376,7 @@ def test_svd_accepts_the_drivers_of_cusolver() -> None:
     assert values[0].item() == pytest.approx(6**0.5)
 
 
-def test_put_is_not_deterministic_with_or_without_accumulation() -> None:
+def test_put_raises_in_deterministic_mode_with_and_without_accumulation() -> None:
     use()
     torch.use_deterministic_algorithms(True)
     for accumulate in (True, False):
@@ -384,7 +384,7 @@ def test_put_is_not_deterministic_with_or_without_accumulation() -> None:
             on_gpu(3).put_(on_gpu(1, dtype=INT64), on_gpu(1), accumulate=accumulate)
 
 
-def test_a_range_without_a_kernel_call_may_have_any_dtype() -> None:
+def test_a_range_that_calls_no_kernel_can_have_any_dtype() -> None:
     """Without elements, or with one element, PyTorch calls no kernel."""
     for count in (0, 1):
         assert torch.linspace(0, 1, count, dtype=torch.bool, device="cuda").numel() == count
@@ -407,6 +407,6 @@ def test_a_small_batch_norm_in_half_precision_has_a_backward_pass() -> None:
     assert x.grad is not None and x.grad.dtype == torch.bfloat16
 
 
-def test_random_numbers_like_integers_may_be_floats() -> None:
+def test_randn_like_accepts_an_integer_tensor_if_the_dtype_is_floating() -> None:
     use()
     assert torch.randn_like(ints(2), dtype=torch.float16).dtype is torch.float16

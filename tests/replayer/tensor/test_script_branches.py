@@ -29,13 +29,13 @@ def unknown() -> torch.Tensor:
         "if a > b or b > a:\n    print('no')\n    raise RuntimeError('no')",
     ],
 )
-def test_branches_on_unknown_values_pass_assertions_and_raise_no_errors(lines: str) -> None:
+def test_conditions_with_unknown_values_are_decided_so_that_no_error_is_raised(lines: str) -> None:
     a, b = unknown(), unknown()
     m, n = torch.randn(8, 8, device="cuda"), torch.randn(8, 8, device="cuda")
     exec(lines, {"__name__": "__main__", "torch": torch, "a": a, "b": b, "m": m, "n": n})
 
 
-def test_branches_that_lead_to_no_error_get_the_usual_answer() -> None:
+def test_conditions_that_lead_to_no_error_get_the_default_answer() -> None:
     scope: dict[str, Any] = {"__name__": "__main__", "a": unknown(), "b": unknown(), "m": torch.randn(8, 8, device="cuda")}
     exec("found = 1 if a > b else 2\nwhile a > b: break\nelse: found += 10", scope)
     assert scope["found"] == 12
@@ -53,7 +53,7 @@ def test_an_assertion_on_a_known_value_still_fails() -> None:
         exec("assert a > 3", {"__name__": "__main__", "a": torch.tensor(2.0).cuda()})
 
 
-def test_an_adaptive_solver_accepts_steps_before_they_shrink_to_zero() -> None:
+def test_an_adaptive_solver_ends_because_assumed_errors_become_small() -> None:
     t, h, tried = torch.zeros((), device="cuda"), torch.ones((), device="cuda"), 0
     while t < 2:
         error = torch.randn(8, 8, device="cuda").abs().max()

@@ -31,7 +31,7 @@ def test_each_device_has_its_own_memory() -> None:
         assert torch.cuda.memory_allocated() == 3 * MIB
 
 
-def test_a_device_context_selects_the_current_cuda_device() -> None:
+def test_the_device_context_manager_selects_the_current_cuda_device() -> None:
     use(devices=2)
     with torch.cuda.device(1):
         assert torch.zeros(1, device="cuda").device == torch.device("cuda", 1) == torch.zeros(1).cuda().device
@@ -99,7 +99,7 @@ def test_a_model_split_over_two_devices_trains_with_scaling_and_clipping() -> No
     assert {device for launch, device in gpu.launched_ops if "_foreach" in launch.op} == {0, 1}  # each device optimizes its own
 
 
-def test_values_for_chosen_elements_are_on_the_same_device_or_have_no_dimensions() -> None:
+def test_values_assigned_by_index_must_be_on_the_same_device_or_scalars() -> None:
     """GIVEN indices on the CPU, which a GPU tensor accepts WHEN values are assigned THEN the texts are those of PyTorch."""
     use()
     x, chosen = torch.zeros(4, device="cuda"), torch.tensor([0, 2])

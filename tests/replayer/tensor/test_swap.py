@@ -68,7 +68,7 @@ def test_a_profiled_model_moves_to_the_gpu_and_back(running: bool) -> None:
     assert torch.equal(model.weight, before)
 
 
-def test_a_weight_in_the_autocast_cache_can_be_moved() -> None:
+def test_a_weight_in_the_autocast_cache_can_be_moved_to_another_device() -> None:
     model = torch.nn.Linear(8, 8)
     with torch.autocast("cpu", torch.bfloat16):
         model(torch.ones(2, 8))
@@ -76,7 +76,7 @@ def test_a_weight_in_the_autocast_cache_can_be_moved() -> None:
     assert model.weight.is_cuda
 
 
-def test_swap_raises_not_emulated_if_the_reference_count_is_inaccessible() -> None:
+def test_swap_raises_not_emulated_if_references_cannot_be_counted() -> None:
     tensor = torch.zeros(3)
     reference = WEAK_REFERENCE(tensor)
     with mock.patch.object(swap, "_weak_count_offset", lambda: None), pytest.raises(NotEmulated, match=r"delete the profile"):
@@ -84,7 +84,7 @@ def test_swap_raises_not_emulated_if_the_reference_count_is_inaccessible() -> No
     del reference
 
 
-def test_a_gradient_stays_on_its_device_if_its_parameter_moves() -> None:
+def test_a_gradient_stays_on_its_device_if_its_parameter_is_moved() -> None:
     use()
     weight: Any = torch.nn.Parameter(torch.ones(2))
     (weight * 2).sum().backward()
@@ -100,7 +100,7 @@ def test_a_gradient_stays_on_its_device_if_its_parameter_moves() -> None:
     assert weight.grad is None
 
 
-def test_gradients_of_a_graph_reach_a_parameter_that_moved_away_and_back() -> None:
+def test_a_parameter_that_moved_away_and_back_still_receives_gradients() -> None:
     """FSDP with offloaded parameters registers a hook like this one, and moves parameters between the passes."""
     use()
     weight, seen = torch.nn.Parameter(torch.ones(2)), []

@@ -335,7 +335,7 @@ def test_two_dtypes_in_one_call_are_rejected(name: str) -> None:
         call(x, x.double())
 
 
-def test_the_result_of_two_dtypes_is_that_of_the_kernel() -> None:
+def test_the_result_dtype_of_mixed_dtypes_is_that_of_the_cuda_kernel() -> None:
     """GIVEN losses of float32 predictions and float64 targets WHEN the ops run THEN the results are float32, as on a GPU."""
     use()
     x = torch.ones(3, 3, device="cuda")
@@ -417,7 +417,7 @@ def test_data_dependent_shapes_raise_an_error_with_constant_values() -> None:
             op()
 
 
-def test_an_op_without_a_shape_rule_gets_cpu_shapes_if_it_is_small() -> None:
+def test_small_ops_without_a_shape_rule_get_their_shapes_from_the_cpu() -> None:
     use()
     qr, tau = torch.geqrf(torch.rand(4, 3, device="cuda"))
     assert (qr.shape, tau.shape, qr.device.type) == ((4, 3), (3,), "cuda")
@@ -463,7 +463,7 @@ def test_factories_reject_a_device_that_does_not_exist() -> None:
             make(data, device="cuda:4")
 
 
-def test_foreach_ops_increment_versions_as_cuda_kernels_do() -> None:
+def test_foreach_ops_increment_version_counters_as_on_cuda() -> None:
     """On the simulated device, an optimizer step between two backward passes is an error, but a step of a fused optimizer is
     not."""
     use()
@@ -491,7 +491,7 @@ def test_a_gradient_can_be_deleted() -> None:
             del weight.data
 
 
-def test_a_tensor_made_from_a_storage_has_its_elements_on_the_cpu() -> None:
+def test_a_cpu_tensor_made_from_a_storage_has_the_elements_of_the_storage() -> None:
     use()
     x = torch.tensor([1.5, 2.5, 3.5, 4.5], device="cuda")
     memory = x.untyped_storage()
@@ -514,7 +514,7 @@ def test_deterministic_algorithms_fill_new_memory(name: str, number: str) -> Non
     assert [str(value) for value in made.tolist()] == [number] * 2
 
 
-def test_the_storage_of_another_dtype_is_rejected() -> None:
+def test_a_storage_of_another_dtype_is_rejected() -> None:
     use()
     data = torch.ones(2, device="cuda")
     expected = r"Expected a Storage of type float or .* but got type Half"
@@ -557,7 +557,7 @@ def test_resizing_and_out_arguments() -> None:
     assert x.data_ptr() == y.data_ptr() + 8
 
 
-def test_a_virtual_tensor_has_the_repr_of_a_cuda_tensor() -> None:
+def test_the_repr_of_a_virtual_tensor_is_that_of_a_cuda_tensor() -> None:
     use()
     x = torch.ones(2, device="cuda")
     assert repr(x) == "tensor([1., 1.], device='cuda:0')"
@@ -571,7 +571,7 @@ def test_a_virtual_tensor_has_the_repr_of_a_cuda_tensor() -> None:
     assert f"{x.sum():.3f}" == "2.000"
 
 
-def test_views_share_memory_at_the_right_addresses() -> None:
+def test_views_share_memory_with_the_correct_addresses() -> None:
     use()
     x: Any = torch.zeros(4, 6, device="cuda")
     assert x[1, 2].data_ptr() == x.data_ptr() + (6 + 2) * 4
@@ -581,7 +581,7 @@ def test_views_share_memory_at_the_right_addresses() -> None:
     assert x.t().untyped_storage() == x.untyped_storage()
 
 
-def test_a_custom_op_that_returns_its_argument_counts_as_a_write() -> None:
+def test_a_custom_op_that_returns_its_argument_counts_as_a_kernel_launch() -> None:
     """GIVEN two ops that return their argument THEN the op whose schema declares it does not launch, and the other op does."""
     gpu = use()
     library = torch.library.Library("unannounced", "DEF")
@@ -595,7 +595,7 @@ def test_a_custom_op_that_returns_its_argument_counts_as_a_write() -> None:
     assert gpu.launched == ["unannounced::fill_up"]
 
 
-def test_a_number_that_sets_one_element_is_a_blocking_copy() -> None:
+def test_assigning_a_number_to_one_element_is_a_blocking_copy() -> None:
     use()
     x = torch.zeros(4, device="cuda")
     with pytest.warns(UserWarning, match="prototype feature"):
@@ -636,7 +636,7 @@ def test_conjugate_and_negative_views_share_memory_and_keep_their_bits() -> None
     assert numbers.tolist() == [-7.0, 3.0] and negative.resolve_neg().tolist() == [7.0, -3.0]
 
 
-def test_data_takes_the_bits_of_the_assigned_tensor() -> None:
+def test_assigning_data_also_assigns_the_conjugate_bit() -> None:
     use()
     x, y = (torch.tensor([value], device="cuda") for value in (1j, 2j))
     x.data = y.conj()

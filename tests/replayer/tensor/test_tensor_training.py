@@ -99,7 +99,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 }
 
 
-def test_optimizers_launch_the_ops_that_they_launch_on_a_gpu() -> None:
+def test_optimizers_launch_the_same_ops_as_on_a_gpu() -> None:
     gpu = use()
     failures = []
     for name, make in OPTIMIZERS.items():
@@ -188,7 +188,7 @@ def test_rarely_used_features_of_autograd_work() -> None:
     assert jacobian.shape == x.shape
 
 
-def test_memory_of_an_mlp_is_exact() -> None:
+def test_the_memory_peak_of_an_mlp_is_exact() -> None:
     """The live bytes after forward and backward follow the formula: only what autograd saves."""
     gpu = use()
     layers, width, batch = 4, 64, 32
@@ -212,7 +212,7 @@ def test_memory_of_an_mlp_is_exact() -> None:
     assert gpu.live_bytes() == 0
 
 
-def test_a_full_device_raises_torchs_error() -> None:
+def test_a_full_device_raises_the_out_of_memory_error_of_torch() -> None:
     gpu = use()
     with pytest.raises(torch.OutOfMemoryError, match=r"CUDA out of memory\. Tried to allocate 32\.00 GiB"):
         torch.empty(8 << 30, device="cuda")
@@ -286,7 +286,7 @@ def test_attention_launches_the_kernel_that_cuda_selects() -> None:
     assert launched(*volta, torch.float64) == "bmm"
 
 
-def test_errors_inside_backward_reach_the_script() -> None:
+def test_errors_in_a_backward_pass_are_raised_in_the_script() -> None:
     """Such errors must not end the process: see Note [Errors inside backward]."""
     gpu = use()
     x = torch.empty(1 << 30, device="cuda", requires_grad=True)  # 4 of 16 GiB

@@ -50,12 +50,12 @@ def test_a_wait_ends_at_its_deadline_and_a_past_deadline_does_not_wait() -> None
 
 
 @pytest.mark.parametrize("clock", [WallClock(), VirtualClock()])
-def test_the_clock_shows_nanoseconds_since_the_epoch(clock: WallClock | VirtualClock) -> None:
+def test_the_clock_returns_nanoseconds_since_1970(clock: WallClock | VirtualClock) -> None:
     assert abs(clock.now_ns() - time.time_ns()) < 60_000 * MS
 
 
 @pytest.mark.parametrize("step_us", [200, 1_000, 3_000, 100_000])
-def test_lateness_does_not_accumulate_and_spinning_takes_at_most_a_twentieth(
+def test_late_wake_ups_do_not_accumulate_and_busy_waiting_is_limited(
     monkeypatch: pytest.MonkeyPatch, step_us: int
 ) -> None:
     machine = Machine(monkeypatch, read_ns=100, late_ns=60_000)
@@ -76,7 +76,7 @@ def test_lateness_does_not_accumulate_and_spinning_takes_at_most_a_twentieth(
     assert spun_ns <= 0.05 * passed_ns + clocks._SPIN_SAVED_NS + looking_ns
 
 
-def test_spinning_uses_up_the_saved_spin_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_waiting_stops_when_its_budget_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each step of 100 us spins for 100 us and adds 5 us to the spin budget, so a budget of 1 ms lasts for ten steps."""
     Machine(monkeypatch, read_ns=100, late_ns=60_000)
     clock = WallClock()
@@ -136,7 +136,7 @@ def test_the_recorded_clock_advances_only_by_waits_and_polls(monkeypatch: pytest
     assert ScaledClock(clock, "2").speed == 2 and machine.slept_ns == 0
 
 
-def test_a_polling_loop_ends_on_a_recorded_clock_of_any_speed() -> None:
+def test_a_polling_loop_ends_on_a_recorded_clock_at_any_speed() -> None:
     clock = ScaledClock(RecordedClock(), "0.5")
     begin_ns, asked = clock.now_ns(), 0
     while clock.poll_ns() < begin_ns + MS:
@@ -144,7 +144,7 @@ def test_a_polling_loop_ends_on_a_recorded_clock_of_any_speed() -> None:
     assert asked == 2 * MS // POLL_NS - 1
 
 
-def test_the_recorded_clock_runs_in_real_time_until_a_forked_child_replays(
+def test_in_a_forked_child_the_recorded_clock_runs_in_real_time_until_it_uses_the_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine(monkeypatch)

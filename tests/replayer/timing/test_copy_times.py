@@ -59,7 +59,7 @@ def test_a_copy_that_was_recorded_takes_its_recorded_time() -> None:
 @pytest.mark.parametrize(
     ("call", "after_us"), [("cudaStreamSynchronize", 12), ("hipMemcpyWithStream", 19), ("cudaLaunchKernel", 0)]
 )
-def test_recorded_host_work_after_a_wait_follows_the_wait(call: str, after_us: int) -> None:
+def test_recorded_host_work_after_a_wait_is_replayed_after_the_wait(call: str, after_us: int) -> None:
     # GIVEN a recorded call of 20 us, which copies after 1 us and, in the first case, waits for that from 8 us on
     trace = _trace(PINNED)
     host = trace.host
@@ -86,7 +86,7 @@ def test_a_pinned_copy_never_gets_the_time_of_a_pageable_copy() -> None:
     assert SIZE_BYTES / took_us / 1e3 == pytest.approx(4.4, rel=0.01)
 
 
-def test_a_replaced_copy_is_not_charged_again_with_its_phase_remainder() -> None:
+def test_a_recorded_copy_of_another_kind_is_not_replayed_in_addition() -> None:
     gpu, _, log = _started(_trace(PAGEABLE))
     gpu.launches.copy(_site(), "h2d", SIZE_BYTES, 0, True, pinned=True)
     gpu.launches.launch(MM, 0)
@@ -118,7 +118,7 @@ def test_a_copy_within_the_device_never_gets_a_host_to_device_time() -> None:
 
 
 @pytest.mark.parametrize("recorded_stream", [7, 20])
-def test_a_copy_on_a_side_stream_overlaps_compute_and_is_ordered_by_the_script(recorded_stream: int) -> None:
+def test_a_copy_on_a_side_stream_overlaps_with_compute(recorded_stream: int) -> None:
     gpu, clock, log = _started(_trace(PINNED, stream=recorded_stream))
     default, side = gpu.current.stream(0), gpu.streams.new(0)
     gpu.launches.launch(MM, 0)
@@ -141,7 +141,7 @@ def test_a_copy_on_a_side_stream_overlaps_compute_and_is_ordered_by_the_script(r
 
 
 @pytest.mark.parametrize(("on_side_stream", "stream_count"), [(True, 1), (False, 2)])
-def test_an_op_of_a_recorded_side_stream_runs_on_the_side_stream_that_calls_it(on_side_stream: bool, stream_count: int) -> None:
+def test_an_op_recorded_on_a_side_stream_runs_on_the_current_side_stream(on_side_stream: bool, stream_count: int) -> None:
     """GIVEN a copy and a relu that both ran on recorded stream 20 WHEN the script calls them on a side stream THEN the relu
     follows the copy there. WHEN the script calls the relu on the default stream THEN the relu stays on a stream of its own.
     """

@@ -18,14 +18,14 @@ def capture(stream: VirtualStream, thread: Any = "main", *, mode: str = "thread_
     return GraphCapture(stream, thread, 2, mode=mode, refuse=Refused)
 
 
-def test_every_memory_pool_has_64_stream_numbers_above_all_real_streams() -> None:
+def test_captured_streams_of_a_memory_pool_have_64_separate_stream_numbers() -> None:
     assert pool_numbers(0).start == 1 << 20
     for pool in range(3):
         assert len(pool_numbers(pool)) == 64
         assert pool_numbers(pool).stop == pool_numbers(pool + 1).start
 
 
-def test_captured_streams_have_numbers_of_their_pool_until_the_capture_ends() -> None:
+def test_captured_streams_keep_special_numbers_until_the_capture_ends() -> None:
     one, other = VirtualStream(0, 7), VirtualStream(0, 8)
     graph = capture(one)
     graph.join(other, one)
@@ -34,7 +34,7 @@ def test_captured_streams_have_numbers_of_their_pool_until_the_capture_ends() ->
     assert (one.number, other.number, ended.others) == (7, 8, (other,))
 
 
-def test_a_capture_is_joined_if_its_first_stream_waits_for_the_work_of_all_others() -> None:
+def test_a_capture_can_end_if_its_first_stream_waits_for_all_others() -> None:
     one, other, event = VirtualStream(0, 7), VirtualStream(0, 8), VirtualEvent()
     graph = capture(one)
     graph.join(other, one)
@@ -50,7 +50,7 @@ def test_a_capture_is_joined_if_its_first_stream_waits_for_the_work_of_all_other
     assert graph.is_joined
 
 
-def test_an_event_of_a_stream_that_is_not_captured_is_no_captured_event() -> None:
+def test_an_event_recorded_outside_the_capture_is_not_captured() -> None:
     one, outside, event = VirtualStream(0, 7), VirtualStream(0, 8), VirtualEvent()
     graph = capture(one)
     assert graph.record(event, one) and graph.has_event(event)
@@ -72,7 +72,7 @@ def test_an_event_of_a_stream_that_is_not_captured_is_no_captured_event() -> Non
         ("relaxed", "main", "other event", False),
     ],
 )
-def test_forbidden_calls_break_a_capture(mode: str, thread: Any, of: str, is_refused: bool) -> None:
+def test_waiting_for_captured_work_breaks_a_capture(mode: str, thread: Any, of: str, is_refused: bool) -> None:
     """CUDA's guide, "Prohibited and Unhandled Operations": a relaxed capture allows waits for all that is not captured."""
     origin, event = VirtualStream(0, 7), VirtualEvent()
     graph = capture(origin, mode=mode)

@@ -75,7 +75,7 @@ class Script(Stage):
         return {name: end - start for name, start, end, _, _ in self.log.phases[step * count : (step + 1) * count]}
 
 
-def test_two_gpus_take_the_published_time_for_each_part() -> None:
+def test_two_gpus_take_the_published_time_for_each_stage() -> None:
     """GIVEN the one-GPU and the two-GPU recording WHEN a script runs on each THEN each part differs by the published time."""
     one, two = Stage(load(find("p100-no-cudnn"))), Script(load(find("p100x2-no-cudnn")))
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_two_gpus_take_the_published_time_for_each_part() -> None:
     assert {part: tuple(ns / MS for ns in times) for part, times in two.parts(2).items()} == PUBLISHED_MS
 
 
-def test_devices_are_busy_during_the_parts_and_between_them() -> None:
+def test_gpus_are_busy_during_stages_and_between_them() -> None:
     script = Script(load(find("p100x2-no-cudnn")))
     script.step()
     script.log.device.clear()
@@ -141,7 +141,7 @@ def test_an_event_between_two_stages_ends_when_the_second_stage_starts() -> None
     assert scheduler.work_end_ns(script.thread.host_ns) - begun_ns == 495.3 * MS
 
 
-def test_an_event_within_a_stage_reads_the_time_share_of_earlier_ops() -> None:
+def test_an_event_inside_a_stage_is_placed_by_the_share_of_earlier_ops() -> None:
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
         script.step()
@@ -163,7 +163,7 @@ def test_an_event_within_a_stage_reads_the_time_share_of_earlier_ops() -> None:
     assert script.other.ready_ns - since_ns == 255.5 * MS
 
 
-def test_a_part_that_was_not_recorded_is_reported_with_zero_time() -> None:
+def test_a_stage_that_was_not_recorded_takes_no_time() -> None:
     script = Script(load(find("p100-no-cudnn")))
     script.step()
     script.step()
@@ -174,7 +174,7 @@ def test_a_part_that_was_not_recorded_is_reported_with_zero_time() -> None:
     }  # fmt: skip
 
 
-def test_parts_of_a_kernel_grained_replay_have_the_times_of_their_ops() -> None:
+def test_stages_of_a_kernel_grained_replay_have_the_times_of_their_ops() -> None:
     stage = Stage(make_recording([("forward", 0, 100)], [Op("aten::relu", 10, 20, kernel=(40, 500))]))
     part = stage.simulator.tracker.begin_stage(stage.thread, "scatter", 0)
     stage.op("aten::relu")
@@ -185,7 +185,7 @@ def test_parts_of_a_kernel_grained_replay_have_the_times_of_their_ops() -> None:
     assert (start, end) == (device_start, stage.log.phases[0][1] + 30 * US) and device_end - device_start == 540 * US
 
 
-def test_a_part_that_outlasts_its_phase_adds_no_gpu_time() -> None:
+def test_a_stage_that_ends_after_its_phase_adds_no_gpu_time() -> None:
     """A loss within a replica, for example, is another phase."""
     script = Script(load(find("p100x2-no-cudnn")))
     script.within("h2d", "aten::copy_")
@@ -197,7 +197,7 @@ def test_a_part_that_outlasts_its_phase_adds_no_gpu_time() -> None:
     assert isinstance(script.simulator.tracker.segment, SegmentMatcher)
 
 
-def test_recorded_parts_without_a_device_are_not_replayed() -> None:
+def test_recorded_stages_without_a_device_are_not_replayed() -> None:
     trace = load(find("p100x2-no-cudnn"))
     trace.parts = Parts(**(trace.parts.columns() | {"device": trace.parts.device * 0 + NONE}))
     script = Script(trace)
@@ -206,7 +206,7 @@ def test_recorded_parts_without_a_device_are_not_replayed() -> None:
     assert script.phases(1)["forward"] == 268.7 * MS and script.parts(1)["scatter", 0] == (0, 0)
 
 
-def test_an_evaluation_batch_is_split_into_the_forward_parts() -> None:
+def test_an_evaluation_batch_has_only_the_forward_stages() -> None:
     """GIVEN a script that trained WHEN it evaluates a batch THEN its parts take the times they have in training."""
     script = Script(load(find("p100x2-no-cudnn")))
     for _ in range(2):
@@ -272,7 +272,7 @@ def played_us(stage: Stage) -> dict[str, tuple[float, float]]:
     return {stage.log.strings[row[2]]: ((row[3] - begin_ns) / US, (row[3] + row[4] - begin_ns) / US) for row in stage.log.host}
 
 
-def test_a_thread_launching_on_three_devices_is_charged_its_host_time_once() -> None:
+def test_a_thread_that_launches_on_three_devices_takes_its_host_time_once() -> None:
     """GIVEN calls of 10 us each at 10, 20, 30 and 50 us for devices 0, 1, 2 and 1 WHEN one thread makes them THEN they start at
     their recorded times, and the forward pass takes its recorded 100 us."""
     starts_us = {"aten::a": 10, "aten::b": 20, "aten::c": 30, "aten::d": 50}
@@ -316,14 +316,14 @@ def test_threaded_replicas_start_and_end_at_their_recorded_times() -> None:
     assert [(end - start) / US for _, start, end, *_ in stage.log.phases] == [100]
 
 
-def test_an_op_with_kernels_on_two_devices_counts_for_both() -> None:
+def test_an_op_with_kernels_on_two_devices_counts_on_both() -> None:
     copies = [Op("aten::copy_", 10, 10, kernel=(15, 2)), Op("aten::copy_", 20, 10, kernel=(25, 2))]
     scatter = Op("Scatter", 5, 40, children=copies)
     segment = RecordedRun.of(on_devices([scatter], [0, 1], []), 0).steps[0].segments["forward", 0]
     assert (segment.below_ops, segment.lanes[1].below_ops) == ({0}, {1})
 
 
-def test_the_third_stage_of_a_name_takes_the_time_of_the_third_recorded_stage() -> None:
+def test_stages_with_the_same_name_take_recorded_times_in_order() -> None:
     """GIVEN a recorded forward pass that gathers three times, for 10, 20 and 40 us WHEN a script gathers three times THEN its
     stages take these times in this order."""
     trace = phase_recording({"forward": 1, "backward": 1})

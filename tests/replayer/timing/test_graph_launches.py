@@ -77,7 +77,7 @@ def test_a_graph_is_launched_when_the_queue_has_room() -> None:
     assert run.gpu.current.thread().host_ns == run.clock.now_ns() + 30 * US
 
 
-def test_the_streams_of_a_graph_begin_after_its_first_stream_and_are_joined_at_its_end() -> None:
+def test_other_streams_of_a_graph_start_after_its_first_stream_and_join_it() -> None:
     """GIVEN a graph with a product on a second stream WHEN the first stream is busy for 50 us THEN the product waits for it.
     Later work of the first stream waits for the product."""
     run = Graphs()
@@ -98,7 +98,7 @@ def test_the_streams_of_a_graph_begin_after_its_first_stream_and_are_joined_at_i
     assert number == side.number and start_us >= 50 and origin.ready_ns == side.ready_ns
 
 
-def test_an_unrecorded_op_of_a_graph_is_estimated_if_no_recorded_work_is_left() -> None:
+def test_ops_of_a_graph_are_estimated_if_all_recorded_work_is_used() -> None:
     run = Graphs()
     graph = run.captured(lambda: run.gpu.launches.launch(op("erfinv"), 0))
     run.gpu.launches.replay_graph(graph)  # it may be one of the recorded kernels, which have no call yet
@@ -110,7 +110,7 @@ def test_an_unrecorded_op_of_a_graph_is_estimated_if_no_recorded_work_is_left() 
     assert run.gpu.simulator.stats.missing == {("aten::erfinv", ((4, 4),)): 2}
 
 
-def test_an_op_of_a_graph_at_another_shape_is_scaled() -> None:
+def test_the_time_of_a_graph_op_with_another_shape_is_scaled() -> None:
     run = Graphs()
     graph = run.captured(lambda: run.gpu.launches.launch(op("mm", 4_096, 4_096), 0))
     run.gpu.launches.replay_graph(graph)
@@ -118,7 +118,7 @@ def test_an_op_of_a_graph_at_another_shape_is_scaled() -> None:
 
 
 @pytest.mark.parametrize(("shape", "found"), [((4, 4), None), ((8, 8), "scaled"), ((), "nothing recorded")])
-def test_a_strict_replay_of_a_graph_needs_exact_matches(shape: tuple[int, ...], found: str | None) -> None:
+def test_strict_mode_requires_exact_matches_for_ops_of_a_graph(shape: tuple[int, ...], found: str | None) -> None:
     run = Graphs(strict=True)
     graph = run.captured(lambda: run.gpu.launches.launch(op("mm", *shape) if shape else op("erfinv"), 0))
     if found is None:
@@ -130,7 +130,7 @@ def test_a_strict_replay_of_a_graph_needs_exact_matches(shape: tuple[int, ...], 
 
 
 @pytest.mark.parametrize("within", [True, False])
-def test_a_phase_of_a_graph_counts_outside_the_script_s_own_phase(within: bool) -> None:
+def test_a_captured_phase_counts_only_if_the_launch_is_outside_a_phase(within: bool) -> None:
     run = Graphs()
     steps = run.gpu.steps
 
@@ -160,7 +160,7 @@ def test_a_recorded_graph_launch_has_the_recorded_kernels() -> None:
     assert run.kernels() == [(0, 18, 300)]
 
 
-def test_graphs_are_told_apart_by_the_number_of_their_kernels() -> None:
+def test_recorded_graphs_are_distinguished_by_their_number_of_kernels() -> None:
     """GIVEN a recorded launch of one kernel and then one of three WHEN the script first launches its graph of three ops THEN
     the graph takes the three kernels."""
     kernels = [Op("", 51, 1, kernel=(60 + 20 * i, 10), shapes=()) for i in range(3)]
@@ -178,7 +178,7 @@ def test_graphs_are_told_apart_by_the_number_of_their_kernels() -> None:
     assert [duration_us for _, _, duration_us in run.kernels()] == [10, 10, 10, 30]
 
 
-def test_two_graphs_with_equally_many_kernels_take_different_recorded_graphs() -> None:
+def test_two_graphs_with_equally_many_kernels_take_separate_recorded_graphs() -> None:
     """GIVEN a recorded graph in the forward pass and another in the backward pass WHEN the script launches two graphs THEN the
     second graph takes the recorded launch of the backward pass."""
     ops = [Op("cudaGraphLaunch", at, 5, kernel=(at + 8, us), shapes=()) for at, us in ((10, 30), (60, 20))]
@@ -193,7 +193,7 @@ def test_two_graphs_with_equally_many_kernels_take_different_recorded_graphs() -
     assert [duration_us for _, _, duration_us in run.kernels()] == [30, 20]
 
 
-def test_graphs_of_one_phase_take_the_recorded_graphs_in_the_order_of_their_kernels() -> None:
+def test_graphs_of_one_phase_are_matched_in_order_of_their_kernel_counts() -> None:
     """GIVEN a phase with recorded graphs of nine and of four kernels, because ops launch several kernels on that GPU WHEN the
     script launches a graph of three ops and then a graph of one op in each step THEN in the second step the first graph takes
     the nine kernels, although four is nearer to three."""
@@ -220,7 +220,7 @@ def test_graphs_of_one_phase_take_the_recorded_graphs_in_the_order_of_their_kern
     assert [duration_us for _, _, duration_us in run.kernels()][-13:] == [2] * 9 + [3] * 4
 
 
-def test_a_graph_without_ops_has_no_launch() -> None:
+def test_launching_a_graph_without_ops_adds_no_launch() -> None:
     run, event = Graphs(), VirtualEvent()
     stream = run.gpu.current.stream(0)
     graph = run.captured(lambda: run.gpu.streams.record_event(event, stream))
@@ -229,7 +229,7 @@ def test_a_graph_without_ops_has_no_launch() -> None:
     assert run.log.host == [] and event.time_ns == run.clock.now_ns() + 5 * US
 
 
-def test_the_script_s_devices_correspond_to_the_recorded_devices() -> None:
+def test_devices_of_the_script_correspond_to_the_recorded_devices() -> None:
     scheduler: Any = Graphs().gpu.simulator.scheduler
     scheduler.recording.devices = scheduler.recording.devices * 3
     assert [scheduler.script_device(device) for device in range(3)] == [0, 1, 2]

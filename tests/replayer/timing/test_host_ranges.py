@@ -40,7 +40,7 @@ class Model:
 
 
 @given(_DONE)
-def test_ranges_against_a_stack(done: list[int | str]) -> None:
+def test_module_ranges_equal_those_of_a_simple_stack(done: list[int | str]) -> None:
     ranges, model = HostRanges(), Model()
     marks, pending = ranges.of_thread(4), list[int]()
     waiting: list[tuple[str, int]] = []  # what the model does when the pending ops are played: their rows are known then
@@ -103,7 +103,7 @@ def test_ranges_against_a_stack(done: list[int | str]) -> None:
     hand_over()
 
 
-def test_module_ranges_follow_ops_that_are_replayed_in_another_order() -> None:
+def test_module_ranges_are_correct_if_ops_are_simulated_in_another_order() -> None:
     ranges = HostRanges()
     marks = ranges.of_thread(0)
     # GIVEN ops 0 to 3, of which 1 and 2 are called within a module, played as 0 2 1 3

@@ -25,7 +25,7 @@ def begun_ns(of: LibraryPhases, name: str) -> int:
 
 
 @pytest.mark.parametrize(("slowdown", "took_ns"), [(1.0, 1_000), (2.5, 2_500), (0.5, 500)])
-def test_a_phase_takes_its_time_in_the_library_times_the_slowdown(slowdown: float, took_ns: int) -> None:
+def test_a_phase_takes_its_library_time_multiplied_by_the_slowdown(slowdown: float, took_ns: int) -> None:
     of = phases(slowdown, optimizer=1_000, loss=COUNTED_ELSEWHERE_NS)
     assert begun_ns(of, "optimizer") == took_ns
     assert begun_ns(of, "loss") == COUNTED_ELSEWHERE_NS  # no time, so nothing that could be slower
@@ -33,14 +33,14 @@ def test_a_phase_takes_its_time_in_the_library_times_the_slowdown(slowdown: floa
 
 
 @pytest.mark.parametrize(("loss_ns", "backward_ns"), [(0, 1_000), (60, 940), (99, 901), (500, 900)])
-def test_a_loss_counted_with_the_backward_pass_shortens_it_by_at_most_a_tenth(loss_ns: int, backward_ns: int) -> None:
+def test_a_loss_phase_shortens_the_backward_pass_by_at_most_a_tenth(loss_ns: int, backward_ns: int) -> None:
     of = phases(loss=COUNTED_ELSEWHERE_NS, backward=1_000)
     of.end("loss", of.begin("loss"), loss_ns)
     assert begun_ns(of, "backward") == backward_ns
     assert begun_ns(of, "backward") == 1_000  # the loss counts once
 
 
-def test_a_forward_pass_between_them_separates_a_loss_from_the_backward_pass() -> None:
+def test_a_loss_before_another_forward_pass_does_not_shorten_the_backward_pass() -> None:
     of = phases(loss=COUNTED_ELSEWHERE_NS, forward=300, backward=1_000)
     of.end("loss", of.begin("loss"), 60)
     of.end("forward", of.begin("forward"), 300)

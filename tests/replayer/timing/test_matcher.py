@@ -21,7 +21,7 @@ def signature(op: str, *shapes: tuple[int, ...]) -> OpSignature:
     return OpSignature(op, shapes, ("float32",) * len(shapes))
 
 
-def test_the_kth_call_matches_the_kth_recorded_call() -> None:
+def test_the_k_th_call_of_an_op_matches_its_k_th_recorded_call() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, i + 1)) for i in range(4)]
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], ops))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
@@ -43,7 +43,7 @@ def test_a_call_matches_an_outer_op_and_gets_the_kernels_of_its_children() -> No
     assert segment.unmatched() == []
 
 
-def test_a_borrowed_call_can_still_be_matched_exactly_and_is_not_unmatched() -> None:
+def test_a_recorded_call_used_by_another_shape_can_still_be_matched_exactly() -> None:
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
     lent = segment.match(signature("aten::mm", (9, 9)))
@@ -54,7 +54,7 @@ def test_a_borrowed_call_can_still_be_matched_exactly_and_is_not_unmatched() -> 
     assert segment.unmatched() == []
 
 
-def test_a_recorded_call_far_ahead_is_not_borrowed() -> None:
+def test_a_recorded_call_with_another_shape_is_not_used_if_it_is_far_ahead() -> None:
     # GIVEN an `add` near the beginning, and another after forty products
     ops = [Op("aten::add", 0, 5, kernel=(2, 1))]
     ops += [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(1, 41)]
@@ -71,7 +71,7 @@ def test_a_recorded_call_far_ahead_is_not_borrowed() -> None:
     assert segment.match(other) is not None
 
 
-def test_equal_shapes_in_another_segment_match_before_other_shapes_in_this_segment() -> None:
+def test_equal_shapes_in_another_phase_are_preferred_to_other_shapes_in_this_phase() -> None:
     """GIVEN two forward segments WHEN the first calls the product of the second THEN it gets that product, and so does the
     second."""
     ops = [
@@ -112,7 +112,7 @@ def test_every_recorded_kernel_is_replayed_at_most_once(recorded: list[str], pla
     assert segment.unmatched_ns == 0
 
 
-def test_canonical_names_are_equal_across_releases_backends_and_in_place_forms() -> None:
+def test_canonical_op_names_are_equal_across_releases_and_backends() -> None:
     assert canonical_op("aten::cudnn_batch_norm") == canonical_op("native_batch_norm")
     assert canonical_op("aten::add_") == canonical_op("aten::add") == "add"
     assert canonical_op("aten::_foreach_add_") != canonical_op("aten::add_")
@@ -122,7 +122,7 @@ def test_canonical_names_are_equal_across_releases_backends_and_in_place_forms()
 
 
 @given(st.lists(names, max_size=12), st.lists(st.lists(names, max_size=14), min_size=2, max_size=6))
-def test_remembering_earlier_steps_changes_no_match(recorded: list[str], steps: list[list[str]]) -> None:
+def test_the_cache_of_earlier_steps_changes_no_match(recorded: list[str], steps: list[list[str]]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3 + i)) for i, name in enumerate(recorded)]
     remembering = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
     signatures = {name: signature(name, (4, 4)) for name in set().union(*steps)}
@@ -190,14 +190,14 @@ def test_the_main_device_of_a_process_is_the_one_with_the_most_kernels() -> None
     assert len(segment.kernels) == 19 and len(segment.lane(1).kernels) == 1
 
 
-def test_a_segment_without_kernels_on_a_device_uses_its_own_lane() -> None:
+def test_a_phase_without_kernels_on_a_device_is_matched_separately_for_it() -> None:
     trace = make_recording([("forward", 0, 50)], [Op("aten::relu", 0, 5, kernel=(5, 10))])
     segment = StepMatcher((recording := RecordedRun.of(trace)).step(0), recording.keys, {}).segment("forward")
     assert segment.lane(1) is segment
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_kernel_without_an_op_belongs_to_a_call_without_a_recorded_op(same: bool) -> None:
+def test_a_kernel_without_an_op_can_belong_to_any_unmatched_call(same: bool) -> None:
     """GIVEN a small add, and another one whose op the profiler lost WHEN the recorded program calls a large add."""
     adds = [Op("aten::add", 10 + 30 * i, 10, kernel=(15 + 30 * i, 20 + i), shapes=((4, 4),)) for i in range(2)]
     trace = make_recording([("backward", 0, 100)], adds)
@@ -216,7 +216,7 @@ def test_a_kernel_without_an_op_belongs_to_a_call_without_a_recorded_op(same: bo
 
 
 @pytest.mark.parametrize(("matched", "left"), [(8, True), (7, None)])
-def test_four_of_five_calls_must_match_to_tell_what_is_left(matched: int, left: bool | None) -> None:
+def test_the_rest_of_a_recorded_step_is_known_if_four_of_five_calls_match(matched: int, left: bool | None) -> None:
     """GIVEN twenty recorded sums WHEN a script calls eight sums and two other ops THEN as many sums are left for ten more calls
 
     When seven of ten calls are sums, the answer is not known.
@@ -231,7 +231,7 @@ def test_four_of_five_calls_must_match_to_tell_what_is_left(matched: int, left: 
 
 
 @pytest.mark.parametrize(("follows", "left"), [("aten::sum", True), ("aten::cat", False)])
-def test_calls_after_the_last_call_of_the_model_are_no_further_call(follows: str, left: bool) -> None:
+def test_ops_after_the_last_model_call_are_not_another_model_call(follows: str, left: bool) -> None:
     """GIVEN a step that called two sums, and then two ops with the name `follows` WHEN the next step has called two sums THEN
     another call of the model is expected only if two sums followed."""
     names = ["aten::sum", "aten::sum", follows, follows]
@@ -248,7 +248,7 @@ def test_calls_after_the_last_call_of_the_model_are_no_further_call(follows: str
     assert segment.history is not None and segment.has_as_much_left(0) is left
 
 
-def test_a_list_that_the_profiler_left_out_matches_a_call_with_a_list() -> None:
+def test_a_call_with_an_unrecorded_list_of_tensors_is_matched_by_name() -> None:
     """Kineto writes no shapes for a list of more than 30 tensors. Such a call is matched by its op alone, in order."""
     ops = [Op("aten::_foreach_add_", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(2)]
     trace = make_recording([("forward", 0, 100)], ops)
@@ -286,7 +286,7 @@ def test_a_predicted_phase_is_mostly_unmatched_until_half_of_its_time_is_matched
     assert not half.mostly_unmatched
 
 
-def test_a_phase_has_a_call_until_the_script_has_made_it() -> None:
+def test_a_recorded_call_is_available_until_the_script_has_made_it() -> None:
     step = two_products()
     for _ in range(2):  # the second time, the calls are remembered
         segment = StepMatcher(step.step, step.keys, step.histories).segment("forward")
@@ -299,7 +299,7 @@ def test_a_phase_has_a_call_until_the_script_has_made_it() -> None:
         assert not segment.has_call(SUM)
 
 
-def test_a_remembered_call_is_found_by_its_place() -> None:
+def test_a_repeated_call_is_found_by_its_position_in_the_phase() -> None:
     step = two_products()
     first = step.segment("forward")
     for call in (MM, MM, SUM):
@@ -310,7 +310,7 @@ def test_a_remembered_call_is_found_by_its_place() -> None:
     assert again.has_call(SUM) and again.history is None  # a call at another place is looked up
 
 
-def test_a_phase_fits_if_it_has_all_calls_of_another() -> None:
+def test_a_recorded_phase_fits_if_it_contains_all_calls_of_the_script() -> None:
     step = two_products()
     forward, backward = step.segment("forward"), step.segment("backward")
     assert forward.recorded is not None and backward.recorded is not None
@@ -323,13 +323,13 @@ def test_a_phase_fits_if_it_has_all_calls_of_another() -> None:
     assert forward.reached_before_latest_ns == 15_000
 
 
-def test_the_time_reached_before_the_latest_call_is_0_at_the_first_call() -> None:
+def test_before_the_first_call_the_recorded_time_is_0() -> None:
     segment = two_products().segment("forward")
     segment.match(MM)
     assert segment.reached_before_latest_ns == 0
 
 
-def test_an_outer_call_gets_only_the_kernels_that_no_other_call_has() -> None:
+def test_an_outer_op_gets_only_kernels_that_no_inner_op_has_used() -> None:
     inner = [Op("aten::mm", 2, 5, kernel=(9, 1)), Op("aten::sum", 10, 5, kernel=(12, 1))]
     recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::linear", 0, 20, children=inner)]))
     segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
@@ -349,7 +349,7 @@ def test_an_outer_call_gets_only_the_kernels_that_no_other_call_has() -> None:
         ([None] * 9, (4, 4), Sameness.OTHER_PROGRAM),  # most of the calls were not recorded
     ],
 )
-def test_a_program_is_judged_by_its_calls_and_by_their_time(
+def test_the_same_program_needs_matching_calls_and_matching_times(
     adds: list[tuple[int, int] | None], product: tuple[int, int] | None, sameness: Sameness
 ) -> None:
     """GIVEN nine sums of 1 us and a product of 1,000 us."""

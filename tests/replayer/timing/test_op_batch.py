@@ -116,7 +116,7 @@ def recorded(forward: list[str], backward: list[str]) -> Trace:
     st.lists(st.tuples(st.integers(0, 39), calls), max_size=2),
     st.integers(9, 50),
 )
-def test_batched_ops_start_at_the_times_of_single_ops(
+def test_batched_ops_start_at_the_same_times_as_single_ops(
     called: list[Call], missing: list[tuple[int, Call]], changes: list[tuple[int, Call]], every: int
 ) -> None:
     # GIVEN a script that calls nearly what was recorded, and two replays of it, of which one plays its calls in batches
@@ -132,7 +132,7 @@ def test_batched_ops_start_at_the_times_of_single_ops(
 
 
 @given(st.lists(names, min_size=12, max_size=30), st.lists(other_calls, min_size=12, max_size=40), st.integers(9, 50))
-def test_batched_ops_of_another_program_start_at_the_times_of_single_ops(
+def test_batched_ops_of_another_program_start_at_the_same_times_as_single_ops(
     names: list[str], called: list[Call], every: int
 ) -> None:
     scripts = [Script(recorded(names, names[::-1]), at_once=at_once) for at_once in (True, False)]
@@ -156,7 +156,7 @@ turning = st.sampled_from(["aten::mm", "aten::relu", "aten::_log_softmax", "aten
 @given(
     st.lists(st.tuples(turning, st.just(False), st.sampled_from([0, 0, 1, 400])), min_size=12, max_size=60), st.integers(9, 50)
 )
-def test_batched_ops_without_kernels_start_at_the_times_of_single_ops(called: list[Call], every: int) -> None:
+def test_batched_ops_without_kernels_start_at_the_same_times_as_single_ops(called: list[Call], every: int) -> None:
     scripts = [Script(covered(), at_once=at_once) for at_once in (True, False)]
     for forward, after in ((called, False), (called, False), (called, True), (called[::-1], False), (called[1:], True)):
         for script in scripts:
@@ -165,7 +165,7 @@ def test_batched_ops_without_kernels_start_at_the_times_of_single_ops(called: li
     assert scripts[0].outcome() == scripts[1].outcome()
 
 
-def test_ops_covered_by_the_time_of_a_phase_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ops_of_a_phase_grained_recording_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
     played: list[OpSignature] = []
     play = Simulator.play
 
@@ -181,7 +181,7 @@ def test_ops_covered_by_the_time_of_a_phase_are_batched(monkeypatch: pytest.Monk
     assert set(script.stage.simulator.stats.step_ops) == {80}
 
 
-def test_a_phase_without_calls_in_earlier_steps_can_have_calls_later() -> None:
+def test_a_phase_that_was_empty_in_earlier_steps_can_contain_calls_later() -> None:
     scripts = [Script(recorded(["aten::mm"] * 20, []), at_once=at_once) for at_once in (True, False)]
     for script in scripts:
         for count in (0, 0, 20, 20, 20):

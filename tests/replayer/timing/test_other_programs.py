@@ -54,7 +54,7 @@ def test_a_script_with_fewer_or_more_of_the_same_ops_is_a_different_program(call
     assert took_ns == (2 * calls + 1) * 30 * US  # how long after an op the recorded host came to the next one, in the median
 
 
-def test_an_unrecorded_op_of_a_different_program_is_estimated_at_its_call() -> None:
+def test_unrecorded_ops_of_a_different_program_are_estimated_when_they_are_called() -> None:
     stage = recorded()
     step(stage, 3)
     stage.within("zero_grad")
@@ -67,7 +67,7 @@ def test_an_unrecorded_op_of_a_different_program_is_estimated_at_its_call() -> N
     assert sum(charged_ns[origin] for origin in estimated) > before_ns
 
 
-def test_work_estimated_at_the_end_of_a_phase_belongs_to_its_op() -> None:
+def test_gpu_work_estimated_at_the_end_of_a_phase_belongs_to_its_op() -> None:
     """GIVEN ops that may be part of the remainder WHEN the phase ends without a remainder THEN each op has its own estimated
     work."""
     stage = recorded()
@@ -102,7 +102,7 @@ def test_a_program_with_a_few_renamed_ops_is_the_recorded_program() -> None:
     assert charged[Origin.PHASE] == (30 + 10 * 30) * US  # and all of backward, in which the script launches nothing by itself
 
 
-def test_a_phase_with_fewer_ops_than_recorded_is_charged_no_remainder() -> None:
+def test_unmatched_kernels_are_not_replayed_if_a_phase_has_fewer_ops() -> None:
     """GIVEN the recorded forward pass WHEN only half of the backward ops are called, as with frozen layers."""
     stage = recorded()
     stage.within("zero_grad")
@@ -144,7 +144,7 @@ def test_ops_of_a_different_program_are_estimated_if_shapes_were_not_recorded() 
     assert sum(charged[origin] for origin in by_name) > before_ns
 
 
-def test_recorded_one_time_setup_is_not_charged_to_a_different_program() -> None:
+def test_recorded_one_time_setup_is_not_part_of_a_different_program() -> None:
     """GIVEN a first mm that initialized its library for 5 ms WHEN another program is replayed THEN its host does not spend
     these 5 ms."""
     forward = [Op("aten::mm", 10, 5_000, kernel=(5_005, 30), launch_us=4_990)]
@@ -181,7 +181,7 @@ def test_a_model_with_another_number_of_layers_is_a_different_program(count: int
     assert verdict.sameness is sameness, verdict.reason
 
 
-def test_postponed_ops_are_charged_when_the_host_queries_the_device() -> None:
+def test_ops_without_recorded_calls_get_their_time_when_the_host_waits() -> None:
     """GIVEN ops without counterpart, which may be part of a phase's remainder WHEN the host waits for the device before the
     program is known from a forward pass THEN they are estimated. They are not postponed until the phase ends, because it may
     never end."""

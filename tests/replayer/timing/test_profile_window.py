@@ -17,7 +17,7 @@ from traces.model.trace import Device, DeviceSpans, HostKind, HostSpans, Thread,
 
 
 @pytest.mark.parametrize("base_ns", [0, 1_700_000_000_000_000_000])
-def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans(base_ns: int) -> None:
+def test_ops_unknown_to_kineto_are_placed_inside_the_spans_that_call_them(base_ns: int) -> None:
     """GIVEN an op known to Kineto and the virtual GPU, an op known only to the virtual GPU, and an op of a new thread WHEN a
     call recorded by Kineto begins or ends within the second op THEN it does so at the op's end. The third op is in no thread of
     Kineto."""
@@ -50,7 +50,7 @@ def test_ops_unknown_to_kineto_are_placed_in_their_calling_spans(base_ns: int) -
     assert spans["aten::relu"]["tid"] != pid == spans["aten::copy_"]["tid"]
 
 
-def test_the_range_of_a_batch_wait_has_its_recorded_length() -> None:
+def test_the_profiler_range_of_a_batch_wait_has_its_recorded_length() -> None:
     """GIVEN a loader that took 2 us here and 70 us in recorded time WHEN Kineto has recorded torch's range around it THEN the
     range has the recorded times, and events before and after it keep their times. A loader range without a known wait is moved
     like any other event."""
@@ -120,7 +120,7 @@ def test_a_whole_profile_with_kernels_waits_and_ranges() -> None:
     assert_golden(Path(__file__).with_name("golden") / "profile_window.txt", "".join(lines))
 
 
-def test_times_between_and_beside_two_ties_are_converted() -> None:
+def test_times_between_two_clock_samples_are_interpolated() -> None:
     """GIVEN a machine clock of 10 us at a virtual time of 100 us, and a machine clock of 20 us at a virtual time of 130 us."""
     clocks = _Clocks([20.0, 10.0], [130.0, 100.0])
     assert [clocks.recorded(at_us) for at_us in (5, 10, 15, 20, 25)] == [95, 100, 115, 130, 135]
@@ -129,7 +129,7 @@ def test_times_between_and_beside_two_ties_are_converted() -> None:
     assert [clocks.recorded(at_us) for at_us in (14, 15, 19, 20)] == [112, 118, 127, 130]
 
 
-def test_ties_in_between_never_turn_the_virtual_clock_back() -> None:
+def test_clock_samples_never_turn_the_virtual_clock_back() -> None:
     """GIVEN ties between 10 and 20 us, and others THEN virtual times of the ties in between are limited to 100 to 130 us."""
     clocks = _Clocks([10.0, 20.0], [100.0, 130.0])
     clocks.tie_between([([12.0, 15.0], [104.0, 90.0]), ([18.0, 10.0, 40.0], [125.0, 7.0, 900.0])])

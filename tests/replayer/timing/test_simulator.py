@@ -56,7 +56,7 @@ def test_replaying_the_recorded_program_reproduces_every_start_and_duration() ->
     assert list(stage.simulator.stats.step_lag_ns) == [0] * 4
 
 
-def test_the_phases_tile_the_step_with_their_recorded_host_times() -> None:
+def test_phases_fill_the_step_with_their_recorded_host_times() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     play_step(stage)
     (start, end, _) = stage.log.steps[0]
@@ -81,7 +81,7 @@ def test_a_phase_with_other_op_names_keeps_its_recorded_times() -> None:
     assert stage.simulator.stats.missing == {("aten::_foreach_add_", ((4, 4),)): 1}
 
 
-def test_the_recorded_time_of_a_scaled_op_is_not_charged_again() -> None:
+def test_the_recorded_time_of_a_scaled_op_is_not_replayed_again() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm", (8, 4), (4, 4))
@@ -92,14 +92,14 @@ def test_the_recorded_time_of_a_scaled_op_is_not_charged_again() -> None:
     assert charged[Origin.PHASE] == charged[Origin.EXACT] == 0
 
 
-def test_an_op_name_of_another_release_is_an_equivalent_match() -> None:
+def test_an_op_with_the_name_of_another_release_is_an_equivalent_match() -> None:
     bn = Op("aten::cudnn_batch_norm", 110, 20, kernel=(118, 50), shapes=((4, 8, 2, 2), (8,), (8,)))
     stage = Stage(make_recording([("forward", 100, 200)], [bn]))
     stage.op("aten::native_batch_norm", (4, 8, 2, 2), (8,), (8,), (8,), (8,))
     assert stage.simulator.stats.charged_ns[Origin.EQUIVALENT] == 50 * US
 
 
-def test_an_op_that_the_host_reaches_late_launches_its_kernel_at_once() -> None:
+def test_an_op_that_runs_late_launches_its_kernel_at_once() -> None:
     """GIVEN mm from 10 to 110 us, launched at 100 us, and relu from 120 to 130 us WHEN the script calls relu first THEN
     mm takes no more host time, and its kernel starts after the recorded latency of 3 us."""
     mm = Op("aten::mm", 10, 100, kernel=(104, 5), launch_us=90)
@@ -110,7 +110,7 @@ def test_an_op_that_the_host_reaches_late_launches_its_kernel_at_once() -> None:
     assert mm_kernel["start_ns"] - relu["start_ns"] == (130 + 3 - 125) * US
 
 
-def test_a_slow_launch_call_is_host_time_and_not_latency() -> None:
+def test_a_slow_launch_call_counts_as_host_time_and_not_as_latency() -> None:
     """GIVEN a launch call from 11 to 51 us and a kernel at 54 us WHEN clean steps are twice as fast THEN the kernel starts 3 us
     after 25.5 us."""
     mm = Op("aten::mm", 10, 60, kernel=(54, 5), launch_host_us=40)
@@ -122,7 +122,7 @@ def test_a_slow_launch_call_is_host_time_and_not_latency() -> None:
     assert stage.log.device[0]["start_ns"] - begin_ns == 28_500
 
 
-def test_time_lost_by_a_slow_host_is_lag_and_delays_later_work() -> None:
+def test_the_lag_of_a_slow_host_delays_later_work() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm")
@@ -133,7 +133,7 @@ def test_time_lost_by_a_slow_host_is_lag_and_delays_later_work() -> None:
     assert stage.simulator.stats.lag_ns > 900 * US
 
 
-def test_time_lost_in_an_unrecorded_phase_is_lag() -> None:
+def test_host_time_in_an_unrecorded_phase_counts_as_lag() -> None:
     """GIVEN a recording with only a forward pass WHEN a backward pass takes a millisecond on the host THEN that is lag."""
     stage = Stage(make_recording([("forward", 100, 200)], [Op("aten::mm", 110, 20, kernel=(118, 50))]))
     stage.op("aten::mm")
@@ -144,7 +144,7 @@ def test_time_lost_in_an_unrecorded_phase_is_lag() -> None:
     assert 800 * US < stage.simulator.stats.lag_ns - before_ns <= 1_000 * US  # the host was ahead by its op
 
 
-def test_ops_cause_no_sleep_while_the_host_is_slightly_ahead() -> None:
+def test_the_host_does_not_sleep_while_it_is_slightly_ahead() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     before = len(stage.clock.waits)
@@ -153,7 +153,7 @@ def test_ops_cause_no_sleep_while_the_host_is_slightly_ahead() -> None:
     assert len(stage.clock.waits) - before <= 1  # the phase's begin may catch up, the ops do not
 
 
-def test_recorded_host_waits_for_the_device_are_not_charged_twice() -> None:
+def test_recorded_waits_for_the_gpu_are_not_replayed_twice() -> None:
     # GIVEN a recorded read: the host blocks in cudaStreamSynchronize from 130 to 300 us, until the kernel ends
     item = Op("aten::_local_scalar_dense", 125, 180, kernel=(290, 10), shapes=())
     ops = [Op("aten::mm", 110, 10, kernel=(118, 170)), item]
@@ -177,7 +177,7 @@ def test_recorded_host_waits_for_the_device_are_not_charged_twice() -> None:
     assert (thread, until_ns) == (0, stage.thread.host_ns) and until_ns - since_ns == pytest.approx(170 * US, abs=12 * US)
 
 
-def test_a_sync_during_a_phase_charges_the_kernels_launched_so_far() -> None:
+def test_a_synchronization_during_a_phase_waits_for_the_kernels_launched_so_far() -> None:
     ops = [
         *(Op("aten::mm", 110 + 2 * i, 2, kernel=(118 + 50 * i, 50)) for i in range(10)),
         Op("aten::old", 140, 10, kernel=(719, 30)),
@@ -198,7 +198,7 @@ def test_a_sync_during_a_phase_charges_the_kernels_launched_so_far() -> None:
         assert stage.simulator.stats.charged_ns[Origin.PHASE] - before_ns == 40 * US
 
 
-def test_phases_that_the_script_never_enters_stay_uncharged_and_are_reported() -> None:
+def test_recorded_phases_that_the_script_never_enters_are_reported() -> None:
     stage = Stage(make_recording(PHASES, OPS))
     stage.within("loader", wait_us=100)
     stage.op("aten::mm")
@@ -225,7 +225,7 @@ def test_a_full_launch_queue_blocks_the_host() -> None:
     assert stage.thread.host_ns >= first_end
 
 
-def test_recorded_waits_for_a_full_launch_queue_are_not_charged_twice() -> None:
+def test_recorded_waits_for_a_full_launch_queue_are_not_replayed_twice() -> None:
     # GIVEN a host that launches in 2 us what takes 10 us, until 1022 launches are pending; then each launch waits for room
     ops, at_us = [], 0
     for i in range(1_400):
@@ -271,7 +271,7 @@ def test_an_op_outside_recorded_phases_starts_when_it_is_called() -> None:
     assert stage.log.device[0]["start_ns"] >= called_ns
 
 
-def test_a_thread_beside_the_script_takes_the_host_time_of_its_ops_and_begins_no_phase_early() -> None:
+def test_another_thread_takes_the_host_time_of_its_ops_and_begins_no_phase() -> None:
     """GIVEN a thread that copies batches, whose relu was recorded 40 us after the start of the forward pass and took 10 us."""
     stage = Stage(make_recording(PHASES, OPS))
     play_step(stage)
@@ -295,7 +295,7 @@ def test_a_thread_beside_the_script_takes_the_host_time_of_its_ops_and_begins_no
     assert [row[1] for row in stage.log.phases if row[0] == "other"] == [end_ns]
 
 
-def test_padding_the_loader_gives_steps_their_recorded_length() -> None:
+def test_with_recorded_waits_for_data_steps_have_their_recorded_length() -> None:
     stage = Stage(make_recording(PHASES, OPS), pad_loader=True)
     for _ in range(2):
         stage.within("loader", wait_us=3)
@@ -353,7 +353,7 @@ def test_a_phase_that_overlaps_an_earlier_phase_gets_only_the_remaining_time() -
     assert between_events == {"h2d": 150 * US, "forward": 90 * US, "backward": 200 * US, "optimizer": 10 * US}
 
 
-def test_an_event_during_a_phase_reads_the_share_of_earlier_ops() -> None:
+def test_an_event_during_a_phase_is_placed_by_the_share_of_earlier_ops() -> None:
     stage = Stage(phase_grained())
     marks = []
     for _ in range(2):
@@ -373,7 +373,7 @@ def test_an_event_during_a_phase_reads_the_share_of_earlier_ops() -> None:
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 20), st.integers(1, 40)), min_size=1, max_size=12),
     st.integers(0, 500),
 )
-def test_the_remaining_kernels_of_a_phase_run_at_the_same_times_when_batched(
+def test_remaining_kernels_of_a_phase_run_at_the_same_times_if_batched(
     kernels: list[tuple[int, int, int]], busy_us: int
 ) -> None:
     ops, launch_us, free_us = [], 10, 0
@@ -397,7 +397,7 @@ def test_the_remaining_kernels_of_a_phase_run_at_the_same_times_when_batched(
     assert rows[0] == rows[1]
 
 
-def test_a_wait_during_a_phase_grained_phase_is_not_charged_twice() -> None:
+def test_a_wait_during_a_phase_without_kernels_is_not_replayed_twice() -> None:
     stage = Stage(phase_grained())
     for _ in range(3):
         stage.within("h2d", "aten::copy_")
@@ -412,7 +412,7 @@ def test_a_wait_during_a_phase_grained_phase_is_not_charged_twice() -> None:
 
 
 @pytest.mark.parametrize("after", ["backward", "optimizer"])
-def test_a_wait_after_a_phase_is_charged_to_the_next_phase_as_recorded(after: str) -> None:
+def test_a_wait_after_a_phase_belongs_to_the_next_phase_as_recorded(after: str) -> None:
     """GIVEN recorded phases in which the phase after `after` contains a wait WHEN the script waits there THEN exactly this wait
     passes."""
     lengths_ms = {"zero_grad": 10, "forward": 100, "backward": 50, "optimizer": 40}
@@ -447,7 +447,7 @@ def test_a_loop_without_steps_keeps_getting_recorded_times() -> None:
     assert charged[Origin.EQUIVALENT] == pytest.approx((99 - 32) * 80 * US, rel=0.01) and charged[Origin.SCALED] == 0
 
 
-def test_ops_of_a_further_phase_take_the_times_of_a_recorded_phase_with_its_name() -> None:
+def test_an_additional_phase_takes_the_times_of_a_recorded_phase_with_its_name() -> None:
     """GIVEN a recorded step with one forward and one backward pass WHEN a step has two of each THEN the second ones take the
     recorded time of each op again."""
     phases = [("forward", 100, 300), ("backward", 300, 400)]
@@ -472,7 +472,7 @@ def test_the_clock_pauses_while_this_machine_loads_data_if_waits_are_recorded(pa
     assert not stage.clock.paused
 
 
-def test_an_op_in_an_unrecorded_phase_starts_at_its_call() -> None:
+def test_an_op_in_an_unrecorded_phase_starts_when_it_is_called() -> None:
     stage = Stage(make_recording([("loader", 0, 100)], []))
     stage.clock.time_ns += 7_000 * US  # by this machine's clock the script comes to it late
     called_ns = stage.clock.time_ns
@@ -483,7 +483,7 @@ def test_an_op_in_an_unrecorded_phase_starts_at_its_call() -> None:
 
 
 @pytest.mark.parametrize(("flows", "apart_ns"), [(True, 0), (False, 1)])
-def test_unrecorded_ops_keep_their_order_on_a_clock_that_stands_still(flows: bool, apart_ns: int) -> None:
+def test_unrecorded_ops_keep_their_order_if_the_clock_does_not_advance(flows: bool, apart_ns: int) -> None:
     stage = Stage(make_recording([("loader", 0, 100)], []))
     stage.clock.flows = flows
     begun_ns = stage.clock.time_ns
@@ -504,7 +504,7 @@ def test_a_host_more_than_20_ms_ahead_waits_until_it_is_15_ms_ahead(name: str, a
 
 
 @pytest.mark.parametrize(("until_us", "host_us"), [(80, 100), (95, 105), (100, 110)])
-def test_the_work_of_a_call_after_its_wait_comes_after_the_wait(until_us: int, host_us: int) -> None:
+def test_host_work_after_the_wait_of_a_call_is_replayed_after_the_wait(until_us: int, host_us: int) -> None:
     """GIVEN a call that has ended at 100 us, and of which the last 10 us came after its wait."""
     stage = Stage(make_recording([("forward", 0, 50)], []))
     begun_ns = stage.thread.host_ns
@@ -514,7 +514,7 @@ def test_the_work_of_a_call_after_its_wait_comes_after_the_wait(until_us: int, h
 
 
 @pytest.mark.parametrize(("ahead_us", "begin_us"), [(0, 0), (50, 50), (-50, 0)])
-def test_the_wait_for_a_batch_has_recorded_times(ahead_us: int, begin_us: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_for_a_batch_have_the_recorded_times(ahead_us: int, begin_us: int, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(make_recording(PHASES, OPS))
     waits: list[LoaderWait] = []
     monkeypatch.setattr(stage.log, "loader_wait", waits.append)

@@ -16,7 +16,7 @@ def ended(*steps: tuple[int, int, int, bool]) -> ReplayStats:
 
 
 @pytest.mark.parametrize(("speed", "us_per_op"), [(1.0, 3.0), (2.0, 1.5)])
-def test_host_figures_are_medians_of_the_steps_that_are_kept(speed: float, us_per_op: float) -> None:
+def test_host_figures_are_medians_of_the_kept_steps(speed: float, us_per_op: float) -> None:
     """GIVEN 2 us and 4 us per op in two steps, and a step that is not kept."""
     figures = ended((4, 100, 8000, True), (9, 900, 9_000_000, False), (2, 300, 8000, True)).host_figures(speed)
     assert (figures.us_per_op, figures.ops_per_step) == (us_per_op, 3)
@@ -31,7 +31,7 @@ def test_without_a_step_there_are_no_figures() -> None:
     assert ended((4, 100, 8000, False)).host_figures(1.0).us_per_op is None
 
 
-def test_missing_ops_are_counted_by_shape() -> None:
+def test_ops_that_were_not_recorded_are_counted_by_shape() -> None:
     stats = ReplayStats()
     for shapes in (((2,),), ((2,),), ((3,),)):
         stats.miss("aten::mm", shapes)

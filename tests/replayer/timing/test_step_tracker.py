@@ -85,7 +85,7 @@ def kinds(stage: Stage) -> str:
     return "".join("STEADY WARMUP EVALUATION PROFILED".split()[kind][0] for kind in stage.log.kinds)
 
 
-def test_validation_replays_recorded_validation_and_repeats_it() -> None:
+def test_validation_replays_recorded_validation_steps_and_repeats_them() -> None:
     # GIVEN two epochs of two batches, each followed by two batches of validation
     recorded = [TRAIN, TRAIN, EVALUATION, EVALUATION] * 2
     stage = Stage(recording_of(recorded))
@@ -121,7 +121,7 @@ def test_steps_in_which_something_was_compiled_are_warm_up_steps(monkeypatch: py
     assert kinds(stage) == "WWSWS"
 
 
-def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation() -> None:
+def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation_steps() -> None:
     """GIVEN the epochs above WHEN validation runs under no_grad THEN each copy takes the time of its own kind of step: 8 or 4
     us."""
     stage = Stage(recording_of([TRAIN, TRAIN, EVALUATION, EVALUATION] * 2))
@@ -139,7 +139,7 @@ def test_a_batch_loaded_without_gradients_gets_the_copy_time_of_evaluation() -> 
     assert durations_us(stage) == [450, 450, 110, 110] * 2
 
 
-def test_extra_evaluation_steps_cycle_through_the_recorded_ones() -> None:
+def test_extra_evaluation_steps_repeat_the_recorded_ones_in_turn() -> None:
     slow = (StepKind.EVALUATION, [("forward", 0, 300)], [Op("aten::mm", 10, 10, kernel=(15, 200))])
     stage = Stage(phase_grained(recording_of([TRAIN, EVALUATION, slow])))
     train(stage)
@@ -153,7 +153,7 @@ def test_extra_evaluation_steps_cycle_through_the_recorded_ones() -> None:
 
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
-def test_evaluation_that_was_not_recorded_gets_training_times_up_to_the_loss(grain: str) -> None:
+def test_unrecorded_evaluation_steps_take_training_times_up_to_the_loss(grain: str) -> None:
     trace = recording_of([TRAIN] * 3)
     stage = Stage(phase_grained(trace) if grain == "phase" else trace)
     train(stage)
@@ -170,7 +170,7 @@ def test_evaluation_that_was_not_recorded_gets_training_times_up_to_the_loss(gra
     assert stage.simulator.stats.uncharged_ns == 0
 
 
-def test_evaluation_is_never_charged_more_forward_passes_than_it_makes() -> None:
+def test_an_evaluation_step_takes_no_time_for_forward_passes_that_it_does_not_make() -> None:
     # GIVEN a recording that accumulates the gradients of two batches
     twice = [("forward", 0, 100), ("backward", 100, 200), ("forward", 200, 300), ("backward", 300, 400)]
     phases = [*twice, ("optimizer", 400, 450)]
@@ -190,7 +190,7 @@ def test_evaluation_is_never_charged_more_forward_passes_than_it_makes() -> None
 
 @pytest.mark.parametrize("grain", ["kernel", "phase"])
 @pytest.mark.parametrize("loader", [True, False])
-def test_an_inference_loop_is_charged_one_forward_pass_per_batch(grain: str, loader: bool) -> None:
+def test_an_inference_loop_takes_the_time_of_one_forward_pass_per_batch(grain: str, loader: bool) -> None:
     trace = recording_of([(StepKind.WARMUP, [("h2d", 0, 900), ("forward", 900, 1_000)], []), TRAIN, TRAIN])
     stage = Stage(phase_grained(trace) if grain == "phase" else trace)
     for _ in range(10):
@@ -205,7 +205,7 @@ def test_an_inference_loop_is_charged_one_forward_pass_per_batch(grain: str, loa
     assert len([row for row in stage.log.device if row["duration_ns"] >= 30 * US]) == (20 if grain == "kernel" else 10)
 
 
-def test_inference_with_gradients_enabled_is_charged_one_forward_pass_per_batch() -> None:
+def test_inference_with_gradients_enabled_takes_one_forward_pass_per_batch() -> None:
     stage = Stage(phase_grained(recording_of([TRAIN, TRAIN])))
     for _ in range(5):
         evaluate(stage, grad=True)
@@ -225,7 +225,7 @@ def test_an_inference_recording_can_be_replayed_by_inference_and_by_training() -
     assert kinds(stage) == "EEEW"
 
 
-def test_ops_before_the_first_module_take_the_times_of_the_recorded_kind_of_step() -> None:
+def test_ops_before_the_first_module_call_take_the_times_of_the_recorded_kind_of_step() -> None:
     """GIVEN alternating training and evaluation, as in reinforcement learning, and an op before each call of the model."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
     recorded = [
@@ -246,7 +246,7 @@ def test_ops_before_the_first_module_take_the_times_of_the_recorded_kind_of_step
     assert [row["duration_ns"] // US for row in stage.log.device] == [7, 9, 5, 8] * 3
 
 
-def test_a_step_that_the_recording_evaluates_can_become_evaluation_again() -> None:
+def test_a_step_can_become_an_evaluation_step_again_if_the_recording_has_one() -> None:
     """GIVEN a recording of one evaluation step WHEN the script's step first looks like training, and then like evaluation THEN
     its ops take the times of the evaluation."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
@@ -265,7 +265,7 @@ def test_a_step_that_the_recording_evaluates_can_become_evaluation_again() -> No
     assert stage.log.device[-1]["duration_ns"] == 5 * US
 
 
-def test_a_module_called_without_gradients_in_a_training_step_takes_the_times_of_training() -> None:
+def test_a_module_called_without_gradients_in_a_training_step_takes_training_times() -> None:
     """GIVEN a recording with evaluation, and training that calls a teacher without gradients before its model."""
     passes = [("forward", 0, 60), ("backward", 60, 90), ("optimizer", 90, 100)]
     trained = [Op("aten::mm", 2, 4, kernel=(6, 7)), Op("aten::addmm", 20, 5, kernel=(25, 9))]
@@ -282,7 +282,7 @@ def test_a_module_called_without_gradients_in_a_training_step_takes_the_times_of
     assert [row["duration_ns"] // US for row in stage.log.device[-4:]] == [7, 9] * 2  # the first step may be evaluation
 
 
-def test_ops_before_a_step_is_known_to_be_evaluation_are_charged_once() -> None:
+def test_ops_before_a_step_is_known_to_be_evaluation_take_their_time_once() -> None:
     # GIVEN a script that normalizes a batch before it calls the model, which both kinds of recorded steps do WHEN the script
     # does not begin with validation as in the recording
     normalise = Op("aten::sub", 62, 4, kernel=(66, 5))
@@ -307,7 +307,7 @@ def test_ops_before_a_step_is_known_to_be_evaluation_are_charged_once() -> None:
     assert stage.simulator.stats.missing == {}
 
 
-def test_a_step_first_treated_as_evaluation_becomes_a_training_step() -> None:
+def test_a_step_that_looked_like_evaluation_can_become_a_training_step() -> None:
     stage = Stage(recording_of([TRAIN, EVALUATION, EVALUATION, TRAIN]))
     train(stage)
     evaluate(stage)
@@ -318,7 +318,7 @@ def test_a_step_first_treated_as_evaluation_becomes_a_training_step() -> None:
     assert [row["duration_ns"] // US for row in stage.log.device[before:]] == [4, 50, 30, 100, 10]
 
 
-def test_steps_with_accumulated_gradients_and_two_optimizers_match_the_recording() -> None:
+def test_steps_with_accumulated_gradients_and_two_optimizers_match_recorded_steps() -> None:
     # GIVEN a recording and a script in which the second of two optimizers steps within the next step
     phases: RecordedPhases = [("optimizer", 0, 20), ("forward", 20, 100), ("backward", 100, 200), ("optimizer", 200, 250)]
     stage = Stage(phase_grained(make_recording(phases, [], steps=3)))
@@ -336,7 +336,7 @@ def test_steps_with_accumulated_gradients_and_two_optimizers_match_the_recording
     assert kinds(stage) == "WSS"
 
 
-def test_a_step_with_fewer_backward_passes_gets_no_time_of_unused_phases() -> None:
+def test_a_step_with_fewer_backward_passes_takes_no_time_for_the_missing_ones() -> None:
     # GIVEN a step of two batches, of which the script's steps have one
     batch: RecordedPhases = [("forward", 0, 100), ("backward", 100, 300)]
     phases = [*batch, *((name, start + 300, end + 300) for name, start, end in batch), ("optimizer", 600, 650)]
@@ -353,7 +353,7 @@ def test_a_step_with_fewer_backward_passes_gets_no_time_of_unused_phases() -> No
     assert stage.simulator.stats.uncharged_ns == 2 * 300 * US
 
 
-def test_loaders_and_modules_of_other_threads_end_no_step() -> None:
+def test_loaders_and_modules_in_other_threads_do_not_end_a_step() -> None:
     stage = Stage(recording_of([TRAIN, EVALUATION]))
     other = type(stage.thread)(1, stage.clock.now_ns())
     tracker = stage.simulator.tracker
@@ -367,7 +367,7 @@ def test_loaders_and_modules_of_other_threads_end_no_step() -> None:
     assert kinds(stage) == "EE"
 
 
-def test_a_module_called_within_a_backward_pass_or_a_loader_ends_no_step() -> None:
+def test_a_module_called_in_a_backward_pass_or_a_loader_does_not_end_a_step() -> None:
     stage = Stage(recording_of([TRAIN]))
     for phase in ("backward", "optimizer", "loader"):
         stage.simulator.tracker.enter(stage.thread, phase)
@@ -378,7 +378,7 @@ def test_a_module_called_within_a_backward_pass_or_a_loader_ends_no_step() -> No
 
 
 @pytest.mark.parametrize(("of_graph", "took_us"), [(True, 50), (False, 20)])
-def test_a_graph_captured_without_gradients_may_be_launched_by_a_training_step(of_graph: bool, took_us: int) -> None:
+def test_a_training_step_can_launch_a_graph_captured_without_gradients(of_graph: bool, took_us: int) -> None:
     """GIVEN recorded training and evaluation WHEN a module is called without gradients THEN its ops take the times of
     evaluation, unless the launch of a CUDA graph repeats the call while gradients are enabled."""
     stage = Stage(recording_of([EVALUATION, TRAIN, TRAIN]))
@@ -391,7 +391,7 @@ def test_a_graph_captured_without_gradients_may_be_launched_by_a_training_step(o
     assert stage.log.device[-1]["duration_ns"] == took_us * US
 
 
-def test_a_graph_that_only_recorded_evaluation_launches_is_evaluation() -> None:
+def test_a_step_is_evaluation_if_only_recorded_evaluation_launches_its_graph() -> None:
     """GIVEN an evaluation that launches a CUDA graph WHEN the script launches the graph while gradients are enabled THEN the
     step takes the times of the evaluation."""
     evaluation = [Op("cudaGraphLaunch", 70, 10, kernel=(75, 20), shapes=())]
@@ -423,7 +423,7 @@ def with_marks(trace: Trace) -> Trace:
     return trace
 
 
-def test_steady_steps_replay_the_profiled_steps_alternately() -> None:
+def test_replayed_steps_take_the_profiled_steps_in_turn() -> None:
     other = [*TRAIN_OPS[:1], Op("aten::mm", 130, 20, kernel=(138, 45)), *TRAIN_OPS[2:]]
     stage = Stage(with_marks(recording_of([CLEAN, CLEAN, PROFILED, (StepKind.PROFILED, TRAIN_PHASES, other), CLEAN])))
     for _ in range(5):
@@ -451,7 +451,7 @@ def train_with(stage: Stage, shape: tuple[int, int], copied: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("first_differs", ["h2d", "forward"])
-def test_a_step_takes_the_times_of_the_recorded_step_with_its_shapes(first_differs: str) -> None:
+def test_a_step_takes_the_times_of_the_recorded_step_with_the_same_shapes(first_differs: str) -> None:
     """GIVEN a recorded step with batches of 4 and one with batches of 8 WHEN the script's batches are 8, 4, 4, 8 and 16 THEN
     each of the first four steps takes the recorded step with its batch size, and the last step scales recorded times."""
     copied = (8, 4) if first_differs == "h2d" else (4, 4)
@@ -474,7 +474,7 @@ def test_a_step_takes_the_times_of_the_recorded_step_with_its_shapes(first_diffe
     assert charged[Origin.SCALED] > 0
 
 
-def test_a_step_of_unknown_shapes_takes_the_recorded_step_with_the_most_similar_shapes() -> None:
+def test_a_step_with_new_shapes_takes_the_recorded_step_with_the_most_similar_shapes() -> None:
     """GIVEN a recorded step with batches of 4 and one with batches of 16 WHEN the script's batches are 14, 5, 5 and 14 THEN the
     larger ones take the times of the second step, and the smaller ones those of the first step."""
     large = [*(replace(op, shapes=((16, 4),)) for op in TRAIN_OPS[:-1]), TRAIN_OPS[-1]]
@@ -512,7 +512,7 @@ def test_merged_ranks_keep_separate_host_scales() -> None:
         assert Stage(trace).recording.steps[1].segments["forward", 0].host_ns == 80 * US
 
 
-def test_a_warm_up_step_keeps_its_recorded_time_with_profiled_kernels() -> None:
+def test_a_warm_up_step_takes_its_recorded_time_and_profiled_kernels() -> None:
     slow = [("loader", 0, 900), ("h2d", 900, 1_000), ("forward", 1_000, 5_000), ("backward", 5_000, 7_000)]
     slow.append(("optimizer", 7_000, 7_100))
     trace = with_marks(recording_of([(StepKind.WARMUP, slow, []), CLEAN, PROFILED]))
@@ -528,7 +528,7 @@ def test_a_warm_up_step_keeps_its_recorded_time_with_profiled_kernels() -> None:
     assert stage.simulator.stats.charged_ns[Origin.EXACT] == 3 * 198 * US
 
 
-def test_a_recorded_wait_for_data_is_not_charged_as_device_time() -> None:
+def test_a_recorded_wait_for_data_is_not_replayed_as_gpu_time() -> None:
     stage = Stage(phase_recording({"loader": 500, "h2d": 10, "forward": 40, "backward": 180, "optimizer": 50}, steps=3))
     for _ in range(3):
         train(stage, load_us=3_000)
@@ -551,7 +551,7 @@ def test_a_phase_without_recorded_device_time_gets_none_in_a_replay() -> None:
 
 
 @pytest.mark.parametrize(("since_us", "lasts_us"), [(7, 100), (40, 120)])
-def test_a_padded_wait_and_the_time_after_it_have_recorded_lengths(since_us: int, lasts_us: int) -> None:
+def test_with_recorded_waits_a_batch_wait_and_the_time_after_it_have_recorded_lengths(since_us: int, lasts_us: int) -> None:
     # GIVEN a loader phase of 100 us, in which the batch was there after 80
     trace = recording_of([TRAIN] * 2)
     trace.batches = Batches.of(
@@ -576,7 +576,7 @@ def test_a_padded_wait_and_the_time_after_it_have_recorded_lengths(since_us: int
 
 @pytest.mark.parametrize("grain", ["phase", "kernel"])
 @pytest.mark.parametrize("counted", ["other", "h2d"])
-def test_preparing_a_batch_before_the_copy_is_charged_once(counted: str, grain: str) -> None:
+def test_preparing_a_batch_before_the_copy_takes_its_time_once(counted: str, grain: str) -> None:
     """GIVEN steps of 200 ms of preparing, 1 ms of h2d, 10 ms of forward and 1 ms of optimizer, where the recording counts the
     200 ms as "other", or in h2d as older recordings did WHEN the script prepares its batches for 200 ms as well THEN its steps
     take 212 ms."""
@@ -605,7 +605,7 @@ def test_the_warm_up_step_of_the_profiler_is_not_replayed() -> None:
     assert [row for _, _, row in stage.log.steps] == [0, 3, 3, 3]
 
 
-def test_a_phase_grained_replay_uses_the_clean_steps() -> None:
+def test_a_phase_grained_replay_takes_the_times_of_clean_steps() -> None:
     # GIVEN a recording whose profiler saw no kernels
     stage = Stage(phase_grained(recording_of([(StepKind.WARMUP, TRAIN_PHASES, []), CLEAN, PROFILED, CLEAN])))
     for _ in range(4):
@@ -614,7 +614,7 @@ def test_a_phase_grained_replay_uses_the_clean_steps() -> None:
     assert durations_us(stage) == [450, 390, 390, 390]
 
 
-def test_evaluation_without_profile_is_replayed_from_its_phase_times() -> None:
+def test_unprofiled_evaluation_is_replayed_from_its_phase_times() -> None:
     trace = with_marks(recording_of([CLEAN, *[(StepKind.EVALUATION, EVALUATION_PHASES, [])] * 3, PROFILED]))
     stage = Stage(trace)
     train(stage)
@@ -676,7 +676,7 @@ def test_a_read_before_the_step_kind_is_known_gets_a_recorded_value() -> None:
     assert gpu.simulator.tracker.row_of_values != NONE
 
 
-def test_a_script_without_gpu_work_is_charged_no_recorded_time() -> None:
+def test_a_script_without_gpu_work_takes_no_recorded_gpu_time() -> None:
     stage = Stage(phase_grained(recording_of([TRAIN, TRAIN])))
     for _ in range(3):
         for phase in ("zero_grad", "backward", "optimizer"):
@@ -685,7 +685,7 @@ def test_a_script_without_gpu_work_is_charged_no_recorded_time() -> None:
     assert not any(stage.simulator.stats.charged_ns.values())
 
 
-def test_phases_of_another_workload_are_not_charged_and_each_op_is_estimated() -> None:
+def test_a_different_model_takes_no_recorded_phase_times_but_estimates() -> None:
     """GIVEN a recording of phases that says what was trained WHEN the script trains another model."""
     trace = phase_grained(recording_of([TRAIN, TRAIN]))
     trace.workload = WorkloadSignature(parameters=11_689_512, inputs=(InputTensor((128, 3, 224, 224), "float32"),))
@@ -741,7 +741,7 @@ def test_each_inference_pass_is_a_step_that_begins_with_its_copy(grad: bool) -> 
     assert charged(stage) == {Origin.EXACT: 4 * 33 * US}
 
 
-def test_a_replayed_step_has_as_many_passes_as_the_recorded_step() -> None:
+def test_a_replayed_inference_step_has_as_many_forward_passes_as_the_recorded_one() -> None:
     # GIVEN a recording in which each step is a whole generation of three passes
     ops = [op for start in (0, 60, 120) for op in _pass(start)]
     whole = (StepKind.EVALUATION, [("h2d", 0, 10), ("forward", 10, 180)], ops)
@@ -754,7 +754,7 @@ def test_a_replayed_step_has_as_many_passes_as_the_recorded_step() -> None:
     assert charged(stage) == {Origin.EXACT: 6 * 33 * US}
 
 
-def test_forward_passes_of_an_unrecorded_model_each_end_a_step() -> None:
+def test_each_forward_pass_of_an_unrecorded_model_is_a_step() -> None:
     whole = (StepKind.EVALUATION, [("forward", 0, 180)], [op for start in (0, 60, 120) for op in _pass(start)])
     stage = Stage(recording_of([whole]), optimizers=Optimizers())
     for _ in range(3):
@@ -765,7 +765,7 @@ def test_forward_passes_of_an_unrecorded_model_each_end_a_step() -> None:
     assert kinds(stage) == "EEE"
 
 
-def test_an_op_before_the_batch_is_copied_begins_no_phase_of_a_recording_of_phases() -> None:
+def test_an_op_before_the_batch_is_copied_does_not_begin_a_recorded_phase() -> None:
     """GIVEN recorded phases h2d of 10 ms and forward of 40 ms WHEN the script runs an op before it copies the batch THEN each
     step enters both phases, and takes 55 ms with the optimizer."""
     stage = Stage(phase_recording({"h2d": 10, "forward": 40, "optimizer": 5}, steps=3))

@@ -48,7 +48,9 @@ class Watched:
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_steps_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
+def test_the_timeline_file_contains_the_steps_that_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: bool
+) -> None:
     watched = Watched(tmp_path / "replay.msgpack", monkeypatch, live=live)
     for number in range(3):
         watched.step()

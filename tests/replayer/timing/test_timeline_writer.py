@@ -41,7 +41,7 @@ def test_buffered_rows_keep_their_order(done: list[bool | int | None]) -> None:
     assert concatenate_rows([*tables, *rows.pop()]).tolist() == [[i, -i] for i in range(number)]
 
 
-def test_a_disk_that_never_answers_ends_the_wait_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_a_timeline_gives_up_if_the_disk_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN a writing thread that hangs in the first write
     monkeypatch.setattr("replayer.timing.timeline.timeline_writer._WRITES_WITHIN_S", 0.05)
     answers = threading.Event()
@@ -66,7 +66,7 @@ def written(timeline: TimelineWriter, path: Path) -> Trace:
     return load(path)
 
 
-def test_every_row_has_its_start_and_duration(tmp_path: Path) -> None:
+def test_every_timeline_row_has_a_start_and_a_duration(tmp_path: Path) -> None:
     path = tmp_path / "replay.msgpack"
     timeline = a_timeline(path)
     name = timeline.strings.add("aten::mm")
@@ -95,7 +95,7 @@ def test_every_row_has_its_start_and_duration(tmp_path: Path) -> None:
     assert trace.steps.duration_ns.tolist() == [100, 100]
 
 
-def test_a_watch_sees_only_rows_added_since_it_began(tmp_path: Path) -> None:
+def test_watching_a_timeline_returns_only_rows_added_since_the_watch_began(tmp_path: Path) -> None:
     """WHEN two batches of ops are written during the watch THEN a kernel's launch is its place in the watched ops, or NONE if
     the op was added before."""
     timeline = a_timeline(tmp_path / "replay.msgpack")
@@ -119,7 +119,7 @@ def test_a_watch_sees_only_rows_added_since_it_began(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("under_way", "most"), [(0, 4), (1, 6)])
-def test_rows_are_written_when_there_are_many_of_them(
+def test_rows_are_written_early_if_there_are_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, under_way: int, most: int
 ) -> None:
     """Within a range of the script, more rows are kept, because its ops must be written together."""

@@ -22,14 +22,14 @@ SHORT_NS = st.integers(0, 1_000)
         (100, 100, 100, (0, 0)),
     ],
 )
-def test_host_time_is_split_into_time_before_and_within_an_op(
+def test_host_time_is_split_into_time_before_and_during_an_op(
     position_ns: int, from_ns: int, to_ns: int, expected: tuple[int, int]
 ) -> None:
     assert host_times(position_ns, from_ns, to_ns) == expected
 
 
 @given(st.lists(st.tuples(NS, NS).map(sorted)))
-def test_a_segment_is_never_charged_more_than_its_recorded_host_time(calls: list[list[int]]) -> None:
+def test_a_phase_never_takes_more_than_its_recorded_host_time(calls: list[list[int]]) -> None:
     """In any order of calls, their times add up to the furthest recorded position that they reach."""
     position_ns = spent_ns = 0
     for from_ns, to_ns in calls:
@@ -48,7 +48,7 @@ def test_a_segment_is_never_charged_more_than_its_recorded_host_time(calls: list
         (1_000, 60, 1_010, 5_000, 5_000),  # the launch queue is full until then
     ],
 )
-def test_a_call_starts_when_host_pace_script_and_launch_queue_allow_it(
+def test_a_call_starts_when_the_host_pace_and_the_script_and_the_queue_allow(
     host_ns: int, advance_ns: int, called_ns: int, room_ns: int, expected: int
 ) -> None:
     assert call_start(host_ns, advance_ns, called_ns, room_ns) == expected
@@ -69,7 +69,7 @@ def test_a_kernel_starts_after_its_launch_and_after_earlier_work_on_its_stream(
 
 
 @given(st.lists(st.tuples(NS, SHORT_NS, SHORT_NS, SHORT_NS)), NS)
-def test_kernel_end_times_computed_with_arrays_equal_those_of_a_loop(
+def test_kernel_end_times_computed_with_numpy_equal_those_of_a_loop(
     kernels: list[tuple[int, int, int, int]], ready_ns: int
 ) -> None:
     ends_ns, end_ns = [], ready_ns
@@ -81,7 +81,7 @@ def test_kernel_end_times_computed_with_arrays_equal_those_of_a_loop(
 
 
 @given(st.lists(st.tuples(NS, NS, SHORT_NS, SHORT_NS)), NS)
-def test_call_end_times_computed_with_arrays_equal_those_of_a_loop(
+def test_call_end_times_computed_with_numpy_equal_those_of_a_loop(
     calls: list[tuple[int, int, int, int]], host_ns: int
 ) -> None:
     ends_ns, end_ns = [], host_ns
