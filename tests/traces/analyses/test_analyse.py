@@ -49,7 +49,7 @@ def real(shared_traces: Path) -> Trace:
 # --- idle time ---
 
 
-def test_idle_time_is_split_into_data_host_and_launch_time() -> None:
+def test_idle_time_is_divided_into_data_and_host_and_launch_time() -> None:
     """Per step, in us: data until 20, and kernels from 27 to 47, 57 to 77 and 87 to 97. Each kernel is launched 4 us before it
     starts."""
     of = idle_times(training(steps=4))["cuda:0"]
@@ -90,7 +90,7 @@ def _two_streams(name: str, begins_us: int, launched_us: int = 1) -> Trace:
         (_two_streams("gemm", 41, launched_us=40), IdleReason.HOST),
     ],
 )
-def test_a_stream_waits_for_the_work_that_ended_just_before_on_another(trace: Trace, reason: IdleReason) -> None:
+def test_a_kernel_waits_for_work_that_ended_just_before_it_on_another_stream(trace: Trace, reason: IdleReason) -> None:
     spans = idle_spans(trace, by_stream=True)
     mine = spans.take(spans.stream == 7)
     lasted = {IdleReason(kind): int((mine.end_ns - mine.start_ns)[mine.reason == kind].sum()) for kind in mine.reason.tolist()}
@@ -111,7 +111,7 @@ def test_every_idle_nanosecond_has_one_reason(real: Trace) -> None:
 # --- launches and copies ---
 
 
-def test_a_queue_grows_by_launches_and_shrinks_by_starts(real: Trace) -> None:
+def test_a_launch_queue_grows_at_launches_and_shrinks_at_kernel_starts(real: Trace) -> None:
     trace = _two_streams("gemm", 41)
     queue = queue_length(trace, 0, 7)
     assert (queue.time_ns // US).tolist() == [0, 1, 10, 41] and queue.length.tolist() == [1, 2, 1, 0]
@@ -120,7 +120,7 @@ def test_a_queue_grows_by_launches_and_shrinks_by_starts(real: Trace) -> None:
     assert (stream.count, stream.queue_most) == (9096, 569) and queue_length(real, 0, 7).length[-1] == 0
 
 
-def test_copied_bytes_over_time_add_up_to_the_total(real: Trace) -> None:
+def test_the_copied_bytes_of_all_times_add_up_to_the_total(real: Trace) -> None:
     rows = {row.kind: row for row in transfers(real)}
     assert sum(row.bytes for row in rows.values()) == int(real.device.bytes[real.device.bytes > 0].sum())
     start_ns, end_ns = window_ns(real)
@@ -145,7 +145,7 @@ def test_the_flops_of_resnet50_equal_the_sum_over_its_layers(real: Trace) -> Non
     assert 0.8 < (rows["relu"].bytes_share or 0) < 1
 
 
-def test_per_shape_rows_add_up_to_their_kind(real: Trace) -> None:
+def test_rows_per_shape_add_up_to_the_row_of_their_kind(real: Trace) -> None:
     whole = {row.op: row for row in achieved(real)}
     for op in ("convolution", "batch_norm", "relu"):
         parts = [row for row in achieved(real, by_shape=True) if row.op == op]
@@ -211,7 +211,7 @@ def test_each_rank_that_arrives_after_the_median_rank_is_late() -> None:
     assert similar_ranks(found) == [0, 1]
 
 
-def test_ranks_that_are_late_by_chance_are_no_stragglers() -> None:
+def test_ranks_that_are_late_by_chance_are_not_stragglers() -> None:
     # GIVEN nine ranks of which each is last once, by 10 us
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(9)])
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
@@ -237,7 +237,7 @@ def test_ranks_that_are_late_by_chance_are_no_stragglers() -> None:
         ([0, 5, 30, 10], [0, 1, 3]),  # of four ranks, the second is the median
     ],
 )
-def test_limits_of_similar_ranks(late_ns: list[int], similar: list[int]) -> None:
+def test_ranks_with_little_lateness_are_similar(late_ns: list[int], similar: list[int]) -> None:
     assert similar_ranks([RankLateness(rank, 5, 1, 0, of_ns) for rank, of_ns in enumerate(late_ns)]) == similar
 
 
@@ -260,7 +260,7 @@ def test_ranks_without_a_common_collective_are_not_compared() -> None:
     assert numbered((0, 1, 50), (0, 2, 30), (1, 2, 20), (1, 3, 90)) == [(1, 1, 10 * US), (0, 1, 0)]
 
 
-def test_waiting_for_the_last_rank_is_not_gpu_time() -> None:
+def test_time_in_which_a_collective_waits_for_the_last_rank_is_not_gpu_time() -> None:
     """Each rank computes from 0 to 50 us. An all-reduce runs on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
     add = trace.strings.add
@@ -324,7 +324,7 @@ def test_a_kernel_that_the_host_waits_for_is_on_the_critical_path() -> None:
 # --- all of it ---
 
 
-def test_traces_without_kernels_have_no_kernel_analyses() -> None:
+def test_a_trace_without_kernels_has_no_kernel_analyses() -> None:
     for trace in (Trace(), phase_grained(), load(find("p100x2-no-cudnn"))):
         of = analyse(trace)
         assert not of.idle and not of.launches and not of.achieved and of.critical_path is None
@@ -364,7 +364,7 @@ def test_the_critical_path_search_ends_with_kernels_of_zero_duration() -> None:
     assert sum(of.end_ns - of.start_ns for of in path.segments) == int(trace.steps.duration_ns[0])
 
 
-def test_shapes_of_renamed_ops_are_written_in_one_order() -> None:
+def test_shapes_of_renamed_ops_are_written_in_the_same_order() -> None:
     image, weight, gradient = (32, 64, 56, 56), (256, 64, 1, 1), (32, 256, 56, 56)
     old = shapes_of_canonical("convolution_backward", (image, gradient, weight))
     assert old == shapes_of_canonical("convolution_backward", (gradient, image, weight)) == (gradient, image, weight)
@@ -373,7 +373,7 @@ def test_shapes_of_renamed_ops_are_written_in_one_order() -> None:
     assert shapes_of_canonical("mm", ((2, 8), (8, 4))) == ((2, 8), (8, 4))
 
 
-def test_idle_time_describes_clean_steps_although_only_profiled_steps_have_kernels() -> None:
+def test_idle_time_of_clean_steps_is_computed_from_the_kernels_of_profiled_steps() -> None:
     """GIVEN profiled steps of 150 us, in which the GPU is busy for 50 us and idle for 20 us of data loading, 12 us of launch
     latency and 68 us of the host WHEN a clean step takes 100 us, with 13 us of data loading while the GPU has nothing to do
     THEN the host is the reason for the remaining 100 - 50 - 13 - 12 = 25 us."""
@@ -431,7 +431,7 @@ def test_idle_time_of_clean_steps_by_reason(
 
 
 @pytest.mark.parametrize(("late_ns", "reason"), [(1_000_000, IdleReason.LAUNCH), (1_000_001, IdleReason.UNKNOWN)])
-def test_first_work_that_starts_more_than_1_ms_after_its_launch_has_no_known_reason(late_ns: int, reason: IdleReason) -> None:
+def test_idle_time_before_a_late_first_kernel_has_an_unknown_reason(late_ns: int, reason: IdleReason) -> None:
     trace = training(steps=1)
     trace.device = trace.device.take(np.array([0]))
     launched_ns = int(trace.host.end_ns[trace.device.launch[0]])
@@ -441,7 +441,7 @@ def test_first_work_that_starts_more_than_1_ms_after_its_launch_has_no_known_rea
     assert spans.reason[spans.end_ns == launched_ns + late_ns].tolist() == [reason]
 
 
-def test_only_the_own_rank_waits_for_data() -> None:
+def test_waits_for_data_are_counted_per_rank() -> None:
     trace = data_parallel(steps=4)
     trace.batches.rank[1::2] = 1
     for rank in (0, 1):

@@ -91,7 +91,7 @@ def test_broadcasts_without_collectives_are_data_parallel_only_on_several_device
         "void deep_ep::intranode::dispatch<8, 768>(int4*)",
     ],
 )
-def test_kernels_named_after_a_collective_are_communication(kernel: str) -> None:
+def test_kernels_with_the_name_of_a_collective_are_communication(kernel: str) -> None:
     assert is_communication(kernel)
 
 

@@ -13,7 +13,7 @@ from traces.kineto import read_kineto
 from traces.model.trace import Phases, Steps
 
 
-def test_zero_duration_work_is_on_the_critical_path_at_most_once(shared_traces: Path) -> None:
+def test_a_kernel_of_zero_duration_is_on_the_critical_path_at_most_once(shared_traces: Path) -> None:
     # GIVEN a recording of whole microseconds, whose copies show as 0 us
     trace = read_kineto(shared_traces / "gp100_gpu_user_annotation.json.gz")
     assert (trace.device.duration_ns == 0).any()
@@ -68,7 +68,7 @@ def test_the_critical_path_continues_on_the_stream_whose_work_ended_last() -> No
     assert told == [*first, ("kernel", 390, "b"), ("launch", 5, ""), ("kernel", 45, "c")]
 
 
-def test_the_critical_path_continues_with_the_launch_if_the_host_limits_the_pace() -> None:
+def test_the_critical_path_continues_with_the_launch_if_the_host_limits_the_step() -> None:
     """The same as above, but the kernels on stream 8 take 5 us, and the GPU is idle from 50 to 405."""
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 1, 400)]
     trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 8, "b", 10, 15, 1), (0, 7, "c", 405, 450, 2)])
@@ -79,7 +79,7 @@ def test_the_critical_path_continues_with_the_launch_if_the_host_limits_the_pace
     assert told == [("host", 401), ("launch", 4), ("kernel", 45)]
 
 
-def test_the_host_by_phase() -> None:
+def test_host_time_on_the_critical_path_is_divided_by_phase() -> None:
     """The second of three steps lasts from 100 to 200, and the host never waits in it. Phases of another rank change
     nothing."""
     trace = training(steps=3)
@@ -110,7 +110,7 @@ def test_the_critical_path_excludes_unrelated_work_of_other_steps() -> None:
     assert path.sums.by_kind == {"kernel": 40 * US, "launch": 9 * US, "host": US}
 
 
-def test_a_step_with_a_predecessor_is_preferred() -> None:
+def test_the_critical_path_is_that_of_a_step_with_an_earlier_step() -> None:
     """Of the steps of 105, 100 and 110 us, the first has the median length, but no predecessor. Of the others, the last is
     chosen."""
     trace = training(steps=3, jitter_us=(5, 0, 10))
@@ -120,7 +120,7 @@ def test_a_step_with_a_predecessor_is_preferred() -> None:
     assert first is not None and first.sums.step == trace.steps.number[0]
 
 
-def test_the_path_reaches_the_first_work_of_another_stream() -> None:
+def test_the_critical_path_can_continue_with_the_first_kernel_of_another_stream() -> None:
     """Stream 8 works from 10 to 50. Stream 7 works from 55 to 90, and was launched earlier."""
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(2)]
     trace = recorded(calls, [(0, 8, "a", 10, 50, 0), (0, 7, "b", 55, 90, 1)])
@@ -131,7 +131,7 @@ def test_the_path_reaches_the_first_work_of_another_stream() -> None:
     assert told == [("host", 1, ""), ("launch", 9, ""), ("kernel", 40, "a"), ("launch", 5, ""), ("kernel", 35, "b")]
 
 
-def test_work_that_ended_when_the_next_kernel_was_launched_is_on_the_path() -> None:
+def test_a_kernel_that_ends_at_the_next_launch_is_on_the_critical_path() -> None:
     """The first kernel works from 5 to 50. The second one is launched at 50 and starts at 60."""
     calls: list[Call] = [("cudaLaunchKernel", 0, 1), ("cudaLaunchKernel", 45, 50)]
     trace = recorded(calls, [(0, 7, "a", 5, 50, 0), (0, 7, "b", 60, 90, 1)])

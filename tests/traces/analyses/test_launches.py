@@ -23,7 +23,7 @@ from traces.model.trace import Steps
 COPY = "Memcpy DtoH (Device -> Pageable)"
 
 
-def test_the_launch_time_is_the_call_end_or_the_work_start() -> None:
+def test_the_launch_time_is_the_end_of_the_call_or_the_start_of_the_kernel() -> None:
     calls: list[Call] = [("cudaLaunchKernel", 0, 5), ("cudaLaunchKernel", 10, 900), ("cudaMemcpyAsync", 1000, 1220)]
     work: list[Work] = [(0, 7, "a", 3, 8, 0), (0, 7, "b", 930, 1200, 1), (0, 7, COPY, 1202, 1210, 2)]
     found = launched_ns(recorded(calls, work), np.arange(3)) // US
@@ -33,7 +33,7 @@ def test_the_launch_time_is_the_call_end_or_the_work_start() -> None:
     assert (launch_delay_ns(recorded(calls, work), np.arange(3)) // US).tolist() == [0, 30, 0]
 
 
-def test_idle_time_during_a_long_launch_call_is_host_time() -> None:
+def test_idle_time_during_a_long_launch_call_belongs_to_the_host() -> None:
     """A call of 404 ms loads kernels; its kernel begins 20 us after its return."""
     trace = recorded([("cudaLaunchKernel", 0, 404_000)], [(0, 7, "gemm", 404_020, 405_000, 0)])
     trace.steps = Steps.of(rank=[0], number=[0], start_ns=[0], duration_ns=[405_000 * US])
@@ -69,14 +69,14 @@ def test_a_long_graph_launch_is_not_explained_by_kernel_loading() -> None:
     assert {of.call: of.reason for of in long_launches(trace)} == {"hipGraphLaunch": NOT_VISIBLE, "cudaLaunchKernel": LOADED}
 
 
-def test_the_launch_time_of_work_without_a_launch_call() -> None:
+def test_the_launch_time_of_a_kernel_without_a_launch_call_is_its_start() -> None:
     """A replay has no launch calls. The first op ends before its kernel starts, the second one after."""
     calls: list[Call] = [("aten::mm", 0, 50), ("aten::mm", 60, 300)]
     found = launched_ns(recorded(calls, [(0, 7, "a", 80, 90, 0), (0, 7, "b", 200, 400, 1)]), np.arange(2)) // US
     assert found.tolist() == [50, 200]
 
 
-def test_the_queue_of_each_stream() -> None:
+def test_each_stream_has_a_separate_launch_queue() -> None:
     # GIVEN on one stream launches at 0 and 10 whose work begins at 20 and 40, on another stream and another device one each
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in (0, 10, 12, 14)]
     work: list[Work] = [(0, 7, "a", 20, 40, 0), (0, 7, "b", 40, 50, 1), (0, 8, "c", 15, 20, 2), (1, 7, "d", 16, 20, 3)]
@@ -97,7 +97,7 @@ def test_a_long_launch_that_loads_a_module_is_explained_by_the_load() -> None:
     assert [(of.call, of.reason) for of in long_launches(trace)] == [("cudaLaunchKernel", LOADED)]
 
 
-def test_launches_that_have_ended_do_not_fill_the_queue() -> None:
+def test_launches_whose_kernels_have_started_do_not_fill_the_queue() -> None:
     # GIVEN 1500 launches of which 600 have ended when a call of exactly 100 us begins, and 1000 on another stream
     calls: list[Call] = [("cudaLaunchKernel", at, at + 1) for at in range(2500)]
     work: list[Work] = [(0, 7, "a", at + 1, at + 2 if at < 600 else 9000 + at, at) for at in range(1500)]
@@ -106,7 +106,7 @@ def test_launches_that_have_ended_do_not_fill_the_queue() -> None:
     assert [(of.reason, of.count) for of in long_launches(trace)] == [(NOT_VISIBLE, 1)]
 
 
-def test_the_runtime_call_during_which_the_gpu_is_idle_is_found() -> None:
+def test_the_runtime_call_during_which_the_gpu_is_idle_longest_is_found() -> None:
     """GIVEN kernels at 10-20 and 100-110 us in a step of 110 us WHEN the host is in hipFree from 15 to 75 us and launches at 75
     us THEN hipFree covers 55 of the 65 us for which the host is the cause (0-5 and 20-80)."""
     calls: list[Call] = [("hipLaunchKernel", 0, 5), ("hipFree", 15, 75), ("hipLaunchKernel", 75, 80)]

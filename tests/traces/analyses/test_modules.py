@@ -41,7 +41,7 @@ def two_steps() -> Trace:
     return trace
 
 
-def test_times_of_modules_are_per_step_and_include_submodules() -> None:
+def test_module_times_are_per_step_and_include_submodules() -> None:
     assert module_times(two_steps()) == [
         ModuleTime("Net_0", calls=1, forward_ns=40 * US, backward_ns=50 * US, own_ns=10 * US, host_ns=100 * US),
         ModuleTime("Net_0/Linear_0", calls=1, forward_ns=30 * US, backward_ns=50 * US, own_ns=80 * US, host_ns=40 * US),
@@ -49,7 +49,7 @@ def test_times_of_modules_are_per_step_and_include_submodules() -> None:
     assert module_times(Trace()) == []
 
 
-def test_a_backward_op_finds_the_last_forward_op_of_its_sequence_number() -> None:
+def test_a_backward_op_belongs_to_the_last_forward_op_with_its_sequence_number() -> None:
     assert forward_ops(two_steps()).tolist() == [*[NONE] * 6, 2, 2, *[NONE] * 6, 10, 10]
     without = two_steps()
     without.host.forward_thread[:] = 1

@@ -57,7 +57,7 @@ def made(*spans: tuple[int, HostKind, str, int, int], **sequences: int) -> Trace
     )
 
 
-def test_kernel_time_counts_for_its_function_and_all_callers() -> None:
+def test_kernel_time_counts_for_the_launching_function_and_all_callers() -> None:
     trace = made(
         (0, PYTHON, "/home/ann/p/train.py(8): step", 0, 90),
         (1, PYTHON, "torch/nn/modules/linear.py(130): forward", 1, 50),
@@ -97,7 +97,7 @@ def test_function_times_are_read_from_op_stacks_if_calls_were_not_recorded() -> 
     assert of_linear.host_ns == 27 * US
 
 
-def test_functions_on_moved_lines_are_matched_unless_ambiguous() -> None:
+def test_functions_on_other_lines_are_matched_unless_ambiguous() -> None:
     def at(line: int, second: int) -> Trace:
         return made(
             (0, PYTHON, "train.py(8): step", 0, 90),
@@ -156,7 +156,7 @@ def test_a_trace_without_stacks_has_no_function_times() -> None:
     assert function_times(Trace()) == []
 
 
-def test_function_names_omit_folders_outside_the_import_path() -> None:
+def test_names_of_functions_omit_folders_outside_the_import_path() -> None:
     trace = made(
         (0, PYTHON, "/home/ann/p/train.py(8): step", 0, 90),
         (1, PYTHON, "torch/nn/modules/linear.py(130): forward", 1, 50),
@@ -170,7 +170,7 @@ def test_function_names_omit_folders_outside_the_import_path() -> None:
 
 
 @pytest.mark.parametrize("name", ["a100_switch_transformer", "h100_transformer_toy", "mi300x_resnet18_no_pool"])
-def test_real_recordings_lose_no_kernel_of_a_function(shared_traces: Path, tmp_path: Path, name: str) -> None:
+def test_every_kernel_of_real_recordings_belongs_to_a_function(shared_traces: Path, tmp_path: Path, name: str) -> None:
     """All kernels of these recordings are launched by Python functions, also after an export."""
     trace = read_kineto(shared_traces / f"{name}.json.gz")
     times = function_times(trace)

@@ -50,7 +50,7 @@ LAUNCH = ("cudaLaunchKernel", 0, 5)
 @pytest.mark.parametrize(
     "name", ["cudaDeviceSynchronize", "cudaMalloc", "hipFree", "someCallNobodyKnows", "cudaLaunchKernel", "cuModuleLoadData"]
 )
-def test_any_call_that_returns_when_the_work_ends_is_a_wait(name: str) -> None:
+def test_any_call_that_returns_when_gpu_work_ends_is_a_wait(name: str) -> None:
     trace = recorded([LAUNCH, (name, 20, 5010)], [KERNEL])
     assert told(host_waits(trace, 0)) == [(20, 5000, 1, 0)]
 
@@ -65,7 +65,7 @@ def test_any_call_that_returns_when_the_work_ends_is_a_wait(name: str) -> None:
         ("cudaDeviceSynchronize", 5001, 5004),
     ],
 )
-def test_a_call_that_does_not_return_when_work_ends_is_not_a_wait(call: Call) -> None:
+def test_a_call_that_does_not_return_when_gpu_work_ends_is_not_a_wait(call: Call) -> None:
     assert not len(host_waits(recorded([LAUNCH, call], [KERNEL]), 0))
 
 
@@ -82,7 +82,7 @@ def test_an_event_synchronization_is_a_wait_while_later_work_runs() -> None:
 
 
 @pytest.mark.parametrize("call", ["cudaMemcpyAsync", "hipMemcpyWithStream", "cudaMemcpy", "cuMemcpyDtoHAsync_v2"])
-def test_a_pageable_copy_to_the_host_waits_for_its_stream_and_itself(call: str) -> None:
+def test_a_pageable_copy_to_the_host_waits_for_earlier_work_and_its_own_end(call: str) -> None:
     copy = (0, 7, "Memcpy DtoH (Device -> Pageable)", 5005, 5008, 1)
     assert told(host_waits(recorded([LAUNCH, (call, 20, 5018)], [KERNEL, copy]), 0)) == [(20, 5008, 1, 1)]
     # WHEN nothing was queued before THEN it waits for the copy alone
@@ -105,7 +105,7 @@ def test_a_copy_of_pinned_memory_does_not_wait() -> None:
     assert not len(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 30)], [KERNEL, copy]), 0))
 
 
-def test_a_loop_of_queries_is_one_wait() -> None:
+def test_a_loop_of_event_queries_counts_as_one_wait() -> None:
     queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
     trace = recorded([LAUNCH, *queries], [KERNEL])
     # The query at 4900 saw the work running, the one at 5000 its end.
@@ -118,7 +118,7 @@ def test_a_loop_of_queries_is_one_wait() -> None:
     assert not len(host_waits(recorded([LAUNCH, *broken], [KERNEL]), 0))
 
 
-def test_queries_of_a_thread_that_launches_nothing_are_ignored() -> None:
+def test_event_queries_of_a_thread_that_launches_nothing_are_ignored() -> None:
     """NCCL's watchdog queries events and launches nothing."""
     queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
     trace = recorded([LAUNCH, *queries], [KERNEL])
@@ -132,7 +132,7 @@ def test_a_wait_for_one_of_two_streams() -> None:
     assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], [KERNEL, other]), 0)) == [(20, 5000, 1, 0)]
 
 
-def test_clocks_that_differ_by_microseconds() -> None:
+def test_a_wait_is_found_if_the_clocks_differ_by_microseconds() -> None:
     trace = recorded([LAUNCH, ("hipDeviceSynchronize", 20, 4992)], [KERNEL])
     assert told(host_waits(trace, 0)) == [(20, 4992, 1, 0)]
 
@@ -146,7 +146,7 @@ def test_a_copy_does_not_wait_for_another_stream() -> None:
     assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 4990, 5004)], [KERNEL, own]), 0)) == [(4996, 4999, 1, 1)]
 
 
-def test_calls_without_launches_do_not_interrupt_a_query_loop() -> None:
+def test_calls_without_launches_do_not_interrupt_a_loop_of_queries() -> None:
     calls: list[Call] = [LAUNCH]
     for at in range(100, 5100, 100):
         calls += [("cudaEventQuery", at, at + 2), ("cudaPeekAtLastError", at + 3, at + 4)]
@@ -174,7 +174,7 @@ def test_single_calls_that_wait_for_their_own_work_are_recognized(
     assert [(start, end) for start, end, _, _ in told(host_waits(trace, 0))] == waits
 
 
-def test_a_copy_queued_behind_other_work_waits_from_its_call() -> None:
+def test_a_blocking_copy_behind_other_work_waits_from_the_start_of_its_call() -> None:
     # GIVEN a kernel until 3000 and behind it a copy until 5008 THEN the wait began with the call
     work: list[Work] = [(0, 7, "gemm", 10, 3000, 0), (0, 7, "Memcpy DtoH (Device -> Pageable)", 3001, 5008, 1)]
     assert told(host_waits(recorded([LAUNCH, ("cudaMemcpyAsync", 20, 5018)], work), 0)) == [(20, 5008, 1, 1)]
@@ -188,7 +188,7 @@ def test_a_copy_queued_behind_other_work_waits_from_its_call() -> None:
         assert [(start, end) for start, end, _, _ in found] == [(40, 5008)]
 
 
-def test_work_without_a_launch_does_not_change_the_waits() -> None:
+def test_a_kernel_without_a_launch_does_not_change_the_waits() -> None:
     unknown = (0, 7, "earlier", 1, 9, -1)
     queries: list[Call] = [("cudaEventQuery", at, at + 2) for at in range(100, 5100, 100)]
     trace = recorded([LAUNCH, *queries], [unknown, KERNEL])
@@ -204,7 +204,7 @@ def test_a_device_wait_ends_with_the_last_stream() -> None:
     assert told(host_waits(recorded([LAUNCH, ("cudaMalloc", 20, 5010)], work), 0)) == [(20, 5001, 1, 1)]
 
 
-def test_work_launched_before_the_recording_counts_as_queued() -> None:
+def test_kernels_launched_before_the_recording_count_as_queued() -> None:
     """The second old kernel starts after the synchronization began, but was launched earlier."""
     old = [(0, 7, "gemm", 5, 100, -1), (0, 7, "gemm", 100, 300, -1)]
     trace = recorded([("cudaDeviceSynchronize", 10, 310), ("cudaLaunchKernel", 320, 325)], [*old, (0, 7, "gemm", 330, 400, 1)])

@@ -66,7 +66,7 @@ def _like(trace: Trace, other: Trace) -> None:
     assert np.array_equal(trace.device.launch, other.device.launch)
 
 
-def test_what_an_event_looks_like(tmp_path: Path) -> None:
+def test_exported_events_have_the_format_of_torch_profiler(tmp_path: Path) -> None:
     document = _export(training(steps=1), tmp_path)
     events = document["traceEvents"]
     assert document["schemaVersion"] == 1
@@ -105,7 +105,7 @@ def test_what_an_event_looks_like(tmp_path: Path) -> None:
     }
 
 
-def test_export_and_import_reproduce_the_trace(tmp_path: Path) -> None:
+def test_exporting_and_importing_a_trace_gives_the_same_trace(tmp_path: Path) -> None:
     trace = training(steps=3, jitter_us=(0, 3))
     (path,) = export_chrome(trace, tmp_path / "x.json.gz")
     back = read_kineto(path)
@@ -193,7 +193,7 @@ def test_threads_with_equal_ids_get_separate_tracks(tmp_path: Path) -> None:
     assert not _crossings(_export(trace, tmp_path)["traceEvents"])
 
 
-def test_a_failed_export_leaves_the_old_file_unchanged(tmp_path: Path) -> None:
+def test_a_failed_export_does_not_change_the_old_file(tmp_path: Path) -> None:
     target = tmp_path / "x.json"
     target.write_text("what was there before")
     trace = training(steps=1)
@@ -209,7 +209,7 @@ def test_the_same_trace_gives_the_same_bytes(tmp_path: Path) -> None:
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_synchronizations_have_a_separate_track_and_ranges_stay_on_the_stream(tmp_path: Path) -> None:
+def test_synchronizations_are_exported_to_a_separate_track(tmp_path: Path) -> None:
     # GIVEN a kernel at 0..10, a range over 9..30 that begins within it, a kernel in the range, and a wait across both
     trace = Trace(devices=[Device(0, 0, "GPU")], threads=[Thread(0, 1)])
     name = trace.strings.add("x")
@@ -231,7 +231,7 @@ tracks_and_spans = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 20), st.
 
 
 @given(tracks_and_spans, st.booleans())
-def test_clipped_spans_nest_strictly(rows: list[tuple[int, int, int, bool]], on_stream: bool) -> None:
+def test_clipped_events_nest_strictly(rows: list[tuple[int, int, int, bool]], on_stream: bool) -> None:
     track, start, duration, _ = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(4))
     ends = nested_ends((track,), start, start + duration, keep_later=on_stream)
     assert (ends <= start + duration).all() and (ends >= start).all()
@@ -247,7 +247,7 @@ def test_clipped_spans_nest_strictly(rows: list[tuple[int, int, int, bool]], on_
 
 
 @given(tracks_and_spans)
-def test_exported_ranges_never_shorten_gpu_work(rows: list[tuple[int, int, int, bool]]) -> None:
+def test_clipping_ranges_never_shortens_gpu_work(rows: list[tuple[int, int, int, bool]]) -> None:
     track, start, duration = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
     ranges = np.array([row[3] for row in rows], dtype=bool)
     end = start + duration
@@ -258,7 +258,7 @@ def test_exported_ranges_never_shorten_gpu_work(rows: list[tuple[int, int, int, 
     assert np.array_equal(with_ranges[~ranges], alone)
 
 
-def test_crossing_host_spans_are_shortened_as_little_as_possible(tmp_path: Path) -> None:
+def test_overlapping_host_events_are_shortened_as_little_as_possible(tmp_path: Path) -> None:
     # GIVEN a child that outlives its parent by 1, and a frame that outlives the start of a long range by 2
     trace = Trace(devices=[], threads=[Thread(0, 1)])
     trace.host = HostSpans.of(
@@ -293,7 +293,7 @@ def test_export_writes_into_a_pipe_without_replacing_it(tmp_path: Path) -> None:
     assert pipe.is_fifo() and json.loads(read[0])["traceEvents"]
 
 
-def test_half_a_surrogate_pair_in_a_name_is_exported(tmp_path: Path) -> None:
+def test_a_name_with_half_a_surrogate_pair_can_be_exported(tmp_path: Path) -> None:
     trace = training(steps=1)
     trace.strings.texts[int(trace.device.name[0])] = "k\ud800"
 

@@ -166,7 +166,7 @@ def test_handmade_recordings_survive_export_and_import(trace: Trace, tmp_path_fa
     assert differences(found, trace) == []
 
 
-def test_a_trace_of_memory_events_only_keeps_nanoseconds(tmp_path: Path) -> None:
+def test_a_trace_with_only_memory_events_keeps_its_nanoseconds(tmp_path: Path) -> None:
     """Timestamps are relative to the first event of any kind, because a float of the time since 1970 has no nanoseconds."""
     trace = small_trace()
     for name, kind in TABLES.items():
@@ -195,7 +195,7 @@ def exported(tmp_path: Path) -> dict[str, Any]:
         lambda notes: notes["events"].update(kernel={"added": 0, "times": [[1]], "origins": []}),
     ],
 )
-def test_invalid_notes_are_counted_and_the_events_are_read_without_them(tmp_path: Path, spoil: Any) -> None:
+def test_invalid_export_notes_are_counted_and_ignored(tmp_path: Path, spoil: Any) -> None:
     document = exported(tmp_path)
     notes = json.loads(document[HEADER_KEY])
     spoil(notes)
@@ -205,7 +205,7 @@ def test_invalid_notes_are_counted_and_the_events_are_read_without_them(tmp_path
         assert read_kineto_bytes(json.dumps(document | {HEADER_KEY: text}).encode()).problems["unreadable-header"] == 1
 
 
-def test_a_file_with_added_or_removed_events_is_imported(tmp_path: Path) -> None:
+def test_an_exported_file_with_added_or_removed_events_can_be_imported(tmp_path: Path) -> None:
     document = exported(tmp_path)
     kernel = next(e for e in document["traceEvents"] if e.get("cat") == "kernel")
     op = next(e for e in document["traceEvents"] if e.get("cat") == "cpu_op")
@@ -224,7 +224,7 @@ def test_a_file_with_added_or_removed_events_is_imported(tmp_path: Path) -> None
         ([[1, 2], "x", -(1 << 40), {}, True, None], ""),
     ],
 )
-def test_launch_configurations_survive_the_round_trip_through_text(values: list[Any], text: str) -> None:
+def test_launch_configurations_survive_conversion_to_text_and_back(values: list[Any], text: str) -> None:
     assert config_text(values) == text
     args = config_args(text)
     assert config_text([args.get(key) for key in ("grid", "block", "registers per thread", "shared memory",

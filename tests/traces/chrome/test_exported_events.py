@@ -74,7 +74,7 @@ def test_blocks_and_warps_per_multiprocessor(
     assert (kernel["args"].get("blocks per SM"), kernel["args"].get("warps per SM")) == (blocks, warps)
 
 
-def test_calls_of_the_driver_have_their_category(tmp_path: Path) -> None:
+def test_driver_calls_are_exported_with_their_own_category(tmp_path: Path) -> None:
     trace = training(steps=1)
     for place, name in enumerate(("cuLaunchKernel", "cudaLaunchKernel", "hipLaunchKernel")):
         trace.host.name[trace.device.launch[place]] = trace.strings.add(name)

@@ -56,7 +56,7 @@ def test_hta_reads_an_export_like_the_original(shared_traces: Path, tmp_path: Pa
     assert _as_read(export) == _as_read(original)
 
 
-def test_the_rank_is_found_in_the_file(shared_traces: Path, tmp_path: Path) -> None:
+def test_hta_finds_the_rank_in_the_exported_file(shared_traces: Path, tmp_path: Path) -> None:
     # GIVEN eight ranks exported into a folder WHEN it is only told of the folder
     export_chrome(read_kineto(shared_traces / "a100_megatron_tp8"), tmp_path)
     from hta.common.trace_file import get_trace_files

@@ -29,7 +29,7 @@ def written(first: Trace, second: Trace, folder: Path) -> list[dict[str, Any]]:
     return events_of(export_pair(first, second, folder / "both.json.gz", ("recorded", "replayed")))
 
 
-def test_the_file_has_both_traces_side_by_side(tmp_path: Path) -> None:
+def test_an_exported_pair_shows_both_traces_side_by_side(tmp_path: Path) -> None:
     recorded = training(steps=3)
     replayed = replay_of(recorded, 1.2)
     events = written(recorded, replayed, tmp_path)
@@ -71,7 +71,7 @@ def test_each_kernel_has_an_arrow_to_its_counterpart(tmp_path: Path) -> None:
     assert abs(first["ts"] - ends[first["id"]]["ts"]) < 100  # us: the first steps begin together
 
 
-def test_the_first_paired_steps_begin_together_whatever_came_before(tmp_path: Path) -> None:
+def test_in_an_exported_pair_the_first_paired_steps_begin_together(tmp_path: Path) -> None:
     """GIVEN a second trace with a call 2 s before its first step THEN the first paired steps begin at the same time in both
     traces, and no event has a negative time."""
     recorded = training(steps=3)
@@ -85,7 +85,7 @@ def test_the_first_paired_steps_begin_together_whatever_came_before(tmp_path: Pa
     assert abs(begin["ts"] - end["ts"]) < 100  # us
 
 
-def test_a_step_without_a_counterpart_does_not_shift_the_other_trace(tmp_path: Path) -> None:
+def test_an_unpaired_step_does_not_shift_the_other_trace(tmp_path: Path) -> None:
     """GIVEN a replay whose first step of 83 us is based on no recorded step, and whose second step is based on the first
     recorded step THEN these two begin at the same time, and the replay begins 83 us before the recording."""
     recorded = training(steps=2)
@@ -96,7 +96,7 @@ def test_a_step_without_a_counterpart_does_not_shift_the_other_trace(tmp_path: P
     assert begins_us[0][0] - begins_us[1][0] == pytest.approx(83) and begins_us[0][0] == pytest.approx(begins_us[1][1])
 
 
-def test_an_export_has_counters_that_the_import_ignores(shared_traces: Path, tmp_path: Path) -> None:
+def test_counters_in_an_exported_file_are_ignored_on_import(shared_traces: Path, tmp_path: Path) -> None:
     trace = read_kineto(shared_traces / "h100_qwen05b_inference.json.gz")
     (path,) = export_chrome(trace, tmp_path / "x.json.gz")
     curves = Counter(event["name"] for event in events_of(path) if event["ph"] == "C")

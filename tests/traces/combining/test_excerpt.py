@@ -33,7 +33,7 @@ def test_one_step_of_four() -> None:
     assert [names(found, "host")[row] for row in found.device.launch] == ["cudaLaunchKernel"] * 5
 
 
-def test_an_excerpt_contains_the_launches_of_its_device_work() -> None:
+def test_an_excerpt_contains_the_launch_calls_of_its_kernels() -> None:
     # GIVEN a stretch in which the first kernel runs, but not the call that launched it
     begin = int(WHOLE.device.start_ns[0]) + US
     found = excerpt_between(WHOLE, begin, begin + US)
@@ -42,7 +42,7 @@ def test_an_excerpt_contains_the_launches_of_its_device_work() -> None:
 
 
 @given(st.integers(-50, 450), st.integers(0, 500))
-def test_any_excerpt_is_valid_and_contains_overlapping_rows(begin_us: int, length_us: int) -> None:
+def test_any_excerpt_is_valid_and_contains_all_overlapping_events(begin_us: int, length_us: int) -> None:
     begin, end = BEGIN + begin_us * US, BEGIN + (begin_us + length_us) * US
     found = excerpt_between(WHOLE, begin, end)
     assert not checks.fault(found)
@@ -50,7 +50,7 @@ def test_any_excerpt_is_valid_and_contains_overlapping_rows(begin_us: int, lengt
     assert found.device.start_ns.tolist() == WHOLE.device.start_ns[touching].tolist()
 
 
-def test_excerpts_of_everything_and_of_nothing() -> None:
+def test_an_excerpt_can_contain_everything_or_nothing() -> None:
     everything = excerpt_between(WHOLE, BEGIN - MS, BEGIN + MS)
     assert [len(everything.host), len(everything.memory)] == [len(WHOLE.host), len(WHOLE.memory)]
     assert not len(excerpt_between(WHOLE, 0, 1).host)

@@ -59,7 +59,7 @@ def said(trace: Trace, table: str, row: int) -> dict[str, Any]:
 
 
 @given(recordings=st.lists(traces(), min_size=1, max_size=3))
-def test_a_merged_trace_has_every_unchanged_row_of_every_rank(recordings: list[Trace]) -> None:
+def test_a_merged_trace_contains_all_rows_of_all_ranks_unchanged(recordings: list[Trace]) -> None:
     ranks = list(range(3, 3 + len(recordings)))
     merged = merge_ranks(recordings, ranks)
     assert fault(merged) is None and {device.rank for device in merged.devices} == set(ranks)
@@ -75,7 +75,7 @@ def test_a_merged_trace_has_every_unchanged_row_of_every_rank(recordings: list[T
         assert sorted(map(repr, found)) == sorted(map(repr, expected)), table
 
 
-def test_merged_ranks_share_provenance_and_keep_differences(tmp_path: Path) -> None:
+def test_merged_ranks_share_equal_provenance_and_keep_the_rest_per_rank(tmp_path: Path) -> None:
     # GIVEN the recordings of two processes, in any order, each with its own strings, threads and reads
     first, second = small_trace(), small_trace()
     second.strings = type(second.strings)(["x", *second.strings.texts])
@@ -116,7 +116,7 @@ def test_a_merged_rank_keeps_its_number_or_gets_a_free_one(told: list[Any], numb
     assert len(merged.steps) == 4
 
 
-def test_merging_no_recordings_raises_an_error() -> None:
+def test_merging_an_empty_list_of_recordings_raises_an_error() -> None:
     with pytest.raises(ValueError, match="no recordings to merge"):
         merge_ranks([])
 
@@ -171,7 +171,7 @@ def around(profile: Trace, before: int = 3, after: int = 2, slower: float = 1.25
     return recording, list(range(100 + before, 100 + before + len(theirs)))
 
 
-def test_merging_a_real_profile_replaces_the_profiled_steps(shared_traces: Path, tmp_path: Path) -> None:
+def test_merging_a_profile_replaces_the_profiled_steps_of_the_recording(shared_traces: Path, tmp_path: Path) -> None:
     profile = read_kineto(shared_traces / "v100_resnet50_workers0.json.gz")
     recording, numbers = around(profile)
 
@@ -214,7 +214,7 @@ def test_merging_a_real_profile_replaces_the_profiled_steps(shared_traces: Path,
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
 
 
-def test_a_profile_with_another_clock_is_aligned_by_the_starts_of_its_steps() -> None:
+def test_a_profile_with_another_clock_is_aligned_at_the_starts_of_its_steps() -> None:
     profile = training(steps=3)
     recording, numbers = around(profile)
     for name, kind in TABLES.items():
@@ -232,7 +232,7 @@ def test_a_profile_with_another_clock_is_aligned_by_the_starts_of_its_steps() ->
             assert values.tolist() == getattr(getattr(expected, table), column).tolist(), (table, column)
 
 
-def test_steps_missing_from_the_profile_keep_their_recorded_times() -> None:
+def test_steps_that_the_profile_lacks_keep_their_recorded_times() -> None:
     whole = training(steps=4)
     recording, numbers = around(whole)
     cut = training(steps=4)
@@ -247,7 +247,7 @@ def test_steps_missing_from_the_profile_keep_their_recorded_times() -> None:
     assert per_step == [2, 2, 2, 2, 6, 6, 6, 2, 2]
 
 
-def test_merging_a_profile_without_gpu_work_keeps_the_phase_grain() -> None:
+def test_merging_a_profile_without_gpu_work_leaves_a_recording_of_phases() -> None:
     profile = training(steps=2)
     profile.device = DeviceSpans.empty()
     profile.lacks = ["GPU work", "values", "device properties"]
@@ -283,7 +283,7 @@ def test_a_profile_truncated_at_any_byte_can_be_merged(shared_traces: Path) -> N
         assert sorted(trace.values.value) == [0, 1, 2, 3]
 
 
-def test_parts_and_collectives_of_profiled_steps_are_not_duplicated() -> None:
+def test_stages_and_collectives_of_profiled_steps_are_not_duplicated() -> None:
     # GIVEN a recording with parts and collectives in every step
     recording = data_parallel(steps=6)
     numbers = recording.steps.number[[2, 5]].tolist()
@@ -323,7 +323,7 @@ def test_parts_and_collectives_of_profiled_steps_are_not_duplicated() -> None:
     st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
     st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
 )
-def test_host_scale_is_the_ratio_of_medians(clean: list[int], slow: list[int]) -> None:
+def test_the_host_scale_is_the_ratio_of_median_times(clean: list[int], slow: list[int]) -> None:
     durations = [2 * d for d in clean + slow]
     starts = [int(t) for t in np.cumsum([0, *durations[:-1]])]
     kinds = [StepKind.STEADY] * len(clean) + [StepKind.PROFILED] * len(slow)
@@ -336,7 +336,7 @@ def test_host_scale_is_the_ratio_of_medians(clean: list[int], slow: list[int]) -
     assert compared is not None and compared.slowdown == pytest.approx(1 / ratio)
 
 
-def test_the_slowdown_compares_steps_with_equal_numbers_of_passes() -> None:
+def test_the_slowdown_of_the_profiler_is_computed_from_steps_with_equally_many_passes() -> None:
     """GIVEN alternating steps of two trainers, with more long ones in the profile THEN the host is not considered
     slowed down."""
     long = [1, 0, 1, 0, 1]
@@ -348,7 +348,7 @@ def test_the_slowdown_compares_steps_with_equal_numbers_of_passes() -> None:
     assert (run.clean.steps, run.clean.step_median_ns, run.clean.slowdown) == (2, 300, 1.0)
 
 
-def test_only_host_phases_are_scaled() -> None:
+def test_only_phases_with_host_time_are_scaled() -> None:
     names = ("loader", *(name for name in ("h2d", "forward", "loss", "zero_grad", "backward", "optimizer", "other")))
     shares = {name: 1 / len(names) for name in names}
     recording = made([0, 1000], [800, 1600], [StepKind.STEADY, StepKind.PROFILED], 0, **shares)
@@ -357,7 +357,7 @@ def test_only_host_phases_are_scaled() -> None:
 
 
 @pytest.mark.parametrize(("seen", "scale"), [(0.1, {"other": 0.5, "forward": 0.5}), (0.6, {"other": 2.0, "forward": 1 / 3})])
-def test_a_phase_that_begins_elsewhere_in_the_profile_is_scaled_with_the_phase_before_it(
+def test_phases_that_begin_elsewhere_in_the_profile_are_scaled_with_the_previous_phase(
     seen: float, scale: dict[str, float]
 ) -> None:
     """GIVEN a forward pass that takes nine tenths of a profiled step. The recorder saw only its end, because it has no module
@@ -394,7 +394,7 @@ def test_the_slowdown_uses_training_steps_or_inference_steps_if_nothing_trains()
     assert (inference.clean.steps, inference.clean.step_median_ns, inference.clean.profiled_step_median_ns) == (2, 150, 300)
 
 
-def test_ops_before_the_batch_wait_are_not_loading_in_clean_steps() -> None:
+def test_ops_before_a_batch_wait_do_not_count_as_loading_in_clean_steps() -> None:
     """GIVEN a profile whose steps begin with ops before the loader, such as an average of the weights WHEN clean steps, which
     according to the recorder begin in the loader, waited for their batch later THEN these ops come first in clean steps too."""
     kinds = [StepKind.STEADY, StepKind.STEADY, StepKind.PROFILED, StepKind.STEADY, StepKind.EVALUATION]
@@ -452,7 +452,7 @@ def test_a_profile_names_threads_that_the_recorder_does_not_know(recorded: Threa
     assert found == [Thread(0, 1, "python", "main"), merged, Thread(0, 3, "new", "other")]
 
 
-def test_a_step_that_launches_the_script_s_own_graph_keeps_the_recorder_s_phases() -> None:
+def test_a_step_with_a_captured_cuda_graph_keeps_the_phases_of_the_recorder() -> None:
     """GIVEN a profile whose second step launches a CUDA graph outside an op THEN only this step has the recorder's phases."""
     profile = training(steps=3)
     host, strings = profile.host, profile.strings

@@ -92,7 +92,7 @@ def test_the_profiler_cost_of_an_op_is_subtracted_from_the_gaps_around_it() -> N
     assert pace.own_ns(np.array([start_ns - 70]))[0] == start_ns - 70
 
 
-def test_kinds_of_events_are_distinguished() -> None:
+def test_profiler_cost_distinguishes_kinds_of_events() -> None:
     trace = recorded([(StepKind.PROFILED, [("forward", 100), ("backward", 100)])])
     add_ops(trace, [(10, 50), (130, 5)])
     trace.host.shapes[1] = NONE
@@ -126,7 +126,7 @@ def slowed(
     return trace
 
 
-def test_the_profiler_cost_per_op_is_found_and_subtracted_at_each_op() -> None:
+def test_the_profiler_cost_per_op_is_computed_and_subtracted_at_each_op() -> None:
     """GIVEN a forward pass of 100 ops in 300 us and a backward pass of 200 ops in 600 us WHEN the profiler took 600 ns per op
     THEN this cost is found, the remaining factor is 1, and the last op of the forward pass begins 100 x 600 ns earlier."""
     trace = slowed(600, {"forward": 100, "backward": 200}, {"forward": 300_000, "backward": 600_000})
@@ -141,7 +141,7 @@ def test_the_profiler_cost_per_op_is_found_and_subtracted_at_each_op() -> None:
     assert own_ns[1] - own_ns[0] == pytest.approx(2_500 * 99 + 500, abs=200)
 
 
-def test_the_costs_add_up_to_the_slowdown_of_the_step_at_most() -> None:
+def test_the_subtracted_profiler_costs_never_exceed_the_slowdown_of_the_step() -> None:
     """GIVEN a loss of 10 ops that became 25 us slower and a backward pass of 1000 ops that became 480 us slower THEN 1010 ops
     cost 505 us, although the length of the short phase is known better."""
     ops, clean = {"loss": 10, "backward": 1000}, {"loss": 100_000, "backward": 5_000_000}
@@ -150,7 +150,7 @@ def test_the_costs_add_up_to_the_slowdown_of_the_step_at_most() -> None:
     assert run.profiler_cost is not None and run.profiler_cost.op_ns == pytest.approx(500, abs=1)
 
 
-def test_the_remaining_difference_is_removed_by_scaling() -> None:
+def test_the_remaining_slowdown_is_removed_by_scaling() -> None:
     """GIVEN a phase that was longer in clean steps and one that was shorter THEN both get the length they have in
     clean steps."""
     clean = [("forward", 300), ("optimizer", 100)]
@@ -169,7 +169,7 @@ def test_a_phase_without_time_in_profiled_steps_is_not_scaled() -> None:
     assert clean_phases(trace, 2) == pytest.approx({"forward": 1000, "loss": 0})
 
 
-def test_the_phases_add_up_to_the_median_step() -> None:
+def test_clean_phase_times_add_up_to_the_median_step() -> None:
     """GIVEN three clean steps, each with one slow phase: medians of 100, 100 and 100 in steps of 350 THEN they are 350 / 3."""
     slow = [
         [("forward", a), ("backward", b), ("optimizer", c)] for a, b, c in ((150, 100, 100), (100, 150, 100), (100, 100, 150))
@@ -256,7 +256,7 @@ def test_launches_and_waits_are_repeated_with_scaled_host_times(
         ((2, 2, 8, 8), (3, 6, 8.5, 8.5), 5),  # never more than 850: nothing waited
     ],
 )
-def test_clean_phases_with_a_full_launch_queue_are_left_out(
+def test_clean_phases_with_a_full_launch_queue_are_ignored(
     forward_ms: tuple[int, ...], lag_ms: tuple[float, ...], own_ms: int
 ) -> None:
     """GIVEN steps that launch 500 kernels of 10 us, and whose host runs ahead WHEN the queue has 900 launches or more THEN the
@@ -278,7 +278,7 @@ def test_clean_phases_with_a_full_launch_queue_are_left_out(
 
 
 @pytest.mark.parametrize(("call", "own_us"), [("cudaLaunchKernel", 40_000), ("cudaStreamSynchronize", 39_900)])
-def test_a_short_wait_in_a_launch_may_be_a_coincidence(call: str, own_us: int) -> None:
+def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, own_us: int) -> None:
     """GIVEN a phase of 40 ms in clean steps and of 20 ms in profiled steps, with a call that waited for 0.1 ms WHEN the other
     phase is as long in both THEN all 40 ms are host time if the call was a launch, and 0.1 ms are a wait otherwise."""
     clean, profiled = [("forward", 40_000_000), ("other", 10_000_000)], [("forward", 20_000_000), ("other", 10_000_000)]
@@ -298,7 +298,7 @@ def test_a_short_wait_in_a_launch_may_be_a_coincidence(call: str, own_us: int) -
     assert clean_phases(trace, 2, waits.intervals)["forward"] == pytest.approx(own_us * 1000)
 
 
-def test_steps_with_the_same_ops_get_their_median_and_others_keep_their_share() -> None:
+def test_profiled_steps_with_the_same_ops_get_their_median_time() -> None:
     clean = (StepKind.STEADY, [("forward", 1000)])
     trace = recorded([clean, *((StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (2000, 1500, 2500, 4000))])
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
@@ -308,7 +308,7 @@ def test_steps_with_the_same_ops_get_their_median_and_others_keep_their_share() 
     assert [clean_phases(trace, step)["forward"] for step in range(1, 5)] == pytest.approx([1000, 1000, 1000, 2000])
 
 
-def test_a_gap_in_which_one_step_was_interrupted_is_as_long_as_in_the_other_steps() -> None:
+def test_an_interrupted_gap_becomes_as_long_as_in_other_steps() -> None:
     """GIVEN phases of 1000 with an op after 200 WHEN the third is interrupted for 9000 before its op THEN all ops begin after
     200 of 1000."""
     trace = recorded([(StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (1000, 1000, 10_000)])
@@ -320,7 +320,7 @@ def test_a_gap_in_which_one_step_was_interrupted_is_as_long_as_in_the_other_step
     assert (op_ns - begin_ns).tolist() == [200] * 3 and (end_ns - begin_ns).tolist() == [1000] * 3
 
 
-def test_the_cost_is_subtracted_from_the_median_gaps() -> None:
+def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
     """GIVEN three phases of 16000 with gaps of 4000 before the first op and of 2000, 2000 and 8000, in another order in each
     phase WHEN an op costs 2000 THEN the median gaps 4000, 2000, 2000 and 2000 are 6400, 3200, 3200 and 3200 of 16000, and
     4400, 1200, 1200 and 3200 without the three costs."""
@@ -335,7 +335,7 @@ def test_the_cost_is_subtracted_from_the_median_gaps() -> None:
     assert (end_ns - begin_ns).tolist() == [10_000] * 3
 
 
-def test_profiled_steps_get_the_batch_waits_of_clean_steps() -> None:
+def test_profiled_steps_take_the_batch_waits_of_clean_steps() -> None:
     """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, which waited longer, gets
     the upper quartile, 400, and the second the lower quartile, 200. The loader does not affect the factors of other phases."""
     steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
@@ -347,7 +347,7 @@ def test_profiled_steps_get_the_batch_waits_of_clean_steps() -> None:
     assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
 
 
-def test_the_wait_of_clean_steps_includes_ops_that_the_recorder_did_not_see() -> None:
+def test_a_clean_wait_includes_ops_that_the_recorder_did_not_see() -> None:
     """GIVEN a wait of 100 in clean steps WHEN ops of 40 x 0.5 come before the wait in the profile THEN 80 are the wait, and
     "other" is compared without these ops."""
     clean, profiled = [("other", 10), ("h2d", 50)], [("other", 20), ("h2d", 50), ("other", 40)]
@@ -392,7 +392,7 @@ def test_a_profiled_phase_that_takes_far_longer_than_all_clean_phases_gets_a_typ
         ([100, 5000, 100], [100, 5000, 110]),  # a clean step is as long
     ],
 )
-def test_long_profiled_phases_that_the_clean_steps_explain_keep_their_times(clean: list[int], profiled: list[int]) -> None:
+def test_long_profiled_phases_keep_their_times_if_clean_phases_are_long_too(clean: list[int], profiled: list[int]) -> None:
     steps: list[Step] = [(StepKind.STEADY, [("loss", ns)]) for ns in clean]
     trace = recorded([*steps, *((StepKind.PROFILED, [("loss", ns)]) for ns in profiled)])
     begins = (trace.steps.start_ns - UNIX_NS).tolist()
@@ -401,7 +401,7 @@ def test_long_profiled_phases_that_the_clean_steps_explain_keep_their_times(clea
     assert [round(clean_phases(trace, len(clean) + step)["loss"]) for step in range(3)] == profiled
 
 
-def test_phases_with_one_name_get_a_factor_each() -> None:
+def test_phases_with_the_same_name_get_separate_factors() -> None:
     """GIVEN two backward passes of 300 and 100 WHEN the profiled ones take 600 and 400 THEN their factors are 1/2 and 1/4, and
     the factor of steps with another number of backward passes is 400 of 1000."""
     clean, profiled = [("backward", 300), ("loss", 50), ("backward", 100)], [("backward", 600), ("loss", 50), ("backward", 400)]
@@ -412,20 +412,20 @@ def test_phases_with_one_name_get_a_factor_each() -> None:
     assert CleanPace(trace, 0, NO_WAITS).scale.tolist() == pytest.approx([1, 1, 1] * 3 + [0.5, 1, 0.25] * 3 + [0.4, 1])
 
 
-def test_phases_of_fewer_than_three_profiled_steps_are_compared_by_name() -> None:
+def test_with_fewer_than_three_profiled_steps_phases_are_compared_by_name() -> None:
     clean, profiled = [("backward", 300), ("backward", 100)], [("backward", 600), ("backward", 400)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 2)
     assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"backward": 0.4})
 
 
-def test_phases_are_compared_by_name_if_clean_steps_have_another_number_of_them() -> None:
+def test_phases_are_compared_by_name_if_clean_steps_have_more_or_fewer() -> None:
     """GIVEN a profile that shows one more phase "other" than the recorder THEN "other" has one factor: 100 of 50 + 150."""
     clean, profiled = [("other", 100), ("forward", 100)], [("other", 50), ("forward", 100), ("other", 150)]
     trace = recorded([(StepKind.STEADY, clean)] * 3 + [(StepKind.PROFILED, profiled)] * 3)
     assert with_clean_pace(trace.runs[0], trace, 0).host_scale == pytest.approx({"other": 0.5, "forward": 1.0})
 
 
-def test_kinds_of_steps_with_other_numbers_of_phases_get_their_own_factors() -> None:
+def test_kinds_of_steps_with_different_numbers_of_phases_get_separate_factors() -> None:
     """GIVEN steps with one and with two backward passes, which alternate WHEN the profile slows them by other factors THEN each
     kind has its own factors. A file of an earlier version, with factors by name only, still applies to both."""
     one, two = [("backward", 100)], [("backward", 100), ("backward", 200)]
@@ -461,7 +461,7 @@ def test_kinds_of_steps_with_other_numbers_of_phases_get_their_own_factors() -> 
         ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps
     ],
 )
-def test_a_phase_that_only_recorder_or_profile_names_is_compared_with_the_phase_before_it(
+def test_a_phase_that_only_the_profile_has_is_compared_with_the_previous_phase(
     clean: list[tuple[str, int]], profiled: list[tuple[str, int]], scale: dict[str, float]
 ) -> None:
     trace = recorded([(StepKind.STEADY, clean), (StepKind.STEADY, clean), (StepKind.PROFILED, profiled)])
@@ -469,13 +469,13 @@ def test_a_phase_that_only_recorder_or_profile_names_is_compared_with_the_phase_
     assert run.host_scale == pytest.approx(scale)
 
 
-def test_a_recording_with_only_scale_factors_is_scaled_by_the_factors() -> None:
+def test_an_old_recording_with_only_scale_factors_is_scaled_by_them() -> None:
     trace = recorded([(StepKind.STEADY, [("forward", 100)]), (StepKind.PROFILED, [("forward", 200), ("loss", 50)])])
     trace.runs[0] = Run(host_scale={"forward": 0.5, "loss": float("nan")})
     assert clean_phases(trace, 1) == {"forward": 100, "loss": 50}
 
 
-def test_without_clean_steps_nothing_is_known() -> None:
+def test_without_clean_steps_the_profiler_cost_is_unknown() -> None:
     trace = recorded([(StepKind.PROFILED, [("forward", 100)])] * 2)
     assert with_clean_pace(trace.runs[0], trace, 0) == trace.runs[0]
 
@@ -494,7 +494,7 @@ def add_stages(trace: Trace, step: int, spans: list[tuple[str, int, int]]) -> No
     trace.parts = Parts.concatenated([trace.parts, rows])
 
 
-def test_stages_divide_a_phase_as_in_clean_steps() -> None:
+def test_in_profiled_steps_stages_take_the_same_share_of_a_phase_as_in_clean_steps() -> None:
     """GIVEN clean steps in which scatter begins at 100 and ends at 200 of 1000 ns, and two replicas run from 500 to 900
     WHEN a profiled step took 2000 ns THEN its scatter, too, begins at 100 and ends at 200, and its replicas, in another order,
     run from 500 to 900. A moment in the middle of the replicas stays in the middle."""
@@ -512,7 +512,7 @@ def test_stages_divide_a_phase_as_in_clean_steps() -> None:
     assert (waited.own_ns(moments) - start_ns).tolist() == [0, 400, 800, 1000, 1400, 1800, 1900]
 
 
-def test_a_stage_may_begin_when_the_stage_before_it_ends_but_not_earlier() -> None:
+def test_overlapping_stages_are_not_used_to_divide_a_phase() -> None:
     """GIVEN stages at 0..200, 200..500 and 499..900, and one that ends after its phase THEN the two that follow each other
     count."""
     trace = recorded([(StepKind.STEADY, [("forward", 1000)])])
@@ -524,7 +524,7 @@ def test_a_stage_may_begin_when_the_stage_before_it_ends_but_not_earlier() -> No
     assert len(_stages(trace, 0)[0]) == 4
 
 
-def test_a_phase_with_concurrent_threads_is_not_used_for_the_op_cost() -> None:
+def test_a_phase_with_concurrent_threads_does_not_determine_the_cost_per_op() -> None:
     """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel that took 1 ms longer than its ops explain
     THEN the cost is 600 ns, and the factor of the forward pass covers the rest: 300 of 1300 us."""
     ops = {"forward": 100, "backward": 200}
@@ -536,7 +536,7 @@ def test_a_phase_with_concurrent_threads_is_not_used_for_the_op_cost() -> None:
     assert run.host_scale == pytest.approx({"forward": 300 / 1300, "backward": 1.0}, rel=1e-3)
 
 
-def test_the_op_cost_of_a_phase_that_waits_is_found_from_its_time_without_the_wait() -> None:
+def test_the_cost_per_op_is_computed_without_waits_for_the_gpu() -> None:
     """GIVEN a forward pass of 300 us, of which 25 us are a wait for the GPU WHEN the profiler took 600 ns for each of 100 ops
 
     THEN the profiled time without the wait (335 us) is 60 us longer than the clean time without the wait (275 us). The 100 ops,
@@ -556,7 +556,7 @@ def test_the_op_cost_of_a_phase_that_waits_is_found_from_its_time_without_the_wa
     assert cost is not None and 100 * cost.op_ns + cost.launch_ns + cost.runtime_ns == pytest.approx(60_000, abs=102)
 
 
-def test_the_ops_of_a_phase_with_concurrent_threads_cost_no_more_than_its_slowdown() -> None:
+def test_with_concurrent_threads_the_cost_of_ops_is_limited_by_the_slowdown() -> None:
     """GIVEN an op cost of 600 ns in backward, and a forward pass of DataParallel whose 100 ops took 10 us longer, not 60 us
     THEN the op cost is lowered to the 10 us and the noise of the forward pass, divided by its 100 ops."""
     ops = {"forward": 100, "backward": 200}
@@ -570,7 +570,7 @@ def test_the_ops_of_a_phase_with_concurrent_threads_cost_no_more_than_its_slowdo
     assert run.host_scale["forward"] == pytest.approx(300_000 / (310_000 - 10_000 - noise_ns), rel=1e-3)
 
 
-def test_a_phase_that_takes_no_time_says_nothing_about_the_cost() -> None:
+def test_a_phase_that_takes_no_time_does_not_determine_the_cost() -> None:
     counts = np.zeros(len(EVENT_COSTS))
     counts[0] = 100
     known = _Phase(
@@ -582,7 +582,7 @@ def test_a_phase_that_takes_no_time_says_nothing_about_the_cost() -> None:
     assert _fitted_cost([empty]) == ProfilerCost()
 
 
-def test_noise_is_the_standard_error_of_the_median_but_at_least_a_share_of_it() -> None:
+def test_the_noise_of_a_median_is_its_standard_error_or_at_least_1_percent() -> None:
     """GIVEN quartiles that are 1350 ns apart THEN the standard deviation is 1350 / 1.35 = 1000 ns.
 
     The error of the median of four values is 1.25 x 1000 / 2 = 625 ns.

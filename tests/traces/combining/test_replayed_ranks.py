@@ -22,7 +22,7 @@ def as_rank(rank: int, device: int, steps: int = 1) -> Trace:
     return replace(trace, devices=devices, runs={rank: Run()})
 
 
-def test_ranks_become_one_trace_each_with_the_device_it_used() -> None:
+def test_replayed_ranks_are_merged_and_each_has_the_device_it_used() -> None:
     asked = Trace(devices=[Device(0, 0, "GPU"), Device(0, 1, "GPU")])  # torchrun's own process
     trace, notes = one_replay({1: asked, 2: as_rank(1, 1), 3: as_rank(0, 0)}, main=1)
     assert trace.ranks == [0, 1] and notes == []
@@ -30,7 +30,7 @@ def test_ranks_become_one_trace_each_with_the_device_it_used() -> None:
     assert sorted(trace.device.device.tolist()) == [0, 1]
 
 
-def test_one_process_per_rank_counts_the_main_one_or_the_longest() -> None:
+def test_of_several_processes_of_a_rank_the_main_or_the_longest_one_counts() -> None:
     trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0)}, main=3)
     assert len(trace.steps) == 1 and notes == ["2 processes used the GPU; the figures are those of process 3"]
     trace, notes = one_replay({2: as_rank(0, 0, steps=3), 3: as_rank(0, 0), 4: as_rank(1, 1)}, main=9)
@@ -46,7 +46,7 @@ def test_a_loader_worker_never_replaces_the_process_that_trained() -> None:
     assert process_of_each_rank({5: worker, 7: child}, main=5) == {0: 7}
 
 
-def test_a_process_that_used_the_gpu_wins_over_the_main_one_and_more_work_over_less() -> None:
+def test_a_process_that_used_the_gpu_is_preferred_to_the_main_process() -> None:
     """GIVEN processes that all trained WHEN they claim one rank THEN the GPU decides, the main process, steps, GPU work."""
     idle, two, one = as_rank(0, 0, steps=2), as_rank(0, 0, steps=2), as_rank(0, 0)
     idle.device, idle.phases.device[:] = DeviceSpans.empty(), NONE
@@ -66,7 +66,7 @@ def test_a_process_that_used_the_gpu_wins_over_the_main_one_and_more_work_over_l
     assert process_of_each_rank({4: Trace(), 8: kernels}, main=4) == {0: 8}  # work outside steps counts
 
 
-def test_one_rank_alone_keeps_its_number_and_its_devices() -> None:
+def test_a_single_rank_keeps_its_number_and_its_devices() -> None:
     trace, notes = one_replay({2: as_rank(3, 1), 9: Trace()}, main=9)
     assert (trace.ranks, notes) == ([0, 3][-len(trace.ranks) :], []) and [device.index for device in trace.devices] == [1]
     unused = as_rank(0, 0)
@@ -80,7 +80,7 @@ def test_one_rank_alone_keeps_its_number_and_its_devices() -> None:
     ("later_us", "clock", "grouped"),
     [(400, "unix", [[0, 1]]), (407, "unix", [[0, 1]]), (390, "unix", [[0], [1]]), (500, "monotonic", [[0], [1]])],
 )
-def test_recordings_of_one_process_after_each_other_are_its_cycles(later_us: int, clock: str, grouped: list[list[int]]) -> None:
+def test_consecutive_recordings_of_one_process_are_profiler_cycles(later_us: int, clock: str, grouped: list[list[int]]) -> None:
     """GIVEN two recordings of four steps, 400 us, the last kernel of which ends before."""
     first, second = training(), training()
     for name in ("steps", "phases", "host", "device"):
@@ -97,6 +97,6 @@ def test_recordings_of_one_process_after_each_other_are_its_cycles(later_us: int
     assert cycles_of([first, second], [("a.json", 0), ("a.json", 0)]) == [[0], [1]]  # another process
 
 
-def test_a_process_stands_for_its_lowest_rank() -> None:
+def test_a_process_with_several_ranks_counts_as_the_lowest() -> None:
     both = replace(as_rank(0, 0), runs={2: Run(), 1: Run()})
     assert process_of_each_rank({5: as_rank(0, 0), 7: both, 9: replace(as_rank(0, 0), runs={})}, main=5) == {0: 5, 1: 7}

@@ -113,7 +113,7 @@ def test_achieved_rates_count_the_calls_of_both_releases_equally() -> None:
         assert (row.op, row.calls, row.device_ns) == ("convolution_backward", 2, 40_000)
 
 
-def test_an_op_split_into_two_within_the_same_parent_is_not_new() -> None:
+def test_an_op_that_another_release_splits_into_two_is_not_new() -> None:
     before = recording(("aten::linear", ("aten::addmm", "sgemm_bias")), ("aten::relu", "relu"))
     now = recording(("aten::linear", ("aten::mm", "sgemm"), ("aten::add_", "add")), ("aten::relu", "relu"))
     found = between(before, now)
@@ -133,14 +133,14 @@ def test_a_renamed_kernel_is_neither_new_nor_gone() -> None:
     ]
 
 
-def test_one_matrix_product_replaces_another() -> None:
+def test_a_different_matrix_product_op_replaces_the_recorded_one() -> None:
     before = recording(("aten::mm", "Cijk", "transpose"), ("aten::relu", "relu"))
     found = between(before, recording(("aten::addmm", "xmma"), ("aten::relu", "relu")))
     assert nothing_is_new_or_gone(found)
     assert found.ops.replaced == [Replacement(("aten::mm",), ("aten::addmm",), 1, 1, 20_000, 10_000)]
 
 
-def test_a_kernel_of_an_op_that_only_one_trace_has_is_new() -> None:
+def test_a_kernel_is_new_if_only_one_trace_has_its_op() -> None:
     found = between(recording(("aten::relu", "relu")), recording(("aten::relu", "relu"), ("aten::tanh", "tanh")))
     assert [row.name for row in found.ops.added] == ["aten::tanh"]
     assert [(row.name, row.op) for row in found.kernels.added] == [("tanh", "tanh")]
@@ -192,7 +192,7 @@ def test_foreach_and_fused_optimizers_replace_loops() -> None:
 
 
 @pytest.mark.parametrize(("second", "sameness"), [("gemm_bf16", Sameness.SAME_PROGRAM), ("gemm_int8", Sameness.CANNOT_BE_TOLD)])
-def test_two_cuda_graphs_with_other_kernels_cannot_be_told_to_be_the_same_program(second: str, sameness: Sameness) -> None:
+def test_whether_two_cuda_graphs_with_different_kernels_are_one_program_is_unknown(second: str, sameness: Sameness) -> None:
     """Two of the three kernels of each step run in a CUDA graph. The ops outside of the graphs are the same."""
     traces = [recording(("aten::copy_", "copy"), graph=("flash_fwd", name)) for name in ("gemm_bf16", second)]
     # identical traces are the same program without a comparison
@@ -220,7 +220,7 @@ def test_copies_are_compared_by_direction() -> None:
     assert ops_in_name("triton_poi_fused_add_relu_0") == "add_relu" and ops_in_name("volta_sgemm") == ""
 
 
-def test_work_without_an_op_is_assigned_to_its_op_in_the_other_trace() -> None:
+def test_a_kernel_without_an_op_is_assigned_to_its_op_in_the_other_trace() -> None:
     """A replay runs the remainder of a phase without ops."""
     whole = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
     rest = recording(("aten::mul", "mul"), ("aten::mul", "mul"), ("aten::add", "add"))
@@ -229,7 +229,7 @@ def test_work_without_an_op_is_assigned_to_its_op_in_the_other_trace() -> None:
     assert changes(whole, rest, everything, everything) == Changes(ChangeLists(), ChangeLists())
 
 
-def test_ops_of_only_the_first_step_are_not_reported_as_missing() -> None:
+def test_ops_that_only_the_first_step_calls_are_not_reported_as_missing() -> None:
     trace = training(steps=2)
     first = int(np.flatnonzero(trace.host.start_ns < trace.steps.start_ns[1])[0])
     trace.host.name[first], trace.host.shapes[first] = trace.strings.add("aten::clone"), trace.strings.add("256")
@@ -238,7 +238,7 @@ def test_ops_of_only_the_first_step_are_not_reported_as_missing() -> None:
     assert missing_in(trace, np.array([0]), missing) == missing
 
 
-def test_a_cuda_and_a_hip_recording_differ_only_in_the_attention_seed(shared_traces: Path) -> None:
+def test_a_cuda_and_a_hip_recording_of_one_program_differ_only_in_the_attention_seed(shared_traces: Path) -> None:
     cuda, hip = (read_kineto(shared_traces / f"{card}_qwen05b_inference.json.gz") for card in ("h100", "mi300x"))
     found = changes(cuda, hip, np.arange(1), np.arange(1))
     # On ROCm, attention calls one more op with one more kernel, which fills the seed. Matrix products have other names.
@@ -263,6 +263,6 @@ def test_two_recordings_of_one_program_have_no_changed_ops(shared_traces: Path, 
         ("triton_poi_fused_relu_backward_add_3", ["add"]),  # a backward op without a name of its own
     ],
 )
-def test_a_generated_kernel_names_its_ops(kernel: str, ops: list[str]) -> None:
+def test_the_name_of_a_generated_kernel_lists_its_ops(kernel: str, ops: list[str]) -> None:
     known = {canonical_op(op) for op in ("add", "relu", "threshold_backward")}
     assert list(named_ops(kernel, known)) == [canonical_op(op) for op in ops]

@@ -80,7 +80,7 @@ def test_the_json_has_the_documented_keys() -> None:
     assert report["missing"] == missing
 
 
-def test_a_measured_trace_has_no_coverage_and_no_host_figures() -> None:
+def test_a_recording_has_no_coverage_and_no_host_figures() -> None:
     report = compare(training(), training()).to_json()
     assert report["coverage"] is None and report["missing"] == []
     assert set(report["host"]) >= {"lag_ns_per_step", "us_per_op", "ops_per_step"} and not any(report["host"].values())
@@ -104,7 +104,7 @@ def test_a_replay_is_compared_with_the_recorded_steps_it_replayed() -> None:
     assert compare(recorded, replay).steps_compared == Both(2, 2)
 
 
-def test_two_replays_of_one_recording_are_compared_by_their_own_steps() -> None:
+def test_two_replays_of_one_recording_are_compared_step_by_step() -> None:
     # GIVEN two replays whose warm-up step takes 600 us and whose other steps take 100 us
     first, second = (training(steps=4, jitter_us=(500, 0, 0, 0)) for _ in range(2))
     for replay in (first, second):
@@ -167,7 +167,7 @@ def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
     assert compare(recorded, replay).gpu_busy == whole
 
 
-def test_recorded_steps_with_different_kernels_are_compared_by_step_number() -> None:
+def test_steps_with_different_kernels_are_compared_by_step_number() -> None:
     """GIVEN two recorded steps and six replayed steps, with an extra kernel only in recorded step 1 and replayed step 1 WHEN
     compared THEN only the steps 0 and 1 are compared. Without the extra kernel, all six replayed steps are compared."""
     recorded, replay = training(steps=2), training(steps=6)
@@ -195,7 +195,7 @@ def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) 
     return read_kineto_bytes(json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": events}).encode())
 
 
-def test_copies_of_a_hook_are_calls_of_the_script() -> None:
+def test_copies_made_by_a_hook_count_as_calls_of_the_script() -> None:
     """GIVEN a trace in which a hook copies a tensor to the host during a matrix product, as save_on_cpu does, and a trace with
     the copy before the product THEN both traces contain one copy and one matrix product."""
     to_host = "Memcpy DtoH (Device -> Pinned)"
@@ -208,7 +208,7 @@ def test_copies_of_a_hook_are_calls_of_the_script() -> None:
         assert found.sameness is Sameness.SAME_PROGRAM, found.reason
 
 
-def test_ops_under_vmap_are_compared_by_the_op_that_runs() -> None:
+def test_ops_under_vmap_are_compared_by_the_op_that_really_runs() -> None:
     """GIVEN a trace in which vmap runs mm as bmm, and a trace with bmm instead THEN both traces have the same program."""
     kernels = [(12, "gemm"), (32, "batched gemm")]
     vmapped = _launched([("mm", 10, 10), ("mm", 30, 10), ("bmm", 31, 8)], kernels)
@@ -218,7 +218,7 @@ def test_ops_under_vmap_are_compared_by_the_op_that_runs() -> None:
     assert compare(other, flat).verdict.same is False
 
 
-def test_replayed_steps_with_the_numbers_of_profiled_steps_decide_sameness() -> None:
+def test_replayed_steps_are_compared_with_profiled_steps_of_the_same_number() -> None:
     # GIVEN a recording whose profile holds its steps 4 and 5, and a replay in which all steps but those have other ops
     recorded, replay = training(steps=6), training(steps=8)
     recorded.steps.kind[:4], recorded.steps.kind[4:] = StepKind.STEADY, StepKind.PROFILED
@@ -333,7 +333,7 @@ def test_the_mean_step_is_judged_if_the_steps_vary_a_lot() -> None:
     assert "recorded_mean_ns" not in result.to_json()["gpu_busy"]
 
 
-def test_the_noise_floor_is_half_the_interquartile_range_over_the_median() -> None:
+def test_the_noise_floor_is_half_the_interquartile_range_divided_by_the_median() -> None:
     trace = training(steps=5, jitter_us=(0, 10, 20, 30, 40))
     assert compare(trace, trace).steps.noise_floor == pytest.approx((30 - 10) / 2 / 120)
     assert compare(training(steps=3), trace).steps.noise_floor is None
@@ -413,7 +413,7 @@ def test_the_memory_of_each_rank_is_compared_separately() -> None:
 # --- what changed
 
 
-def test_changes_are_per_step_so_that_lengths_do_not_matter() -> None:
+def test_changes_are_per_step_and_do_not_depend_on_the_length_of_a_trace() -> None:
     found = changes(training(steps=3), training(steps=7), np.arange(3), np.arange(7))
     assert found == Changes(ChangeLists(), ChangeLists())
 
@@ -439,7 +439,7 @@ def test_a_step_replayed_twice_counts_twice() -> None:
     assert longer.recorded_ns == 30 * US
 
 
-def test_names_of_the_same_op_in_two_releases_are_treated_as_equal() -> None:
+def test_different_names_of_an_op_in_two_releases_are_treated_as_equal() -> None:
     recorded = training()
     found = changes(recorded, replay_of(recorded), np.arange(4), np.arange(8)).ops
     assert not found.added and not found.gone
@@ -465,7 +465,7 @@ def test_a_replay_with_other_op_names_is_the_same_program() -> None:
     assert same and reason == f"{told}. Not compared (missing from one trace): memory layouts"
 
 
-def test_an_op_matches_the_inner_ops_of_the_other_trace() -> None:
+def test_an_outer_op_matches_the_inner_ops_of_the_other_trace() -> None:
     """GIVEN a recorded op that launched its kernels through inner ops WHEN the other trace has only the outer op."""
 
     def traced(*, with_inner: bool) -> Trace:
@@ -486,7 +486,7 @@ def test_an_op_matches_the_inner_ops_of_the_other_trace() -> None:
 
 
 @pytest.mark.parametrize("inner", ["aten::copy_", "aten::where"])
-def test_ops_within_an_op_do_not_count_as_more_calls(inner: str) -> None:
+def test_ops_inside_another_op_do_not_count_as_additional_calls(inner: str) -> None:
     """GIVEN recorded convolutions that call a cast or another op WHEN a replay calls this op before the convolution THEN
     neither op counts as called more often."""
 
@@ -506,7 +506,7 @@ def test_ops_within_an_op_do_not_count_as_more_calls(inner: str) -> None:
     assert _verdict(recorded, replayed)[0] is True
 
 
-def test_the_addition_of_a_bias_within_a_convolution_does_not_count_as_a_call() -> None:
+def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
     """GIVEN a recorded convolution that calls an op to add the bias WHEN a replay has only the convolution, with both kernels
     THEN the program is the same, although both traces call the op elsewhere."""
     operands, alone = "32,3,8,8;4,3,3,3;4", Call("aten::add_", "32,4,6,6;32,4,6,6", 50, "add")
@@ -525,7 +525,7 @@ def test_the_addition_of_a_bias_within_a_convolution_does_not_count_as_a_call() 
     assert _verdict(recorded, replayed)[0] is True and _verdict(replayed, recorded)[0] is True
 
 
-def test_an_op_that_only_one_trace_has_within_a_call_is_part_of_the_call() -> None:
+def test_an_inner_op_that_only_one_trace_has_does_not_count_as_a_call() -> None:
     """GIVEN a recorded loss gradient with a `fill_` and an op of its name inside WHEN a replay has only the outer op, with both
     kernels THEN the program is the same."""
     loss, operands = "aten::mse_loss_backward", "32,8;32,8"
@@ -555,7 +555,7 @@ def test_an_op_that_only_one_trace_has_within_a_call_is_part_of_the_call() -> No
         pytest.param(["8,16", "128,64"], ["16,16", "384,64"], None, id="other factors"),
     ],
 )
-def test_ops_that_differ_only_in_the_first_dimension_show_the_batch_sizes(
+def test_the_batch_sizes_are_found_if_only_first_dimensions_differ(
     here: list[str], there: list[str], expected: Both[int] | None
 ) -> None:
     """GIVEN recordings without workload signatures WHEN the same ops have other shapes THEN a common factor means another batch
@@ -574,7 +574,7 @@ def test_a_different_batch_size_is_named_in_the_reason() -> None:
     assert not compare(training(batch=32), training(batch=64)).within_tolerance
 
 
-def test_other_ops_are_a_different_program() -> None:
+def test_a_trace_with_other_ops_is_a_different_program() -> None:
     others = [Call(f"aten::op{i}", f"{i + 2},7", 31 + i, f"kernel {i}") for i in range(4)]
     same, reason = _verdict(training(), training(made=others))
     assert same is False and reason.startswith("other ops: only 0 %")
@@ -589,7 +589,7 @@ def test_the_most_frequent_op_that_only_one_trace_has_is_named() -> None:
         assert said.endswith(f"tanh only in the {which} trace, twice per step")
 
 
-def test_an_op_that_is_rarer_than_the_steps_of_the_other_trace_is_not_missing_there() -> None:
+def test_a_rare_op_is_not_missing_from_a_shorter_trace() -> None:
     """GIVEN twenty steps, four of which call tanh WHEN the other trace has 3 or 6 steps THEN 0.6 or 1.2 calls are expected."""
     relus = [Call("aten::relu", "4,4", 31, f"relu {place}") for place in range(3)]
     often = training(steps=20, made=[*relus, Call("aten::tanh", "4,4", 40, "tanh")])
@@ -600,7 +600,7 @@ def test_an_op_that_is_rarer_than_the_steps_of_the_other_trace_is_not_missing_th
         assert _verdict(seldom, often)[0] is same and _verdict(often, seldom)[0] is same
 
 
-def test_what_the_replay_says_of_its_devices_memory_is_compared() -> None:
+def test_memory_use_in_the_notes_of_a_replay_is_compared() -> None:
     """GIVEN notes of two devices, only the first of which the trace has WHEN a device was never used THEN it has no verdict."""
     used = MemoryUse(capacity_bytes=8 << 30, outside_bytes=1 << 20, most_reserved_bytes=6 << 20)
     for use, fits in ((used, True), (replace(used, ooms=1), False), (MemoryUse(ooms=2), False), (MemoryUse(), None)):
@@ -613,14 +613,14 @@ def test_what_the_replay_says_of_its_devices_memory_is_compared() -> None:
         assert comparison.without_an_end().memory["cuda:0"].fits is (False if fits is False else None)
 
 
-def test_a_comparison_is_printed_with_the_times_that_both_have() -> None:
+def test_a_comparison_shows_only_times_that_both_traces_have() -> None:
     lines = repr(compare(training(), training(stretch=1.5))).splitlines()
     assert lines[1] == "  step 0.100 -> 0.140 ms (+40.0%)"
     assert lines[-1].startswith("  not within 5.0% of ")
     assert "step" not in repr(compare(Trace(), training())).partition(")")[2]
 
 
-def test_another_optimizer_is_a_different_program() -> None:
+def test_a_trace_with_another_optimizer_is_a_different_program() -> None:
     def stepping(name: str) -> Trace:
         return training(made=[*calls(32), Call(f"Optimizer.step#{name}.step", "", 92, "step")])
 
@@ -634,7 +634,7 @@ def test_another_optimizer_is_a_different_program() -> None:
     assert _verdict(training(), stepping("SGD"))[0] is True
 
 
-def test_frozen_parameters_shown_by_the_signatures_are_a_different_program() -> None:
+def test_a_different_number_of_trainable_parameters_is_a_different_program() -> None:
     whole, frozen, unknown = training(4), training(5), training(6)
     whole.workload = WorkloadSignature(100, 400, {"Linear": 2}, optimizer="SGD", trainable_parameters=100)
     frozen.workload = replace(whole.workload, trainable_parameters=40)
@@ -647,7 +647,7 @@ def test_frozen_parameters_shown_by_the_signatures_are_a_different_program() -> 
     assert _verdict(whole, frozen) == (False, "the same forward pass, but another optimizer: SGD recorded, Adam here")
 
 
-def test_op_names_decide_sameness_if_shapes_were_not_recorded() -> None:
+def test_op_names_show_whether_the_program_is_the_same_if_shapes_are_missing() -> None:
     recorded, bare, alien = training(), training(), training(made=[Call("aten::tanh", "3,3", 31, "tanh")])
     for trace in (bare, alien):
         trace.host.shapes[:] = NONE
@@ -658,7 +658,7 @@ def test_op_names_decide_sameness_if_shapes_were_not_recorded() -> None:
     assert _verdict(recorded, alien)[0] is False
 
 
-def test_counts_copy_sizes_and_kernel_names_decide_without_shapes() -> None:
+def test_without_shapes_op_counts_and_copy_sizes_and_kernel_names_are_compared() -> None:
     """GIVEN a recording without shapes and dtypes WHEN a script calls the same ops THEN the other visible facts decide."""
 
     def seen(made: list[Call], dtype: str = "") -> Trace:
@@ -688,7 +688,7 @@ def test_counts_copy_sizes_and_kernel_names_decide_without_shapes() -> None:
 
 
 @pytest.mark.parametrize("shapes", [True, False])
-def test_a_different_op_order_or_additional_ops_are_a_different_program(shapes: bool) -> None:
+def test_another_order_of_ops_or_additional_ops_are_a_different_program(shapes: bool) -> None:
     """GIVEN layers of three ops WHEN two ops are swapped, or an additional op follows each layer THEN it is a different
     program."""
 
@@ -769,7 +769,7 @@ def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> N
     assert _verdict(recorded, replayed)[0] is True
 
 
-def test_equal_phases_and_times_are_no_evidence_of_sameness() -> None:
+def test_equal_phases_and_times_do_not_show_that_the_program_is_the_same() -> None:
     # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
     verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
     assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
@@ -783,7 +783,7 @@ def test_equal_phases_and_times_are_no_evidence_of_sameness() -> None:
     assert _verdict(phase_grained(), Trace())[0] is None
 
 
-def test_workload_signatures_decide_sameness_without_kernels() -> None:
+def test_without_kernels_workload_signatures_show_whether_the_program_is_the_same() -> None:
     published, replay, smaller, other = phase_grained(), phase_grained(5), phase_grained(5), phase_grained(5)
     published.workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 8), "float32"),), optimizer="SGD")
     replay.workload = replace(published.workload, batch_bytes=1024)
@@ -808,7 +808,7 @@ def test_workload_signatures_decide_sameness_without_kernels() -> None:
     assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
 
 
-def test_the_same_ops_and_shapes_in_another_dtype_are_a_different_program() -> None:
+def test_the_same_ops_in_another_dtype_are_a_different_program() -> None:
     half = training(3)
     half.host.dtypes[:] = half.strings.add("float16")
     result = compare(training(), half)
@@ -819,7 +819,7 @@ def test_the_same_ops_and_shapes_in_another_dtype_are_a_different_program() -> N
     assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
 
 
-def test_a_trace_without_steps_and_gpu_work_equals_itself() -> None:
+def test_a_trace_without_steps_and_gpu_work_is_equal_to_itself() -> None:
     bare = training()
     bare.steps, bare.phases, bare.device = Trace().steps, Trace().phases, Trace().device
     alike = compare(bare, bare)
@@ -837,13 +837,13 @@ def test_a_trace_without_gpu_work_is_a_different_program() -> None:
     assert _verdict(training(), idle) == (False, "the second trace has no op with GPU work, the other has 8")
 
 
-def test_canonical_names() -> None:
+def test_ops_have_canonical_names() -> None:
     assert canonical_op("aten::cudnn_batch_norm") == canonical_op("aten::native_batch_norm") == "batch_norm"
     assert canonical_op("aten::add_") == canonical_op("aten::add.Tensor") == "add"
     assert canonical_op("aten::_log_softmax") == "log_softmax"
 
 
-def test_coverage_of_a_phase_grained_replay() -> None:
+def test_a_phase_grained_replay_is_covered_by_recorded_phase_times() -> None:
     recorded = phase_grained()
     replay = training(steps=3)
     replay.steps.recorded_step[:] = [0, 1, 2]
@@ -879,7 +879,7 @@ def test_real_batch_sizes_are_distinguished(shared_traces: Path) -> None:
     assert result.verdict.reason.startswith("same ops, other shapes: e.g. aten::") and result.verdict.reason.endswith("here")
 
 
-def test_a_profile_is_not_compared_with_clean_steps_without_a_warning() -> None:
+def test_comparing_profiled_with_clean_steps_gives_a_warning() -> None:
     """GIVEN a recording with clean steps WHEN it is compared with an imported profile THEN a sentence says so."""
     ours, profile = training(), training(stretch=1.5)
     ours.runs, profile.runs = {0: Run(RECORDER, "unix")}, {0: Run(KINETO, "unix")}
@@ -913,7 +913,7 @@ def test_equal_step_times_do_not_pass_if_kernels_are_missing() -> None:
     )
 
 
-def test_a_cut_file_shows_no_other_program() -> None:
+def test_a_truncated_file_does_not_show_that_the_program_differs() -> None:
     whole, cut = training(), training(made=calls(8)[:2])
     assert compare(whole, cut).verdict.same is False
     cut.problems = {"truncated-json": 1}

@@ -24,7 +24,7 @@ def test_a_trace_is_its_own_counterpart() -> None:
     assert (found.change == KernelChange.SAME).all() and not found.change_ns.any()
 
 
-def test_a_recorded_kernel_has_a_counterpart_in_each_step_that_it_drove() -> None:
+def test_a_recorded_kernel_has_a_counterpart_in_each_replayed_step_that_used_it() -> None:
     recorded = training(steps=2)
     found = found_in(recorded, replay_of(recorded))
     for row in range(len(recorded.device)):
@@ -55,7 +55,7 @@ def test_a_different_kernel_of_the_same_call_is_its_counterpart() -> None:
     assert (np.delete(found.change, place) == KernelChange.SAME).all()
 
 
-def test_kernels_with_a_different_inductor_number_are_counterparts() -> None:
+def test_inductor_kernels_that_differ_only_in_number_are_counterparts() -> None:
     first, second = training(steps=1), training(steps=1)
     for trace, number in ((first, 3), (second, 7)):
         name = f"triton_poi_fused_add_relu_{number}"
@@ -102,7 +102,7 @@ def test_swapped_kernels_are_marked_as_out_of_order() -> None:
     assert len(kept) == len(first.device) - 1
 
 
-def test_kernels_of_two_fused_ops_are_counterparts_of_the_fused_kernel() -> None:
+def test_the_kernels_of_two_ops_are_counterparts_of_their_fused_kernel() -> None:
     """In each of two steps, the second trace runs one kernel of 15 us instead of an add and a relu of 10 us each."""
     conv, *others = calls(32)[1:]
     two = [Call("aten::add", "8,8;8,8", 37, "add_kernel"), Call("aten::relu", "8,8", 44, "relu_kernel")]

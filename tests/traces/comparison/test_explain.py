@@ -24,7 +24,7 @@ def explained(one: Trace, other: Trace) -> Explanation:
     return explain(compare(one, other))
 
 
-def test_the_slowdown_of_two_data_parallel_gpus_matches_the_study() -> None:
+def test_explain_finds_the_published_reasons_for_the_slowdown_on_two_gpus() -> None:
     found = explained(load(find("p100-no-cudnn")), load(find("p100x2-no-cudnn")))
     assert found.headline == "A step of B takes 16.3 ms longer than one of A: 759.7 ms -> 776.0 ms."
     assert found.delta_ns == 16_300_000
@@ -60,7 +60,7 @@ def test_gpu_work_is_compared_per_gpu_if_the_traces_use_different_numbers_of_gpu
     assert kernel.text.endswith("1 -> 0.5 a step on average, on the GPU, mean of the GPUs")
 
 
-def test_stages_follow_their_phase_and_take_the_longer_of_host_and_gpu_time() -> None:
+def test_data_parallel_stages_are_listed_with_the_longer_of_host_and_gpu_time() -> None:
     """GIVEN stages of nn.DataParallel, without phases that differ THEN the stages are listed like phases, the longest first.
 
     On the GPU, each stage ends 1 µs later than on the host: scatter, replicate and gather take 3 µs instead of 2.
@@ -71,7 +71,7 @@ def test_stages_follow_their_phase_and_take_the_longer_of_host_and_gpu_time() ->
     assert stages == [("scatter", 3_000, ""), ("gather", 3_000, "")]
 
 
-def test_slow_loading_is_explained_by_data_waits_and_idle_gpus() -> None:
+def test_slow_data_loading_is_explained_by_waits_and_idle_gpus() -> None:
     found = explained(training(), training(loader_us=220))
     assert found.reasons[0].text.startswith("waiting for data (loader) takes 200.0 µs more: 20.0 µs -> 220.0 µs")
     assert any(reason.what.startswith("idle: ") and reason.delta_ns > 0 for reason in found.reasons)
@@ -99,7 +99,7 @@ def test_slower_ops_are_explained_without_listing_renamed_kernels() -> None:
     assert not any(" is new" in reason.text or " is gone" in reason.text for reason in found.reasons)
 
 
-def test_other_programs_and_differences_within_the_noise_are_reported() -> None:
+def test_explain_reports_different_programs_and_differences_within_the_noise() -> None:
     other = training()
     other.strings.texts[:] = [text.replace("aten::", "aten::other_") for text in other.strings.texts]
     found = explained(training(), other)
@@ -107,7 +107,7 @@ def test_other_programs_and_differences_within_the_noise_are_reported() -> None:
     assert explained(training(), training(kernel_us=14)).caution == ""
 
 
-def test_a_rank_on_another_device_and_kernels_with_other_parameters_are_compared() -> None:
+def test_explain_compares_ranks_on_different_devices() -> None:
     """GIVEN the trace of one rank, whose GPU is cuda:1 and whose kernel parameters have other names in another release."""
     other = training(kernel_us=14)
     other.devices[:] = [replace(device, index=1) for device in other.devices]
@@ -121,7 +121,7 @@ def test_equal_traces_have_no_reasons() -> None:
     assert found.delta_ns == 0 and found.reasons == [] and found.headline.startswith("Both steps take")
 
 
-def test_traces_without_steps_cannot_be_explained() -> None:
+def test_differences_of_traces_without_steps_cannot_be_explained() -> None:
     found = explained(Trace(), training())
     assert found.delta_ns is None and "no steps" in found.headline
 
@@ -211,7 +211,7 @@ def test_a_phase_on_the_host_names_its_shorter_wait_for_the_gpu() -> None:
     assert f"optimizer takes 1.9 ms less: 2.0 ms -> 30.0 µs; {waits}" in texts
 
 
-def test_kernels_of_unknown_ops_are_not_called_an_op() -> None:
+def test_kernels_of_unknown_ops_are_not_described_as_an_op() -> None:
     """GIVEN a matrix product of 10 us whose op is unknown, as in a CUDA graph, and in B of 14 us."""
     sides = [training(), training(kernel_us=14)]
     for side in sides:
@@ -242,7 +242,7 @@ def test_idle_time_is_explained_per_step_also_if_one_trace_has_none() -> None:
     assert found == [("idle: stream (cuda:0)", 20_000, 0, f"{words} is 20.0 \N{MICRO SIGN}s less: 20.0 \N{MICRO SIGN}s -> 0")]
 
 
-def test_idle_time_of_devices_with_other_names_or_in_one_trace() -> None:
+def test_idle_time_is_explained_for_devices_with_other_names() -> None:
     """GIVEN as many devices THEN the first is compared with the first. GIVEN a second device in B THEN means are compared."""
     (found,) = idle_reasons({"cuda:0": idle(host=0)}, {"cuda:3": idle(host=80_000)})
     assert found[:3] == ("idle: host (cuda:0 (B: cuda:3))", 0, 20_000)
@@ -253,7 +253,7 @@ def test_idle_time_of_devices_with_other_names_or_in_one_trace() -> None:
     assert idle_reasons({}, {"cuda:0": idle(host=80_000)}) == []
 
 
-def test_a_difference_within_the_noise_of_the_steps_is_said_to_be_noise() -> None:
+def test_a_difference_within_the_noise_of_the_steps_is_called_noise() -> None:
     """GIVEN steps of 100 and 110 us, so half of the range between their quartiles is 4.8 % of the median, 105 us."""
     noisy = training(8, jitter_us=(0, 10))
     comparison = compare(noisy, training(8, jitter_us=(0, 10), loader_us=25))
@@ -262,7 +262,7 @@ def test_a_difference_within_the_noise_of_the_steps_is_said_to_be_noise() -> Non
     assert explain(compare(noisy, noisy)).caution == ""  # nothing differs
 
 
-def test_reasons_below_a_500th_of_the_longer_step_are_left_out() -> None:
+def test_reasons_below_0_2_percent_of_the_step_are_omitted() -> None:
     """GIVEN a step of 1000 us WHEN data loading takes 2 us more THEN the reason is given. 1 us more is not."""
     before = training(loader_us=920)
     reasons = {more: explained(training(loader_us=920 + more), before).reasons for more in (0, 1, 3)}
@@ -280,7 +280,7 @@ def test_traces_with_other_numbers_of_gpus_compare_the_mean_idle_time_of_a_gpu()
     assert [(reason.what, reason.delta_ns) for reason in idle] == [("idle: data (a GPU (A: 1, B: 2))", 200_000)]
 
 
-def test_steps_that_vary_in_one_recording_only_are_mentioned() -> None:
+def test_a_note_says_that_steps_vary_in_only_one_recording() -> None:
     """GIVEN steps of 10, 10 and 16 ms WHEN their mean is 12 ms THEN it is 20 % above the median."""
     even, slow = a_trace([(0, 10), (10, 20), (20, 30)]), a_trace([(0, 10), (10, 20), (20, 36)])
     found = compare(even, slow)

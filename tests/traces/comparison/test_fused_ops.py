@@ -49,7 +49,7 @@ FUSED = (
 )
 
 
-def test_an_eager_op_maps_to_the_fused_kernel_with_its_name_and_position() -> None:
+def test_an_eager_op_belongs_to_the_fused_kernel_with_its_name_and_position() -> None:
     """GIVEN two kernels with relu in their names THEN the relu before the products belongs to the first kernel.
 
     No kernel has mul in its name.
@@ -128,7 +128,7 @@ def test_compiled_traces_that_fuse_differently_have_the_same_products(fused: tup
 @pytest.mark.parametrize(
     ("layers", "sameness"), [(34, Sameness.OTHER_COMPILATION), (33, Sameness.OTHER_COMPILATION), (32, Sameness.OTHER_PROGRAM)]
 )
-def test_compilation_keeps_the_number_of_products(layers: int, sameness: Sameness) -> None:
+def test_compilation_does_not_change_the_number_of_matrix_products(layers: int, sameness: Sameness) -> None:
     """GIVEN an eager step with 34 matrix products THEN a compiled step with 33 products is the same program (a difference below
     3 %), and a step with 32 products is another program, unless both workloads are equal."""
     eager = running(*[("mm", 9), ("relu", 2)] * 34)
@@ -141,7 +141,7 @@ def test_compilation_keeps_the_number_of_products(layers: int, sameness: Samenes
 
 
 @pytest.mark.parametrize(("batch", "sameness"), [(8, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_BATCH_SIZE)])
-def test_a_workload_shows_the_program_if_compilation_hides_the_products(batch: int, sameness: Sameness) -> None:
+def test_workload_signatures_are_compared_if_compilation_hides_matrix_products(batch: int, sameness: Sameness) -> None:
     eager, compiled = running(("mm", 9), ("relu", 2)), running(("triton_tem_fused_mm_relu_0", 9))
     eager.workload, compiled.workload = (
         WorkloadSignature(parameters=64, inputs=(InputTensor((rows, 8), "float32"),)) for rows in (8, batch)
@@ -149,7 +149,7 @@ def test_a_workload_shows_the_program_if_compilation_hides_the_products(batch: i
     assert compare(eager, compiled).verdict.sameness is sameness
 
 
-def test_an_op_that_compilation_removes_is_explained_once() -> None:
+def test_an_op_that_compilation_removes_is_listed_once() -> None:
     """GIVEN two calls of mul in A and one in B THEN only the sentence about fused kernels mentions mul."""
     compared = compare(running(("mul", 30), ("mul", 30), ("add", 5)), running(("mul", 30), ("triton_poi_fused_add_0", 3)))
     texts = [reason.text for reason in explain(compared).reasons]
@@ -158,7 +158,7 @@ def test_an_op_that_compilation_removes_is_explained_once() -> None:
     ]
 
 
-def test_an_op_belongs_to_the_stretch_between_the_same_products() -> None:
+def test_a_fused_op_is_matched_between_the_same_two_matrix_products() -> None:
     """GIVEN a relu before, between and after two products, and fused kernels of relu in the same places THEN each has its own.
 
     Without the first of these kernels, the first relu belongs to the nearest one that is left.
@@ -172,7 +172,7 @@ def test_an_op_belongs_to_the_stretch_between_the_same_products() -> None:
     assert found == {"1": (3, 18_000), "2": (1, 2_000)}
 
 
-def test_kernels_that_follow_each_other_are_one_stretch_and_equal_stretches_are_added() -> None:
+def test_consecutive_fused_kernels_are_grouped_and_equal_groups_are_added() -> None:
     """GIVEN add and relu twice around a product, fused into two kernels each time."""
     pair = ("triton_poi_fused_add_0", 2), ("triton_poi_fused_relu_1", 1)
     eager = running(("add", 5), ("relu", 4), ("mm", 10), ("add", 7), ("relu", 6))

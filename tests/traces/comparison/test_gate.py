@@ -44,7 +44,7 @@ def written(folder: Path, *lines: str) -> Path:
         ("same_program = true", True),
     ],
 )
-def test_one_budget_is_checked_against_a_replay(tmp_path: Path, line: str, passed: bool) -> None:
+def test_a_replay_is_checked_against_one_budget(tmp_path: Path, line: str, passed: bool) -> None:
     recorded = training()
     replay = replay_of(recorded, 1.1, missing=[{"op": "aten::foo", "shapes": "2,2", "count": 3}])
     result = check(read_budgets(written(tmp_path, line)), compare(recorded, replay))
@@ -66,7 +66,7 @@ def test_a_script_that_compiles_nothing_has_no_graph_breaks(tmp_path: Path) -> N
     assert check(budgets, compare(training(), replay_of(training()))).passed
 
 
-def test_the_memory_change_is_per_step_if_earlier_memory_was_not_recorded(tmp_path: Path) -> None:
+def test_memory_change_is_per_step_if_earlier_memory_was_not_recorded(tmp_path: Path) -> None:
     """GIVEN a recording with a sum of 2 MiB and a replay with 3 MiB in all. In both traces, a step adds 1 MiB."""
     memory = MemoryComparison(2 << 20, 3 << 20, "summed", "recorded", 1 << 20, 1 << 20)
     compared = replace(compare(training(), replay_of(training())), memory={"cuda:0": memory})
@@ -125,7 +125,7 @@ def test_the_budgets_in_the_documentation_are_valid(tmp_path: Path) -> None:
     assert read_budgets(tmp_path / "b.toml").keys() == tomllib.loads(block)["budget"].keys() < set(KEYS)
 
 
-def test_budgets_to_begin_with_have_twice_the_noise_of_the_steps() -> None:
+def test_suggested_budgets_allow_twice_the_noise_of_the_steps() -> None:
     """GIVEN steps of 100 and 110 us. Half of the range between their quartiles is 5 us: 4.8 % of the median, 105 us."""
     steady = starting_budgets(summarize(training(8)))
     assert (steady["step_time_change"], steady["matched"], steady["missing_ops"]) == ('"3 %"', '"99 %"', "0")

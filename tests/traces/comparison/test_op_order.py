@@ -21,7 +21,7 @@ def common_subsequence(ours: list[str], theirs: list[str]) -> int:
 
 
 @given(calls, calls)
-def test_moved_calls_are_those_outside_the_longest_common_subsequence(ours: list[str], theirs: list[str]) -> None:
+def test_calls_outside_the_longest_common_subsequence_count_as_moved(ours: list[str], theirs: list[str]) -> None:
     """GIVEN two sequences without calls that are in only one of them THEN the moved calls are those outside the common
     order."""
     both = Counter(ours) & Counter(theirs)

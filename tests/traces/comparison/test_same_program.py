@@ -28,5 +28,5 @@ def test_the_step_whose_order_differs_least_is_described(
     assert _reordered(steps(*ours), steps(*theirs)) == expected
 
 
-def test_counts_are_words_up_to_two() -> None:
+def test_counts_up_to_two_are_written_as_words() -> None:
     assert [_times(count) for count in (1, 2, 3, 1.5, 0.3333)] == ["once", "twice", "3 times", "1.5 times", "0.333 times"]

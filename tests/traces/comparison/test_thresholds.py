@@ -185,7 +185,7 @@ def test_every_declared_threshold_is_imported_by_some_file(module: ModuleType, d
     assert PAGE.users(module.__name__).keys() - {"DECLARED", "THRESHOLDS"} == declared.keys()
 
 
-def test_users_of_a_threshold_are_the_files_that_import_it(tmp_path: Path) -> None:
+def test_the_users_of_a_threshold_are_the_files_that_import_it(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "tui").mkdir()
     (tmp_path / "traces" / "a.py").write_text("def f():\n    from m.numbers import A, B as C\n")
@@ -194,7 +194,7 @@ def test_users_of_a_threshold_are_the_files_that_import_it(tmp_path: Path) -> No
     assert PAGE.users("m.numbers", tmp_path) == {"A": ["traces/a.py", "tui/b.py"], "B": ["traces/a.py"], "C": ["tui/c.py"]}
 
 
-def test_verdict_thresholds_are_defined_only_in_the_thresholds_module() -> None:
+def test_thresholds_are_defined_only_in_the_thresholds_module() -> None:
     files = [path for room in ("traces", "tui") for path in sorted((ROOT / room).rglob("*.py"))]
     trees = {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in files}
     everywhere = set().union(*(names_in(node) for tree in trees.values() for node in comparisons(tree)))

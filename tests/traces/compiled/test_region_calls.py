@@ -16,7 +16,7 @@ def launching(trace: Trace, call: RegionCall) -> list[str]:
     return [trace.strings[trace.host.name[row]] for row in call.launching]
 
 
-def test_a_backward_belongs_to_the_forward_with_its_sequence_number() -> None:
+def test_a_compiled_backward_belongs_to_the_forward_with_its_sequence_number() -> None:
     """GIVEN two forwards, and their backwards in reverse order THEN each backward has the region and inputs of its forward."""
     events = Events()
     for number, at in ((0, 0), (1, 100)):
@@ -32,7 +32,7 @@ def test_a_backward_belongs_to_the_forward_with_its_sequence_number() -> None:
     ]  # fmt: skip
 
 
-def test_backwards_without_sequence_numbers_are_matched_last_forward_first() -> None:
+def test_compiled_backwards_without_sequence_numbers_are_matched_in_reverse_order() -> None:
     """GIVEN a profile whose release marks no regions and no numbers THEN graphs are numbered within the step."""
     events = Events()
     events.host("user_annotation", "ProfilerStep#1", 0, 500)
@@ -69,7 +69,7 @@ def test_a_nested_region_is_a_separate_call_without_the_eager_ops_between() -> N
     assert [call.graph for call in region_calls(trace)] == ["fa", "fb"]
 
 
-def test_kernels_of_a_graph_launch_belong_to_the_launch() -> None:
+def test_kernels_of_a_cuda_graph_belong_to_its_launch() -> None:
     """GIVEN CUDA graph launches inside a region THEN each launch is the op of all its kernels."""
     trace = recording(graphs=True)
     names = [trace.strings[trace.host.name[row]] for row in op_of(trace, outermost=True)[trace.device.graph == 5].tolist()]
@@ -84,7 +84,7 @@ def test_a_profile_without_compiled_code_has_no_regions() -> None:
     assert region_calls(events.trace()) == []
 
 
-def test_ops_around_inductor_code_do_not_belong_to_the_code() -> None:
+def test_ops_around_inductor_code_do_not_belong_to_it() -> None:
     """GIVEN a backward in which AOTAutograd creates a zero gradient before the code of Inductor THEN the call has the work of
     both, but only the op of the code."""
     events = Events()

@@ -43,7 +43,7 @@ def test_the_time_of_a_region_is_the_kernel_time_per_step() -> None:
     assert (of_graphs.graph_launches, of_graphs.gpu_ns, of_graphs.external) == (2, 40_000, ())
 
 
-def test_shares_are_parts_of_the_devices_work() -> None:
+def test_shares_of_compiled_code_are_fractions_of_all_gpu_work() -> None:
     """GIVEN steps with 11 us of other kernels: 3 + 2 + 2 + 4, and 40 us in the region, of it 16 us in fused kernels."""
     figures = compiled_figures(recording())
     assert (figures.region_share, figures.fused_share, figures.graph_share) == pytest.approx((40 / 51, 16 / 51, 0))
@@ -58,7 +58,7 @@ def test_a_cuda_graph_is_launched_with_its_kernels() -> None:
     )
 
 
-def test_launches_without_an_id_are_of_one_graph_if_their_kernels_are_the_same() -> None:
+def test_graph_launches_without_an_id_are_grouped_by_their_kernels() -> None:
     events = Events()
     for at in (0, 100, 200):
         kernels = [("a", 5), ("b", 3)] if at < 200 else [("a", 5)]
@@ -126,7 +126,7 @@ def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
     return events.trace()
 
 
-def test_the_cost_of_a_graph_break_is_the_time_between_two_graphs() -> None:
+def test_the_time_of_a_graph_break_is_the_time_between_two_graphs() -> None:
     """GIVEN graphs that end at 40 us and begin at 70 us of a step, with one eager op between."""
     assert compiled_figures(broken()).breaks == (GraphBreak("0/0", "1/0", 1.0, 30_000, 3_000, ("aten::exp",)),)
     # WHEN the second graph begins when the first one ends THEN the break takes no time

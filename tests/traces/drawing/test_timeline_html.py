@@ -10,7 +10,7 @@ from tests.traces.handmade import training
 from traces.drawing.timeline_html import _MOST_BARS, BarLane, timeline_html
 
 
-def test_bars_are_in_proportion_to_their_times() -> None:
+def test_the_lengths_of_bars_are_proportional_to_their_times() -> None:
     lane = BarLane("cuda:0 stream 7", "gpu", ["a<b>", "c"], np.array([100, 600]), np.array([250, 500]))
     page = timeline_html("two kernels", [lane])
     # 1000 ns, from 100 to 1100, are 1000 units wide
@@ -34,7 +34,7 @@ def test_a_trace_shows_its_phases_and_streams() -> None:
     assert page.count("<svg") == 1 and "cuda:0 stream" in page and "phases" in page
 
 
-def test_bars_are_left_out_only_above_the_limit() -> None:
+def test_bars_are_omitted_only_above_the_limit() -> None:
     def text(count: int) -> str:
         return timeline_html("x", [BarLane("GPU", "gpu", ["k"] * count, np.arange(count) * 10, np.arange(count) + 1)])
 
