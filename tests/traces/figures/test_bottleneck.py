@@ -57,7 +57,7 @@ def test_the_bottleneck_is_the_largest_cause_of_idle_time() -> None:
     assert bottleneck(short, idle(10, 10, launch=30, unknown=10), None) == late
 
 
-def test_a_mostly_idle_device_is_not_the_bottleneck() -> None:
+def test_a_gpu_that_is_mostly_idle_is_not_the_bottleneck() -> None:
     """Two steps may have device intervals 3 % longer than the host's by chance."""
     ahead = replace(OF_DATA, limit="device", host_runs_ahead=True, without_data_ns=100 * MS)
     assert bottleneck(ahead, idle(0, 60), None) == PaceLimit("host", 60 * MS, 0.6)
@@ -66,12 +66,12 @@ def test_a_mostly_idle_device_is_not_the_bottleneck() -> None:
     assert bottleneck(ahead, idle(0, 25, unknown=35), None) == PaceLimit("device", 25 * MS, 0.25)
 
 
-def test_host_time_added_by_the_profiler_is_not_counted_as_gain() -> None:
+def test_host_time_added_by_the_profiler_is_not_counted_as_a_possible_gain() -> None:
     """In profiled steps, the GPU waits 500 ms for the host. In clean steps, the idle time without data is 25 ms."""
     assert bottleneck(replace(OF_DATA, without_data_ns=95 * MS), idle(5, 500), None) == PaceLimit("host", 55 * MS, 0.55)
 
 
-def test_a_busy_device_is_the_bottleneck_unless_it_communicates() -> None:
+def test_a_busy_gpu_is_the_bottleneck_unless_it_only_communicates() -> None:
     full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
     five = idle(0, 5, busy_ms=95)
     assert bottleneck(full, five, None) == PaceLimit("device", 5 * MS, 0.05)
@@ -81,7 +81,7 @@ def test_a_busy_device_is_the_bottleneck_unless_it_communicates() -> None:
     assert bottleneck(full, five, less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
 
 
-def test_the_gain_is_computed_from_the_mean_idle_time() -> None:
+def test_the_possible_gain_is_computed_from_the_mean_idle_time() -> None:
     """GIVEN a GPU that is busy 40 % of the median step and 30 % of all steps THEN 70 ms of 100 ms are lost."""
     assert bottleneck(OF_DATA, idle(35, 35, busy_ms=30), None) == PaceLimit("data", 35 * MS, 0.35)
     assert bottleneck(replace(OF_DATA, without_data_ns=100 * MS), idle(0, 70, busy_ms=30), None) == PaceLimit(
@@ -134,7 +134,7 @@ def test_a_rank_is_late_from_a_tenth_of_a_step(late_ns: int, late_rank: int | No
     assert (found.gain_ns, found.share) == ((late_ns, 0.1) if late_rank else (60 * MS, 0.6))
 
 
-def test_the_bottleneck_without_kernels_comes_from_the_step_times() -> None:
+def test_without_kernels_the_bottleneck_is_found_from_step_times() -> None:
     bare = replace(OF_DATA, gpu_time_ns=None, busy_share=None)
     assert bottleneck(bare, {}, None) == PaceLimit("data", 35 * MS, 0.35)
     assert bottleneck(replace(bare, without_data_ns=99 * MS), {}, None) == PaceLimit(
@@ -170,7 +170,7 @@ def test_a_few_lost_kernels_cause_only_a_warning() -> None:
     assert summarize(trace).bottleneck == summarize(training(steps=80)).bottleneck
 
 
-def test_an_estimate_of_gpu_time_has_no_idle_time() -> None:
+def test_an_estimated_trace_has_no_idle_time() -> None:
     """GIVEN a replay of estimated times by the recorded clock THEN the limit is unknown, because no host pace was recorded."""
     estimated = replay_of(training())
     notes = estimated.run_of(0).replay
@@ -211,7 +211,7 @@ def _launched(forward_behind_us: int, backward_behind_us: int, steps: int = 3) -
     return trace
 
 
-def test_a_gpu_that_keeps_up_with_the_launches_of_a_phase_waits_for_the_host() -> None:
+def test_a_gpu_that_finishes_right_after_the_last_launch_waits_for_the_host() -> None:
     """ResNet-50 on an H200: the GPU finishes forward 19 us after its last launch, and backward 4.4 ms after."""
     trace = _launched(19, 4400)
     assert summarize(trace).bottleneck == PaceLimit("host", None, None, caught_up_in="forward", behind_ns=19_000)
@@ -219,7 +219,7 @@ def test_a_gpu_that_keeps_up_with_the_launches_of_a_phase_waits_for_the_host() -
     assert caught_up(_launched(200, 4400)) is None
 
 
-def test_waits_in_the_forward_pass_hide_whether_the_gpu_keeps_up() -> None:
+def test_if_the_host_waits_in_the_forward_pass_the_bottleneck_is_unknown() -> None:
     trace = _launched(19, 4400)
     trace.sizes = Sizes.of(op=[trace.strings.add("aten::nonzero")])
     assert caught_up(trace) is None
@@ -231,7 +231,7 @@ def test_waits_in_the_forward_pass_hide_whether_the_gpu_keeps_up() -> None:
     assert caught_up(trace) is None
 
 
-def test_one_step_shows_how_long_before_the_gpu_the_host_ends() -> None:
+def test_for_a_single_step_the_delay_between_host_and_gpu_is_shown() -> None:
     """GIVEN a single step of 10 ms on the host, whose kernel ends at 40 ms WHEN it is described THEN nothing "runs ahead": the
     recording does not show whether the host would have waited in the next step."""
     said = bottleneck_text(summarize(a_trace([(0, 10)], [Work(0.1, 0.2, 40)]), details=False))
@@ -263,7 +263,7 @@ def test_kernels_that_become_slower_in_the_middle_of_a_run_are_noticed() -> None
     assert problem.startswith("Starting with step 4,")
 
 
-def test_kernels_that_vary_or_differ_between_steps_have_not_become_slower() -> None:
+def test_kernels_that_vary_between_steps_have_not_become_slower() -> None:
     assert slowdown_of(of_two_kernels([4] * 8, [2] * 8)) is None
     assert slowdown_of(of_two_kernels([4, 6] * 4, [2, 3] * 4)) is None  # alternating steps
     assert slowdown_of(of_two_kernels([4] * 6 + [9] * 2, [2] * 8)) is None  # two slow steps are too few

@@ -48,7 +48,9 @@ spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
 
 
 @given(spans, spans)
-def test_busy_is_the_number_of_covered_nanoseconds(intervals: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
+def test_busy_time_is_the_number_of_nanoseconds_covered_by_kernels(
+    intervals: list[tuple[int, int]], windows: list[tuple[int, int]]
+) -> None:
     # GIVEN intervals in any order, overlapping, touching or empty
     busy = Intervals([s for s, _ in intervals], [s + d for s, d in intervals])
     # WHEN compared with the set of nanoseconds that they cover
@@ -80,7 +82,7 @@ def test_an_empty_trace_has_no_figures() -> None:
     assert not len(op_of(trace)) and not len(launch_steps(trace))
 
 
-def test_phases_tile_the_step() -> None:
+def test_phases_fill_the_step() -> None:
     trace = training(steps=3, loader_us=50, jitter_us=(0, 4, 8))
     times = phase_times(trace)
     assert list(times) == ["loader", "h2d", "forward", "loss", "backward", "optimizer"]
@@ -90,7 +92,7 @@ def test_phases_tile_the_step() -> None:
     assert forward is not None and forward.tolist() == [27 * US] * 3
 
 
-def test_a_phase_without_events_has_an_unknown_device_time_not_zero() -> None:
+def test_a_phase_without_cuda_events_has_an_unknown_gpu_time() -> None:
     """GIVEN four steps, two of which changed the device within the forward pass THEN the median is that of the other two."""
     trace = training(steps=4)
     rows = np.flatnonzero(trace.phases.name == trace.strings.find("forward"))
@@ -113,7 +115,7 @@ def test_repeated_phases_of_a_step_are_summed_and_missing_ones_are_zero() -> Non
     assert phase_times(trace)["forward"].host_ns.tolist() == [0, 30 * US]
 
 
-def test_work_belongs_to_the_step_and_phase_that_launched_it() -> None:
+def test_gpu_work_belongs_to_the_step_and_phase_that_launched_it() -> None:
     # GIVEN kernels that all start a whole step late
     trace = training(steps=3)
     trace.device.start_ns += 100 * US
@@ -128,7 +130,7 @@ def test_work_belongs_to_the_step_and_phase_that_launched_it() -> None:
     assert launch_phases(trace)[0] == NONE and names == ["forward", "forward", "backward"]
 
 
-def test_work_without_a_launch_is_placed_by_its_start_time() -> None:
+def test_gpu_work_without_a_launch_belongs_to_the_step_in_which_it_starts() -> None:
     """Kernels start right after their launches, so the third is still in its own phase."""
     trace = training(steps=2)
     trace.device.launch[2] = NONE
@@ -137,7 +139,7 @@ def test_work_without_a_launch_is_placed_by_its_start_time() -> None:
     assert launch_steps(trace)[2] == 0 and names == ["forward", "loss", "backward"]
 
 
-def test_work_of_steps_has_a_known_launch() -> None:
+def test_gpu_work_of_steps_has_a_known_launch() -> None:
     trace = training(steps=2)
     trace.device.launch[:3] = [NONE, 0, NONE]
     launch = trace.device.launch.tolist()
@@ -163,7 +165,7 @@ def test_the_inner_and_outer_op_of_a_launch_are_found() -> None:
     assert (op_of(trace) == NONE).all()
 
 
-def test_kernel_and_op_tables_sum_calls_and_times() -> None:
+def test_kernel_and_op_tables_add_up_calls_and_times() -> None:
     trace = training(steps=3)
     trace.device.duration_ns[1::5] = 50 * US
     assert kernel_table(trace)[0] == WorkSum("volta_sgemm_nn", 3, 150 * US)
@@ -173,7 +175,7 @@ def test_kernel_and_op_tables_sum_calls_and_times() -> None:
     assert (conv.count, conv.device_ns) == (3, 160 * US)
 
 
-def test_memory_peaks_are_recorded_totals_or_sums() -> None:
+def test_memory_peaks_are_recorded_totals_or_sums_of_allocations() -> None:
     assert memory_peaks(training())[0].peak_allocated_bytes == 3 << 20
     assert memory_peaks(training())[0].source == "recorded"
     # GIVEN events without totals: 300 bytes held from before are freed, then 100 + 200 are allocated
@@ -182,7 +184,7 @@ def test_memory_peaks_are_recorded_totals_or_sums() -> None:
     assert (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.source) == (300, None, "summed")
 
 
-def test_origins_are_weighted_by_gpu_time_or_by_phase_time_without_kernels() -> None:
+def test_origins_are_weighted_by_gpu_time_or_without_kernels_by_phase_time() -> None:
     trace = training(steps=2)
     trace.device.origin[:5] = Origin.EXACT
     trace.device.launch[9] = NONE
@@ -199,7 +201,7 @@ def test_origins_are_weighted_by_gpu_time_or_by_phase_time_without_kernels() -> 
     assert device_time_by_origin(trace) == {Origin.MEASURED: 100 * US}
 
 
-def test_warm_up_is_left_out_unless_there_is_nothing_else() -> None:
+def test_warm_up_steps_are_ignored_unless_there_are_no_other_steps() -> None:
     trace = training(steps=3)
     trace.steps.kind[0] = StepKind.WARMUP
     assert steady_steps(trace).tolist() == [1, 2]
@@ -235,7 +237,7 @@ def test_unprofiled_evaluation_steps_are_preferred_to_profiled_ones() -> None:
 
 
 @pytest.mark.parametrize(("evaluates", "clean"), [(True, [2, 3, 4, 5, 6, 7]), (False, [0, 1, 2, 3, 4, 5, 6])])
-def test_inference_without_training_is_clean_after_its_slow_first_steps(evaluates: bool, clean: list[int]) -> None:
+def test_inference_steps_after_the_slow_first_ones_are_clean(evaluates: bool, clean: list[int]) -> None:
     """GIVEN eight evaluation steps, of which the first two compile and the fourth is slow by chance WHEN the trace has no
     training step THEN the first two are left out."""
     trace = training(steps=8, jitter_us=(90_000, 9_000, 0, 5_000, 0, 0, 0, 0))
@@ -245,7 +247,7 @@ def test_inference_without_training_is_clean_after_its_slow_first_steps(evaluate
     assert clean_evaluations(trace).tolist() == clean
 
 
-def test_steps_after_a_profile_are_used_only_if_there_are_no_clean_steps() -> None:
+def test_steps_after_a_profile_count_only_if_there_are_no_clean_steps() -> None:
     trace = training(steps=4)
     trace.steps.kind[:] = StepKind.WARMUP, StepKind.STEADY, StepKind.PROFILED, StepKind.AFTER_PROFILE
     assert steady_steps(trace).tolist() == [1] and profiled_steps(trace).tolist() == [2]
@@ -254,7 +256,7 @@ def test_steps_after_a_profile_are_used_only_if_there_are_no_clean_steps() -> No
 
 
 @pytest.mark.parametrize(("before", "clean"), [(5, [0, 1, 2, 3, 4]), (4, [0, 1, 2, 3, 5, 6])])
-def test_evaluation_steps_after_a_profile_are_clean_only_if_too_few_ran_before_it(before: int, clean: list[int]) -> None:
+def test_evaluation_steps_after_a_profile_count_only_if_too_few_ran_before_it(before: int, clean: list[int]) -> None:
     """GIVEN 7 batches of inference on a GPU, one of them profiled. With 5 batches before the profile, later ones do not count.
     With 4, the 2 later ones count too."""
     trace = training(steps=7)
@@ -299,7 +301,7 @@ def test_the_memory_curve_has_the_allocated_bytes_after_each_event() -> None:
 
 
 @pytest.mark.parametrize("outermost", [False, True])
-def test_the_op_of_each_launch_equals_the_one_found_parent_by_parent(outermost: bool) -> None:
+def test_the_op_of_each_launch_equals_that_found_by_a_simple_search(outermost: bool) -> None:
     """`op_of` doubles its stride; the plain rule is to go from parent to parent."""
     random = np.random.default_rng(0)
     for _ in range(100):
@@ -321,7 +323,7 @@ def test_the_op_of_each_launch_equals_the_one_found_parent_by_parent(outermost: 
         assert op_of(trace, outermost=outermost).tolist() == walked
 
 
-def test_memory_curves_of_several_devices_take_each_event_once() -> None:
+def test_memory_curves_of_several_devices_use_each_event_once() -> None:
     """Device 0 allocates 4 bytes and frees 1. Device 2 allocates 5 bytes between these events. Device 1 has no events."""
     trace = Trace()
     trace.memory = MemoryEvents.of(time_ns=[10, 20, 30], device=[0, 2, 0], bytes=[4, 5, -1])
@@ -338,7 +340,7 @@ def test_the_innermost_call_at_a_time_includes_its_first_and_last_nanosecond() -
 
 
 @pytest.mark.parametrize("problem", ["lost-kernel", "unfinished-launch", "truncated-file"])
-def test_only_a_profile_that_lost_kernels_has_launches_without_work(problem: str) -> None:
+def test_only_a_profile_that_lost_kernels_has_launches_without_kernels(problem: str) -> None:
     """GIVEN a launch with a kernel, one without, a launch within that one, an op and a copy."""
     trace = Trace(problems={problem: 1})
     names = ["cudaLaunchKernel", "cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchKernel", "cudaMemcpyAsync"]

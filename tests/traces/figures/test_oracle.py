@@ -262,5 +262,5 @@ def test_the_oracle_on_a_host_that_runs_ahead() -> None:
     assert (found.window_ns, found.idle_ns) == ({0: 65_000}, {0: 5_000})
 
 
-def test_unions() -> None:
+def test_the_oracle_computes_unions_of_intervals() -> None:
     assert oracle.union_ns([(5, 9), (0, 4), (3, 6), (20, 21)]) == 10

@@ -116,7 +116,7 @@ def ms(values: np.ndarray) -> list[float]:
     return [value / MS for value in values.tolist()]
 
 
-def test_one_long_wait_for_data_in_ten_steps_limits_the_mean_step() -> None:
+def test_one_long_wait_for_data_in_ten_steps_makes_data_the_bottleneck() -> None:
     """GIVEN ten steps of 10 ms on a busy GPU WHEN one of them waits 80 ms for data THEN the mean step of 18 ms shows the limit.
     The median step takes 10 ms, of which the GPU is busy 9.5."""
     starts = [10 * step + (80 if step > 5 else 0) for step in range(11)]
@@ -128,7 +128,7 @@ def test_one_long_wait_for_data_in_ten_steps_limits_the_mean_step() -> None:
     assert round((of.mean.pace_ns - of.mean.without_data_ns) / MS) == 8
 
 
-def test_a_device_that_waits_longer_than_it_lags_does_not_set_the_pace() -> None:
+def test_a_gpu_that_waits_longer_than_it_lags_does_not_limit_the_step() -> None:
     """GIVEN steps of 100 ms on the host and 103 ms on the device, which waits 8 ms for each launch and 5 ms until the start
     WHEN the pace is computed THEN the host does not run ahead: a faster device gains 3 ms per step, a faster host 8."""
     ends = [98 + 103 * step for step in range(6)]
@@ -142,7 +142,7 @@ def test_a_device_that_waits_longer_than_it_lags_does_not_set_the_pace() -> None
 
 
 @pytest.mark.parametrize(("kernel_ms", "expected_ms"), [(5, 20), (50, 200)])
-def test_the_device_sets_the_pace_if_the_host_runs_ahead(kernel_ms: float, expected_ms: float) -> None:
+def test_the_gpu_limits_the_step_if_the_host_runs_ahead(kernel_ms: float, expected_ms: float) -> None:
     of = pace(running_ahead(kernel_ms))
     assert of is not None
     assert of.host_ns == 2 * MS
@@ -151,14 +151,14 @@ def test_the_device_sets_the_pace_if_the_host_runs_ahead(kernel_ms: float, expec
     assert of.falls_behind_ns == (expected_ms - 2) * MS
 
 
-def test_work_that_ends_after_its_step_still_counts_for_the_step() -> None:
+def test_gpu_work_that_ends_after_its_step_still_counts_for_the_step() -> None:
     times = step_times(running_ahead(5))
     assert ms(times.completion_ns[0] - START_NS) == [23, 43, 63, 83]
     assert ms(times.device_interval_ns[0]) == [23, 20, 20, 20]  # the first step: from its own start on the host
     assert ms(times.gpu_time_ns) == [20, 20, 20, 20]
 
 
-def test_the_host_interval_includes_the_time_between_two_marks() -> None:
+def test_the_host_time_of_a_step_includes_the_time_between_two_marks() -> None:
     times = step_times(a_trace([(0, 8), (10, 18), (20, 29)]))
     assert ms(times.host_interval_ns) == [8, 10, 11]  # the first: its own span; 18 - 8; 29 - 18
 
@@ -171,21 +171,21 @@ def test_a_step_never_completes_before_the_previous_step() -> None:
     assert ms(times.gpu_time_ns) == [23, 2, 3]
 
 
-def test_the_first_device_interval_starts_where_earlier_work_ended() -> None:
+def test_the_first_gpu_step_starts_where_earlier_work_ended() -> None:
     backlog = Work(None, 0, 6)  # before the first work with a known launch: launched before the recording began
     times = step_times(a_trace([(0, 10), (10, 20)], [backlog, Work(1, 6, 9), Work(11, 12, 19)]))
     assert ms(times.device_interval_ns[0]) == [3, 10]
     assert ms(times.gpu_time_ns) == [3, 7]
 
 
-def test_work_without_a_known_launch_belongs_to_the_step_in_which_it_starts() -> None:
+def test_a_kernel_without_a_known_launch_belongs_to_the_step_in_which_it_starts() -> None:
     later = Work(None, 13, 15)  # after work of the same stream whose launch is known: not the backlog
     lost = [Work(None, 14, 17, stream=20), Work(None, 24, 25, stream=20)]  # a stream without any known launch
     times = step_times(a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 3), later, *lost]))
     assert ms(times.gpu_time_ns) == [1, 4, 1]  # 13..17 in step 1
 
 
-def test_a_step_whose_number_does_not_follow_has_no_predecessor() -> None:
+def test_a_step_after_a_gap_in_the_numbers_does_not_follow_the_previous_step() -> None:
     """The time between two cycles of a profiler belongs to no step."""
     work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008), Work(1011, 1012, 1018)]
     times = step_times(a_trace([(0, 10), (10, 20), (1000, 1010), (1010, 1020)], work, numbers=[5, 6, 105, 106]))
@@ -193,13 +193,13 @@ def test_a_step_whose_number_does_not_follow_has_no_predecessor() -> None:
     assert ms(times.device_interval_ns[0]) == [9, 10, 8, 10]
 
 
-def test_profiler_start_and_stop_times_belong_to_no_step() -> None:
+def test_the_time_between_two_profiles_belongs_to_no_step() -> None:
     kinds = [StepKind.STEADY, StepKind.PROFILED, StepKind.PROFILED, StepKind.STEADY]
     times = step_times(a_trace([(0, 10), (50, 62), (62, 74), (200, 210)], kinds=kinds))
     assert ms(times.host_interval_ns) == [10, 12, 12, 10]
 
 
-def test_the_pace_is_that_of_the_slowest_device_with_work_in_every_step() -> None:
+def test_the_slowest_gpu_with_work_in_every_step_determines_the_step_time() -> None:
     steps = [(10 * step, 10 * step + 10) for step in range(3)]
     work = [Work(10 * step + 1, 10 * step + 2, 10 * step + 4, device=0) for step in range(3)]
     work += [Work(10 * step + 1, 2 + 12 * step, 2 + 12 * step + 12, device=1) for step in range(3)]
@@ -209,7 +209,7 @@ def test_the_pace_is_that_of_the_slowest_device_with_work_in_every_step() -> Non
     assert (of.device, of.device_ns, of.host_ns, of.limit) == (1, 12 * MS, 10 * MS, "device")
 
 
-def test_a_host_runs_ahead_only_if_work_is_queued_for_nearly_the_whole_step() -> None:
+def test_the_host_runs_ahead_only_if_work_is_queued_for_nearly_the_whole_step() -> None:
     """The host needs 10 ms per step and the device 11 ms. In one trace the next kernel is launched while the last one runs. In
     the other, the device has no work for 5 of 11 ms."""
     steps = [(10 * step, 10 * step + 10) for step in range(4)]
@@ -230,14 +230,14 @@ def test_three_steps_vary_much_if_their_mean_is_far_from_their_median(slow_ms: i
     assert (None if of.mean is None else of.mean.pace_ns) == mean_ns
 
 
-def test_the_pace_of_several_ranks_is_that_of_the_slowest() -> None:
+def test_the_slowest_of_several_ranks_determines_the_step_time() -> None:
     steps = [(0, 10), (0, 11), (10, 20), (11, 23), (20, 30), (23, 36)]
     of = pace(a_trace(steps, ranks=[0, 1] * 3, numbers=[0, 0, 1, 1, 2, 2]))
     assert of is not None
     assert (of.pace_ns, of.host_ns, of.device_ns) == (12 * MS, 12 * MS, None)
 
 
-def test_a_host_that_waits_for_a_busy_device_is_limited_by_it() -> None:
+def test_a_host_that_waits_for_a_busy_gpu_is_limited_by_the_gpu() -> None:
     """Both intervals are 10 ms; the GPU is busy for 9.5 of them in one trace and for 3 in the other."""
     busy = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 0.1, t + 0.2, t + 9.7) for t in (0, 10, 20)])
     idle = a_trace([(0, 10), (10, 20), (20, 30)], [Work(t + 6.6, t + 6.7, t + 9.7) for t in (0, 10, 20)])
@@ -246,7 +246,7 @@ def test_a_host_that_waits_for_a_busy_device_is_limited_by_it() -> None:
     assert [round(of.busy_share or 0, 3) for of in found if of] == [0.95, 0.3]
 
 
-def test_overlapping_steps_on_two_streams_are_not_counted_twice_as_busy() -> None:
+def test_overlapping_work_of_two_streams_is_counted_once_as_busy() -> None:
     """Each step launches 6 ms on stream 7, then 4.5 ms on stream 8, which overlaps with the next step for 1 ms. A step's work
     takes 10.5 ms at a pace of 10 ms. The device is idle for 0.5 ms of each step, so it is busy for 95 %."""
     work = [one for t in (0, 10, 20) for one in (Work(t + 0.1, t + 0.2, t + 6.2), Work(t + 0.2, t + 6.7, t + 11.2, stream=8))]
@@ -256,7 +256,7 @@ def test_overlapping_steps_on_two_streams_are_not_counted_twice_as_busy() -> Non
     assert round(of.busy_share or 0, 6) == 0.95
 
 
-def test_only_data_waits_not_hidden_by_queued_work_are_excluded() -> None:
+def test_waits_for_data_count_only_if_no_work_is_queued() -> None:
     """Each step waits 4 ms for data. The device has no work by then. In the second trace, its queue lasts for 3 ms of
     the wait."""
     steps = [(0, 10), (10, 20), (20, 30)]
@@ -269,12 +269,12 @@ def test_only_data_waits_not_hidden_by_queued_work_are_excluded() -> None:
     assert [(of.pace_ns / MS, of.without_data_ns / MS) for of in found if of] == [(10, 6), (10, 9)]
 
 
-def test_work_waiting_in_the_launch_queue_hides_a_data_wait() -> None:
+def test_queued_work_hides_a_wait_for_data() -> None:
     trace = a_trace([(0, 10), (10, 20)], [Work(1, 13, 18)], loader=[(1, 10, 14)])
     assert ms(step_times(trace).data_wait_ns) == [0, 0]
 
 
-def test_cuda_events_give_the_device_end_of_steps_without_kernels() -> None:
+def test_without_kernels_cuda_events_show_when_the_gpu_ended_a_step() -> None:
     """Clean steps of `trace record` take 2 ms on the host and, according to the events of their phases, 5 ms on the device."""
     trace = a_trace([(0, 2), (2, 4), (4, 6)], grain="phase")
     trace.phases = Phases.of(
@@ -292,7 +292,7 @@ def test_cuda_events_give_the_device_end_of_steps_without_kernels() -> None:
     assert of.falls_behind_ns == 3 * MS
 
 
-def test_the_pace_of_steps_without_host_time_is_their_device_time() -> None:
+def test_steps_without_host_time_take_their_gpu_time() -> None:
     """An estimate without host time: all three steps are at 0 on the host, and the device needs 5 ms for each."""
     trace = a_trace([(0, 0)] * 3, [Work(0, 5 * step, 5 * step + 5) for step in range(3)])
     trace.phases = Phases.of(
@@ -308,7 +308,7 @@ def test_the_pace_of_steps_without_host_time_is_their_device_time() -> None:
     assert of is not None and (of.host_ns, of.pace_ns, of.limit) == (0, 5 * MS, "device")
 
 
-def test_cuda_events_show_how_much_of_a_data_wait_is_hidden() -> None:
+def test_cuda_events_show_how_much_of_a_wait_for_data_is_hidden() -> None:
     """The loader phase of step 1 lasts from 10 to 14; all work launched before it has ended at 13."""
     trace = a_trace([(0, 10), (10, 20)], grain="phase")
     loader, forward = trace.strings.add("loader"), trace.strings.add("forward")
@@ -332,21 +332,21 @@ def test_clean_steps_give_the_times_and_profiled_steps_the_gpu_time() -> None:
     assert (of.pace_ns, of.gpu_time_ns, of.busy_share) == (10 * MS, 9 * MS, 0.9)
 
 
-def test_busy_and_idle_times_start_at_the_end_of_the_previous_step() -> None:
+def test_the_busy_time_of_a_step_starts_at_the_end_of_the_previous_step() -> None:
     kinds = [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
     trace = a_trace([(0, 10), (10, 20), (20, 30)], [Work(1, 2, 12), Work(11, 13, 23), Work(21, 24, 34)], kinds=kinds)
     window = device_windows(trace)[0]
     assert (ms(window.start_ns - START_NS), ms(window.end_ns - START_NS)) == ([12], [34])
 
 
-def test_steps_that_are_not_consecutive_have_a_window_for_each_run() -> None:
+def test_nonconsecutive_steps_are_measured_in_separate_time_windows() -> None:
     work = [Work(1, 2, 9), Work(11, 12, 19), Work(1001, 1002, 1008)]
     window = device_windows(a_trace([(0, 10), (10, 20), (1000, 1010)], work, numbers=[5, 6, 105]))[0]
     assert ms(window.start_ns - START_NS) == [0, 1000]
     assert ms(window.end_ns - START_NS) == [20, 1010]  # the host of either run ends after its last kernel
 
 
-def test_the_backlog_counts_as_busy_and_belongs_to_no_step() -> None:
+def test_work_from_before_the_recording_counts_as_busy_but_belongs_to_no_step() -> None:
     """A step of 20 ms has 8 ms of work launched before the recording and 11 ms of its own: 19 of 20 ms are busy."""
     trace = a_trace([(0, 20)], [Work(None, -2, 8), Work(1, 8, 19)])
     of, window = pace(trace), device_windows(trace)[0]
@@ -354,7 +354,7 @@ def test_the_backlog_counts_as_busy_and_belongs_to_no_step() -> None:
     assert (ms(window.start_ns - START_NS), ms(window.end_ns - START_NS)) == ([0], [20])
 
 
-def test_a_lag_that_does_not_grow_is_not_falling_behind() -> None:
+def test_a_gpu_with_a_constant_lag_does_not_fall_behind() -> None:
     steps = [(10 * step, 10 * step + 10) for step in range(5)]
     of = pace(a_trace(steps, [Work(10 * step + 1, 10 * step + 5, 10 * step + 15) for step in range(5)]))
     assert of is not None
@@ -368,14 +368,14 @@ def test_a_lag_that_does_not_grow_is_not_falling_behind() -> None:
         ([12, 24, 36, 46, 56], 0),  # the lag grows in two of four steps
     ],
 )
-def test_a_device_falls_behind_if_its_lag_grows_in_three_of_four_steps(completed: list[float], falls_behind_ms: float) -> None:
+def test_a_gpu_falls_behind_if_its_lag_grows_in_three_of_four_steps(completed: list[float], falls_behind_ms: float) -> None:
     begins = [1, *completed[:-1]]
     work = [Work(10 * step + 1, begin, end) for step, (begin, end) in enumerate(zip(begins, completed, strict=True))]
     of = pace(a_trace([(10 * step, 10 * step + 10) for step in range(5)], work))
     assert of is not None and (of.limit, of.falls_behind_ns) == ("device", falls_behind_ms * MS)
 
 
-def test_intervals_are_those_of_the_side_that_limits_the_pace() -> None:
+def test_step_times_are_those_of_the_side_that_limits_them() -> None:
     """The GPU works 4 ms per step, and the host takes 2 ms. The steps of rank 1 have no work."""
     ahead = running_ahead(1)
     assert ms(pace_intervals(ahead)) == ms(step_times(ahead).device_interval_ns[0]) == [7, 4, 4, 4]
@@ -386,14 +386,14 @@ def test_intervals_are_those_of_the_side_that_limits_the_pace() -> None:
     assert ms(pace_intervals(a_trace([(0, 2), (2, 5)]))) == [2, 3]
 
 
-def test_a_device_that_finishes_before_the_host_is_not_falling_behind() -> None:
+def test_a_gpu_that_finishes_before_the_host_does_not_fall_behind() -> None:
     """The kernel of each step ends 60, 40, 20 and 10 ms before the host ends the step."""
     steps = [(0, 100), (100, 200), (200, 300), (300, 400)]
     of = pace(a_trace(steps, [Work(1, 2, 40), Work(101, 102, 160), Work(201, 202, 280), Work(301, 302, 390)]))
     assert of is not None and of.falls_behind_ns == 0
 
 
-def test_a_trace_without_steps_has_no_pace() -> None:
+def test_a_trace_without_steps_has_no_step_times() -> None:
     assert pace(a_trace([])) is None
     assert device_windows(a_trace([], [Work(1, 2, 3), Work(1, 8, 9)]))[0].total_ns == 7 * MS
 
@@ -410,7 +410,7 @@ def test_a_trace_without_steps_has_no_pace() -> None:
         ([2, 9, 4, 7, 3, 8, 5, 6], 1, 5.5, 3.5 / 2 / 5.5),  # irregular
     ],
 )
-def test_steps_of_different_lengths_in_turn_count_by_the_mean_of_a_turn(
+def test_periodically_changing_step_times_are_averaged_over_a_period(
     times: list[int], period: int, middle: float, noise: float
 ) -> None:
     values = np.array(times) * 1_000_000
@@ -418,13 +418,13 @@ def test_steps_of_different_lengths_in_turn_count_by_the_mean_of_a_turn(
     assert noise_floor(values) == pytest.approx(noise, abs=0.01)
 
 
-def test_means_of_turns() -> None:
+def test_means_are_computed_over_each_period() -> None:
     assert means_of_periods(np.array([2, 6, 4, 8]), 2).tolist() == [4, 5, 6]
     assert means_of_periods(np.array([2, 6]), 3).tolist() == [2, 6]  # less than a turn
     assert means_of_periods(np.array([2, 6]), 2).tolist() == [4]
 
 
-def test_the_mean_of_a_turn_is_compared_however_many_steps_were_recorded() -> None:
+def test_the_mean_over_a_period_does_not_depend_on_the_number_of_steps() -> None:
     """Steps of 2 and 6 ms in turn, seven and eight of them: 4 ms in both. Only longer long steps make the pace longer."""
     one, two, slow = (np.array(times) * 1_000_000 for times in ([2, 6] * 3 + [2], [6, 2] * 4, [9, 2] * 4))
 
@@ -434,7 +434,7 @@ def test_the_mean_of_a_turn_is_compared_however_many_steps_were_recorded() -> No
     assert (compared(two).error, compared(slow).error) == (0.0, 5.5 / 4 - 1)
 
 
-def test_the_means_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> None:
+def test_mean_steps_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> None:
     """Steps of 8, 8, 8, 23 and 23 ms have a median of 8 ms, those of 6, 10, 18, 18 and 18 ms one of 18 ms. Both means are
     14 ms. Half the interquartile ranges are 7.5 of 8 ms and 4 of 18 ms."""
     short, long, steady = (np.array(times) * MS for times in ([8, 8, 8, 23, 23], [6, 10, 18, 18, 18], [14] * 4))
@@ -459,7 +459,7 @@ def test_the_means_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> None
     assert compared(short, nothing).recorded_ns == 8 * MS and compared(short, nothing).error is None
 
 
-def test_the_mean_step_shows_the_limit_of_steps_that_vary() -> None:
+def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
     """GIVEN steps of 10, 10, 10, 30 and 30 ms, in which the GPU works for 9 ms and the long steps wait 20 ms for data WHEN the
     limit is found THEN it is "data": the GPU fills 90 % of the median step, but 9 of the mean 18 ms, and 8 ms are waits."""
     begins = [0, 10, 20, 30, 60, 90]
@@ -480,7 +480,7 @@ def test_the_mean_step_shows_the_limit_of_steps_that_vary() -> None:
 
 
 @given(st.lists(st.sampled_from([100, 100, 104, 105, 150, 160]), min_size=2, max_size=40))
-def test_a_period_is_the_first_distance_at_which_nine_in_ten_steps_are_alike(values: list[int]) -> None:
+def test_a_period_is_the_first_distance_at_which_nine_of_ten_steps_agree(values: list[int]) -> None:
     times_ns = np.array(values)
     most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
 
@@ -492,19 +492,19 @@ def test_a_period_is_the_first_distance_at_which_nine_in_ten_steps_are_alike(val
     assert period_of(times_ns) == (next(iter(periods), 1) if varies else 1)
 
 
-def test_a_lag_that_grows_in_few_steps_is_no_trend() -> None:
+def test_a_lag_that_grows_in_few_steps_does_not_count() -> None:
     """GIVEN steps of 10 ms WHEN the device ends them 1, 4 and 4.01 ms late THEN only one of two growths counts."""
     late = [Work(10 * step, 10 * step, 10 * step + 10 + lag) for step, lag in enumerate((1, 4, 4.01))]
     of = pace(a_trace([(0, 10), (10, 20), (20, 30)], late))
     assert of is not None and of.falls_behind_ns == 0
 
 
-def test_a_device_with_only_a_kernel_of_no_length_is_idle() -> None:
+def test_a_gpu_with_only_a_kernel_of_zero_duration_is_idle() -> None:
     found = device_windows(a_trace([(0, 10)], [Work(1, 2, 2)]))
     assert {device: windows.total_ns for device, windows in found.items()} == {0: 10 * MS}
 
 
-def test_the_gpu_is_done_with_a_phase_when_the_phase_before_ends_on_the_gpu() -> None:
+def test_without_gpu_times_a_phase_ends_on_the_gpu_like_the_previous_phase() -> None:
     """GIVEN a phase without times on the GPU THEN the GPU becomes free when the phase before it in the same rank has ended."""
     trace = a_trace([(0, 10), (0, 10)], ranks=[0, 1], devices=(0, 1))
     times: list[tuple[int, float, float | None, float | None, float]] = [  # step, host, GPU from, to; and when it is free

@@ -11,7 +11,7 @@ import traces
 from tests.traces.handmade import data_parallel, training
 
 
-def test_a_pandas_frame_has_the_rows_of_its_table_with_names() -> None:
+def test_a_pandas_frame_contains_the_rows_of_its_table_and_names_as_text() -> None:
     for trace in (data_parallel(), training()):
         for table in ("steps", "phases", "parts", "host", "device", "memory", "values", "batches", "collectives", "sizes"):
             columns, frame = getattr(trace, table).columns(), traces.to_pandas(trace, table)
@@ -37,7 +37,7 @@ def test_an_empty_pandas_frame_has_all_columns() -> None:
     assert len(frame) == 0 and "dtype" in frame and "end_ns" in frame
 
 
-def test_an_unavailable_pandas_frame_raises_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pandas_or_an_unknown_table_raises_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(traces.TraceError, match=r"^kernels: not a table of a trace; choose one of: steps, phases, host, "):
         traces.to_pandas(traces.Trace(), "kernels")
     monkeypatch.setitem(sys.modules, "pandas", None)

@@ -16,7 +16,7 @@ def batches(*rows: tuple[BatchKind, int, int, int, int]) -> Batches:
     )
 
 
-def test_pins_without_a_duration_or_a_size_do_not_count_for_the_rate() -> None:
+def test_pinned_batches_without_duration_or_size_do_not_count_for_the_rate() -> None:
     """GIVEN 40 bytes in 10 ns, 99 bytes in no time, and 5 ns for an unknown size THEN the rate is 40 bytes in 10 ns."""
     pins = batches((BatchKind.PIN, 0, 0, 10, 40), (BatchKind.PIN, 0, 20, 0, 99), (BatchKind.PIN, 0, 30, 5, NONE))
     found = input_pipeline(Trace(batches=pins))
@@ -27,7 +27,7 @@ def test_pins_without_a_duration_or_a_size_do_not_count_for_the_rate() -> None:
     assert input_pipeline(Trace()) is None
 
 
-def test_a_wait_counts_for_the_step_in_which_it_begins() -> None:
+def test_a_wait_for_a_batch_belongs_to_the_step_in_which_it_begins() -> None:
     """Steps of 100 ns wait 7 + 5, 3 and 20 ns. The wait at 300 ns begins when the last step has ended."""
     steps = Steps.of(
         rank=[0] * 3, number=[0, 1, 2], start_ns=[0, 100, 200], duration_ns=[100] * 3, kind=[int(StepKind.STEADY)] * 3
@@ -39,7 +39,7 @@ def test_a_wait_counts_for_the_step_in_which_it_begins() -> None:
     assert (found.wait_per_step_ns, found.wait_median_ns, found.wait_total_ns, found.batch_bytes) == (12, 7, 85, 8)
 
 
-def test_the_last_batch_of_a_phase_arrives_within_the_phase() -> None:
+def test_a_wait_for_a_batch_ends_at_the_end_of_its_phase() -> None:
     """A wait of zero length at the start of a phase is ignored, and a wait that outlasts its phase is cut."""
     waits = batches(
         (BatchKind.WAIT, 0, 2, 3, 8),

@@ -50,7 +50,7 @@ def test_problems_are_sorted_by_severity_and_zero_counts_are_omitted() -> None:
         ),
     ],
 )
-def test_the_sentence_agrees_with_the_number_of_problems(kind: str, one: str, many: str) -> None:
+def test_sentences_about_problems_are_singular_or_plural_as_needed(kind: str, one: str, many: str) -> None:
     assert [problems_of({kind: count}, 0)[0].text for count in (1, 2)] == [one, many]
 
 
@@ -70,6 +70,6 @@ def test_every_counted_kind_of_problem_has_a_sentence() -> None:
     ("problem", "cut"),
     [("truncated-file", True), ("truncated-gzip", True), ("lost-kernel", False), ("trailing-comma", False), ("new", False)],
 )
-def test_only_a_file_without_its_end_is_cut(problem: str, cut: bool) -> None:
+def test_only_a_file_without_its_end_counts_as_truncated(problem: str, cut: bool) -> None:
     assert is_cut(Trace(problems={problem: 1})) is cut
     assert is_cut(Trace(problems={problem: 1, "zero-timestamp": 1})) is cut

@@ -9,7 +9,7 @@ from traces.figures.stage_times import StageError, stage_errors
 from traces.model.trace import NONE
 
 
-def test_stages_are_listed_in_the_order_of_the_trace_that_reaches_them_first() -> None:
+def test_stages_are_listed_in_the_order_in_which_they_first_occur() -> None:
     recorded, replayed = data_parallel(), data_parallel()
     scatter = replayed.strings.find("scatter")
     replayed.parts = replayed.parts.take(replayed.parts.name != scatter)
@@ -26,7 +26,7 @@ def test_stages_are_listed_in_the_order_of_the_trace_that_reaches_them_first() -
     assert found["parallel_apply (cuda:1)"] == StageError(12 * US, 24 * US, 1.0, 14 * US, 14 * US, 0.0)
 
 
-def test_stages_of_other_steps_and_of_no_step_do_not_count() -> None:
+def test_stages_outside_the_compared_steps_do_not_count() -> None:
     trace = data_parallel()
     longer = np.isin(trace.phases.step[trace.parts.phase], [0, 5])
     trace.parts.duration_ns[longer] = 900 * US

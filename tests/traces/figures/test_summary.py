@@ -34,7 +34,7 @@ def test_the_json_has_the_documented_keys() -> None:
 
 
 @pytest.mark.parametrize("trace", [training(steps=2), data_parallel(), phase_grained()], ids=["kernels", "two GPUs", "phases"])
-def test_an_outline_has_the_figures_of_the_summary(trace: Trace) -> None:
+def test_the_short_summary_has_the_same_figures_as_the_full_one(trace: Trace) -> None:
     short, whole = outline(trace), summarize(trace)
 
     assert (short.ranks, short.devices, short.counts, short.run) == (whole.ranks, whole.devices, whole.counts, whole.run)
@@ -139,7 +139,7 @@ def _indexed(shared_traces: Path) -> dict[str, tuple[int, int, int, float]]:
 
 
 @pytest.mark.parametrize("name", ["v100_resnet50_workers0", "mi300x_resnet18_no_pool", "gpu_graph_vllm_decode"])
-def test_counts_and_busy_time_agree_with_the_index(shared_traces: Path, name: str) -> None:
+def test_the_summary_agrees_with_the_index_of_recordings(shared_traces: Path, name: str) -> None:
     kernels, copies, memory_events, busy_ms = _indexed(shared_traces)[name]
     summary = summarize(read_kineto(shared_traces / f"{name}.json.gz"))
     counts = summary.counts
@@ -147,7 +147,7 @@ def test_counts_and_busy_time_agree_with_the_index(shared_traces: Path, name: st
     assert round(summary.gpu_busy_ns / 1e6, 3) == busy_ms
 
 
-def test_gpus_without_a_name() -> None:
+def test_a_gpu_without_a_name_is_summarized() -> None:
     named, unnamed = Device(0, 0, "Tesla T4"), Device(0, 1, "")
     assert summarize(Trace(devices=[named, unnamed])).gpu_names == "Tesla T4, an unnamed GPU"
     assert summarize(Trace(devices=[named, named])).gpu_names == "Tesla T4" and summarize(Trace()).gpu_names == "no GPU"

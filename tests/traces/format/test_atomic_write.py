@@ -20,7 +20,7 @@ def test_a_new_file_appears_when_it_is_complete(tmp_path: Path) -> None:
         assert path.read_bytes() == content and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_other(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")
     with pytest.raises(ZeroDivisionError), atomic_write(path) as file:
@@ -29,7 +29,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_a_device_is_written_directly() -> None:
+def test_a_device_file_is_written_directly() -> None:
     null = Path("/dev/null")
     with atomic_write(null) as file:
         assert Path(file.name) == null

@@ -35,7 +35,7 @@ def _trace(*steps: tuple[str, ...]) -> Trace:
     )
 
 
-def test_equal_steps_get_separate_autograd_sequence_numbers() -> None:
+def test_autograd_sequence_numbers_of_equal_steps_are_different() -> None:
     alike = FORWARD + BACKWARD
     trace = with_node_numbers(_trace(alike, alike, (*FORWARD, "item", *BACKWARD), alike))
     # THEN each op of backward belongs to the forward op of its own step; of another program's step nothing is said

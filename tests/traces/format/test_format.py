@@ -85,14 +85,14 @@ def test_a_changed_field_of_a_frame_is_rejected(tmp_path: Path, at: int, field: 
     assert str(error.value) == f"{path}: not a readable trace {says.format(length, content)}"
 
 
-def test_a_frame_length_shorter_than_the_frame_head_is_rejected(tmp_path: Path) -> None:
+def test_a_frame_shorter_than_its_head_is_rejected(tmp_path: Path) -> None:
     only_a_head = file_of(b"x")[: FIRST_FRAME + PAYLOAD]
     data = patched(only_a_head, FIRST_FRAME + LENGTH, struct.pack(">I", 12), reseal=True)
 
     assert refusal(tmp_path, data) == "not a readable trace at byte 17: impossible frame length 12 (1 decompressed)"
 
 
-def test_frames_that_were_swapped_doubled_or_lost_are_rejected(tmp_path: Path) -> None:
+def test_swapped_or_repeated_or_missing_frames_are_rejected(tmp_path: Path) -> None:
     header, *frames = pieces(file_of(*text_items(small_trace()), *number_items(small_trace())))
     assert len(frames) == 12
 
@@ -119,7 +119,7 @@ def test_a_trace_file_is_readable_by_any_msgpack_reader(tmp_path: Path) -> None:
     assert [frame.code for frame in frames] == [DATA, DATA, END]
 
 
-def test_the_preset_dictionary_is_that_of_format_1() -> None:
+def test_the_preset_dictionary_has_not_changed_since_format_1() -> None:
     """With another dictionary, every file compressed with this one would be unreadable, so a change needs a new
     FORMAT_VERSION."""
     assert zlib.crc32(PRESET_DICTIONARY) == 1431186743
@@ -127,7 +127,7 @@ def test_the_preset_dictionary_is_that_of_format_1() -> None:
 
 @pytest.mark.parametrize("codec", [STORED, DEFLATED, LZMA_TEXT, LZMA_PLANES])
 @pytest.mark.parametrize("content", [b"", b"a", bytes(range(256)) * 300])
-def test_every_codec_decompresses_to_the_original_content(codec: int, content: bytes) -> None:
+def test_every_codec_restores_the_original_content(codec: int, content: bytes) -> None:
     parts: list[bytes] = []
     FrameWriter(parts.append).add(DATA, content, codec, compress(codec, content))
 
@@ -193,7 +193,7 @@ NEST = HOST["nested"]
         (pack("steps", {"rows": 1 << 40, "columns": {"rank": 0}}), "a table that claims 1099511627776 rows"),
     ],
 )
-def test_content_that_no_writer_produces_is_rejected(tmp_path: Path, item: bytes, says: str) -> None:
+def test_content_that_the_writer_never_produces_is_rejected(tmp_path: Path, item: bytes, says: str) -> None:
     texts = b"".join(text_items(small_trace()))
 
     text = refusal(tmp_path, file_of(texts, item))
@@ -224,7 +224,7 @@ def test_a_file_with_inconsistent_parts_is_rejected(tmp_path: Path) -> None:
     assert "header with an entry in `lacks` that is not text" in refusal(tmp_path, file_of(strange, end=end))
 
 
-def test_a_file_from_before_a_table_was_added_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_written_before_a_table_was_added_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # GIVEN files written, at once and as a stream, by a release that knew of no collectives
     trace = small_trace()
     trace.collectives = Collectives.empty()
@@ -246,7 +246,7 @@ def test_a_file_from_before_a_table_was_added_is_read(tmp_path: Path, monkeypatc
     assert (tmp_path / "today.msgpack").read_bytes() == (tmp_path / "saved.msgpack").read_bytes()
 
 
-def test_a_table_of_a_later_release_is_rejected_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_a_later_release_is_rejected_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(small_trace(), tmp_path / "t.msgpack")
     monkeypatch.delitem(TABLES, "collectives")
 
@@ -268,7 +268,7 @@ def test_arbitrary_content_is_rejected(tmp_path: Path, content: bytes, as_item: 
 
 @IN_THE_SAME_FOLDER
 @given(data=st.data())
-def test_changed_content_with_valid_checksums_loads_soundly_or_is_rejected(tmp_path: Path, data: Any) -> None:
+def test_changed_content_with_valid_checksums_is_read_correctly_or_rejected(tmp_path: Path, data: Any) -> None:
     """Checksums only detect accidental changes. Any trace that loads is sound."""
     contents = [*text_items(small_trace()), *number_items(small_trace())]
     which = data.draw(st.integers(0, len(contents) - 1))

@@ -39,7 +39,7 @@ def same(one: Trace, other: Trace) -> bool:
     return tables and one.strings.texts == other.strings.texts and one.threads == other.threads
 
 
-def test_a_growing_file_is_read_piece_by_piece(tmp_path: Path, written: bytes) -> None:
+def test_a_growing_file_can_be_read_piece_by_piece(tmp_path: Path, written: bytes) -> None:
     # GIVEN a file that grows by one byte at a time
     path = tmp_path / "t.part"
     path.touch()
@@ -59,7 +59,7 @@ def test_a_growing_file_is_read_piece_by_piece(tmp_path: Path, written: bytes) -
     assert same(seen[-1], load(path))
 
 
-def test_threads_not_yet_in_the_file_get_placeholder_names(tmp_path: Path) -> None:
+def test_threads_that_are_not_yet_in_the_file_get_placeholder_names(tmp_path: Path) -> None:
     stream = TraceStream(tmp_path / "t")
     trace = training(steps=1)
     stream.header(Trace(devices=trace.devices, threads=[Thread(0, 1, "MainThread", "main")]))
@@ -83,7 +83,7 @@ def test_placeholder_threads_belong_to_the_lowest_rank(tmp_path: Path) -> None:
     stream.close()
 
 
-def test_references_to_later_rows_are_restored_when_the_rows_arrive(tmp_path: Path) -> None:
+def test_references_to_later_rows_become_valid_when_the_rows_arrive(tmp_path: Path) -> None:
     # GIVEN device work that was written before the calls that launched it
     trace = training(steps=1)
     stream = TraceStream(tmp_path / "t")

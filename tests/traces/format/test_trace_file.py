@@ -77,7 +77,7 @@ def write_in_chunks(trace: Trace, path: Path, rows_per_chunk: int, at_once: bool
     stream.close()
 
 
-def test_several_tables_can_be_written_at_once_empty_or_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_tables_of_any_size_can_be_written_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("traces.format.items.MAX_ROWS", 10)
     stream = TraceStream(tmp_path / "t")
     stream.header(Trace())
@@ -98,7 +98,7 @@ def test_too_many_rows_for_one_packed_table_are_rejected() -> None:
 
 
 @given(spans=st.integers(0, 2**32 - 1))
-def test_nested_and_arbitrary_parents_are_stored_and_read_back(spans: int) -> None:
+def test_nested_and_arbitrary_parents_of_calls_can_be_stored_and_read(spans: int) -> None:
     random = np.random.default_rng(spans)
     rows = 200
     depth = [0]
@@ -147,7 +147,7 @@ def test_a_table_larger_than_a_frame_is_split_and_joined(tmp_path: Path) -> None
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
 
 
-def test_extreme_values_survive(tmp_path: Path) -> None:
+def test_extreme_values_can_be_stored_and_read(tmp_path: Path) -> None:
     trace = Trace(strings=Strings(["", "\ud800 lone surrogate", "\0"]))
     ends = [1 - 2**62, 2**62 - 1, 0, -1, 2**61, -(2**62) + 1]
     trace.steps = Steps.of(start_ns=ends, duration_ns=[2**56 - 1, 0, 7, -(2**56) + 1, 0, 0], number=ends)
@@ -161,7 +161,7 @@ def test_extreme_values_survive(tmp_path: Path) -> None:
     assert differences(load(tmp_path / "t.msgpack"), trace) == []
 
 
-def test_numbers_that_json_cannot_express_are_loaded_as_none(tmp_path: Path) -> None:
+def test_header_numbers_that_json_cannot_express_are_loaded_as_none(tmp_path: Path) -> None:
     save(Trace(provenance={"loss": [float("nan"), np.float32("inf"), 0.5]}), tmp_path / "t.msgpack")
 
     assert load(tmp_path / "t.msgpack").provenance == {"loss": [None, None, 0.5]}
@@ -205,7 +205,7 @@ def test_saving_an_invalid_trace_raises_an_error(tmp_path: Path, table: str, col
     assert os.listdir(tmp_path) == []
 
 
-def test_a_cycle_among_parents_is_found() -> None:
+def test_a_cycle_of_parents_is_rejected() -> None:
     trace = small_trace()
     trace.host.parent[:] = [1, 2, 3, NONE]
     assert fault(trace) is None
@@ -215,7 +215,7 @@ def test_a_cycle_among_parents_is_found() -> None:
     assert fault(trace) == "host.parent contains a cycle"
 
 
-def test_wrong_column_lengths_wrong_types_and_duplicate_strings_are_faults() -> None:
+def test_wrong_column_lengths_and_types_and_duplicate_strings_are_rejected() -> None:
     short, narrow, doubled = small_trace(), small_trace(), small_trace()
     short.host.shapes = short.host.shapes[:-1]
     narrow.host.start_ns = narrow.host.start_ns.astype(np.int32)
@@ -259,7 +259,7 @@ def test_a_path_that_is_not_a_regular_file_gives_an_error(tmp_path: Path) -> Non
             load(f"{tmp_path}/{name}")
 
 
-def test_saving_replaces_the_file_atomically_and_follows_links(tmp_path: Path) -> None:
+def test_saving_replaces_a_file_atomically_and_follows_links(tmp_path: Path) -> None:
     path, link = tmp_path / "t.msgpack", tmp_path / "link"
     path.write_bytes(b"old")
     link.symlink_to(path)
@@ -302,7 +302,7 @@ def test_writing_to_a_closed_stream_raises_an_error(tmp_path: Path) -> None:
         stream.add_strings(["late"])
 
 
-def test_every_finished_add_is_readable_while_the_stream_is_open(tmp_path: Path) -> None:
+def test_added_rows_can_be_read_while_the_stream_is_open(tmp_path: Path) -> None:
     trace, path = small_trace(), tmp_path / "t.part"
     stream = TraceStream(path)
     stream.header(trace)
@@ -317,7 +317,7 @@ def test_every_finished_add_is_readable_while_the_stream_is_open(tmp_path: Path)
     assert load(path).problems == {"clipped-spans": 2}
 
 
-def test_a_table_has_at_most_as_many_rows_as_bytes() -> None:
+def test_a_table_with_more_rows_than_bytes_is_rejected() -> None:
     packed = pack_table(Steps.of(number=[7, 7], rank=[0, 0]))
     assert unpack_table(Steps, packed).number.tolist() == [7, 7]
 
@@ -328,7 +328,7 @@ def test_a_table_has_at_most_as_many_rows_as_bytes() -> None:
         unpack_table(Steps, {"rows": 2, "columns": {"number": 7}})
 
 
-def test_columns_of_more_rows_than_are_decoded_at_a_time() -> None:
+def test_long_columns_are_decoded_in_pieces() -> None:
     rows = np.arange(40_000, dtype=np.int64)
     start_ns = rows * rows % 7_919 - 5 * rows  # falls and rises
     spans = Steps.of(start_ns=start_ns, number=2**62 - rows, rank=rows % 3)
@@ -340,13 +340,13 @@ def test_columns_of_more_rows_than_are_decoded_at_a_time() -> None:
 
 @SAME_FOLDER
 @given(trace=traces())
-def test_a_lazy_trace_has_the_same_columns(tmp_path: Path, trace: Trace) -> None:
+def test_a_lazily_loaded_trace_has_the_same_columns(tmp_path: Path, trace: Trace) -> None:
     save(trace, tmp_path / "t.msgpack")
 
     assert differences(load(tmp_path / "t.msgpack", is_lazy=True), trace) == []
 
 
-def test_a_column_of_a_lazy_trace_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lazily_loaded_column_is_checked_when_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small_trace()
     trace.steps.number = np.full(len(trace.steps), 1 << 62)  # one too large
     monkeypatch.setattr("traces.format.trace_file.checks.fault", lambda trace: None)
@@ -374,7 +374,7 @@ def test_trace_files_are_much_smaller_than_compressed_json(tmp_path: Path, share
     assert (tmp_path / "t.msgpack").stat().st_size <= original.stat().st_size / bar
 
 
-def test_large_content_is_compressed_with_less_search_and_read_back() -> None:
+def test_large_content_is_compressed_faster_and_can_be_read() -> None:
     content = np.random.default_rng(0).integers(0, 4, (1 << 20) + 1).astype("u1").tobytes()
     payload = compress(LZMA_PLANES, content)
     assert Frame(0, DATA, LZMA_PLANES, len(content), payload).content() == content
@@ -382,7 +382,7 @@ def test_large_content_is_compressed_with_less_search_and_read_back() -> None:
 
 
 @pytest.mark.parametrize(("levels", "is_written"), [(31, True), (32, False)])
-def test_what_can_be_written_can_be_read_up_to_32_levels(tmp_path: Path, levels: int, is_written: bool) -> None:
+def test_provenance_of_up_to_32_levels_can_be_written_and_read(tmp_path: Path, levels: int, is_written: bool) -> None:
     """The header is one level of nesting, so provenance may have 31 levels."""
     provenance: Any = "innermost"
     for _ in range(levels):

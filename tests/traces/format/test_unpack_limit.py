@@ -7,14 +7,14 @@ import pytest
 from traces.format.unpack_limit import VARIABLE, TooLarge, UnpackLimit, size_text
 
 
-def test_the_limit_grows_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_limit_grows_with_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
     base = UnpackLimit.of(0).limit_bytes
     assert base is not None and UnpackLimit.of(1000).limit_bytes == base + 128_000
     assert [UnpackLimit.least_file_bytes(base + extra) for extra in (-1, 0, 1, 128, 129)] == [0, 0, 1, 1, 2]
 
 
-def test_data_up_to_the_limit_is_accepted() -> None:
+def test_unpacked_data_up_to_the_limit_is_accepted() -> None:
     limit = UnpackLimit(4000, 2_000_000)
     limit.check(2_000_000, "a table")
     with pytest.raises(TooLarge, match=f"^a table, from a file of 4 kB; the limit is 2.0 MB. .* set {VARIABLE}=9$"):
@@ -23,7 +23,9 @@ def test_data_up_to_the_limit_is_accepted() -> None:
 
 
 @pytest.mark.parametrize(("value", "limit_bytes"), [("4000", 4_000_000_000), ("0", 0), ("9" * 12, 999_999_999_999 * 10**6)])
-def test_the_environment_sets_the_limit_in_megabytes(value: str, limit_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_sets_the_memory_limit_in_megabytes(
+    value: str, limit_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(VARIABLE, value)
     assert UnpackLimit.of(10**9) == UnpackLimit(10**9, limit_bytes)
 
@@ -42,5 +44,5 @@ def test_other_values_are_rejected(value: str, monkeypatch: pytest.MonkeyPatch) 
         (99_900_000, "99.9 MB"), (10**8, "100 MB"), (25 * 10**8, "2500 MB"),
     ],
 )  # fmt: skip
-def test_sizes_in_messages(size_bytes: int, text: str) -> None:
+def test_sizes_in_messages_have_units(size_bytes: int, text: str) -> None:
     assert size_text(size_bytes) == text

@@ -40,7 +40,7 @@ def rows(trace: Trace) -> list[dict[str, Any]]:
         ("v100_resnet50_workers0.json.gz", {}, 0),
     ],
 )
-def test_collectives_of_real_recordings_are_imported(
+def test_collectives_of_real_recordings_have_the_expected_figures(
     shared_traces: Path, name: str, counts: dict[str, int], total_bytes: int | None
 ) -> None:
     trace = read_kineto(shared_traces / name)
@@ -159,7 +159,7 @@ def test_data_parallel_ranges_become_parts_with_device_times() -> None:
     assert {texts[trace.phases.name[row]] for row in parts.phase} == {"forward"}
 
 
-def test_an_nccl_range_without_kernels_has_no_known_duration() -> None:
+def test_the_duration_of_an_nccl_range_without_kernels_is_unknown() -> None:
     """95 MiB in 60 us would be 1.6 TB/s, so the duration of the operation is unknown. The range of gloo is the operation."""
     found: dict[str, Any] = {"In msg nelems": 24_903_680, "dtype": "Float"}
     trace = read(span("record_param_comms", 10, 70, **found), span("nccl:all_reduce", 12, 60), span("gloo:all_reduce", 100, 60))

@@ -48,7 +48,7 @@ def launcher_of(trace: Trace, row: int = 0) -> str:
 # --- clocks
 
 
-def test_relative_microseconds_count_from_the_base_without_losing_a_nanosecond() -> None:
+def test_microseconds_relative_to_the_base_time_keep_every_nanosecond() -> None:
     event = op("aten::add", 0, 0.307) | {"ts": 4203669604595.407}
     trace = imported([event], baseTimeNanoseconds=1735632360000000000)
     assert trace.host.start_ns.tolist() == [1735632360000000000 + 4203669604595407]
@@ -56,7 +56,7 @@ def test_relative_microseconds_count_from_the_base_without_losing_a_nanosecond()
     assert (trace.provenance["era"], trace.run_of(0).clock) == ("E6", "unix")
 
 
-def test_timestamps_relative_to_the_start_are_kept_and_marked() -> None:
+def test_timestamps_relative_to_the_start_of_the_recording_are_marked_as_such() -> None:
     trace = imported([op("aten::add", 0, 5) | {"ts": 0}, op("aten::mul", 0, 5) | {"ts": 9}])
     assert trace.host.start_ns.tolist() == [0, 9000]
     assert trace.run_of(0).clock == "recording"
@@ -70,7 +70,7 @@ def absolute(*pairs: tuple[str, str]) -> Trace:
     return read_kineto_bytes(f'{{"traceEvents":[{events}]}}'.encode())
 
 
-def test_absolute_nanoseconds_are_taken_from_the_digits() -> None:
+def test_timestamps_with_nanoseconds_are_read_digit_by_digit() -> None:
     trace = absolute(("1712195495519689.047", "63.813"), ("1712195495519690.001", "1.000"))
     assert trace.host.start_ns.tolist() == [1712195495519689047, 1712195495519690001]
     assert trace.host.duration_ns.tolist() == [63813, 1000]
@@ -83,7 +83,7 @@ def test_unpadded_decimals_of_march_2024_are_read_as_nanoseconds() -> None:
     assert trace.host.duration_ns.tolist() == [63005, 1040]
 
 
-def test_absolute_timestamps_rounded_by_float64_are_read_as_fractions() -> None:
+def test_timestamps_rounded_to_float64_are_read_as_decimal_fractions() -> None:
     trace = absolute(("1712195495519689.5", "63.5"), ("1712195495519690.2", "1.0"))
     assert trace.host.start_ns.tolist() == [1712195495519689500, 1712195495519690200]
     assert trace.host.duration_ns.tolist() == [63500, 1000]
@@ -92,7 +92,7 @@ def test_absolute_timestamps_rounded_by_float64_are_read_as_fractions() -> None:
 # --- links
 
 
-def test_an_external_id_that_repeats_the_correlation_id_names_no_op() -> None:
+def test_an_external_id_equal_to_the_correlation_id_identifies_no_op() -> None:
     # GIVEN torch 1.12 to 2.3: the id of the second launch collides with that of an op that launched nothing
     events = [
         op("aten::empty", 0, 5, External_id=12),
@@ -138,7 +138,7 @@ def test_flow_events_are_ignored() -> None:
 # --- categories and threads
 
 
-def test_event_arrays_of_2020_with_thread_ids_as_text_are_imported() -> None:
+def test_files_of_2020_with_thread_ids_as_text_can_be_imported() -> None:
     # GIVEN pids that are device indices too, thread ids as text, and memory events whose thread is a number
     events = [
         op("aten::add", 0, 20, tid="3340707648", cat="Operator", External_id=3),
@@ -166,7 +166,7 @@ def test_process_ids_of_any_type_are_accepted(pid: Any) -> None:
     assert len(trace.threads) == 2
 
 
-def test_rows_that_are_not_work_are_distinguished() -> None:
+def test_events_that_are_not_gpu_work_are_recognized() -> None:
     events = [
         op("cudaStreamSynchronize", 0, 9, cat="cuda_runtime", correlation=3),
         kernel(3, 1, 7, cat="cuda_sync"),
@@ -182,7 +182,7 @@ def test_rows_that_are_not_work_are_distinguished() -> None:
     assert trace.problems == {}
 
 
-def test_threads_get_their_roles_and_names() -> None:
+def test_imported_threads_get_roles_and_names() -> None:
     def named(tid: int, name: str) -> Event:
         args = {"name": f"thread {tid} ({name})"}
         return {"ph": "M", "name": "thread_name", "pid": 7, "tid": tid, "args": args}
@@ -207,7 +207,7 @@ def test_threads_get_their_roles_and_names() -> None:
     assert trace.host.forward_thread.tolist() == [NONE, 1, NONE, NONE]
 
 
-def test_used_devices_are_listed_and_visible_devices_are_counted() -> None:
+def test_used_gpus_are_listed_and_visible_gpus_are_counted() -> None:
     properties = [{"id": i, "name": f"GPU {i}", "totalGlobalMem": 10 + i, "numSms": 80} for i in range(4)]
     trace = imported([kernel(1, 0, device=2)], deviceProperties=properties)
     assert [(d.index, d.name, d.total_memory_bytes) for d in trace.devices] == [(2, "GPU 2", 12)]
@@ -271,7 +271,7 @@ EXPECTED = [  # of one step that lasts from 0 to 100
 
 
 @pytest.mark.parametrize("backward_tid", [7, 8], ids=["engine on the main thread", "engine on its own thread"])
-def test_a_plain_step_is_cut_into_its_phases(backward_tid: int) -> None:
+def test_a_plain_step_is_divided_into_phases(backward_tid: int) -> None:
     mark = op("ProfilerStep#5", 0, 100, cat="user_annotation")
     trace = imported([mark, *training_step(0, backward_tid)])
     phases = trace.phases
@@ -290,7 +290,7 @@ def phases_of(*events: Event) -> list[tuple[str, int]]:
     return list(zip((trace.strings[i] for i in trace.phases.name), ends, strict=True))
 
 
-def test_ops_that_create_a_batch_on_the_cpu_are_not_a_phase() -> None:
+def test_ops_that_create_a_batch_on_the_cpu_do_not_form_a_phase() -> None:
     copy = {**kernel(1, 24, 3, cat="gpu_memcpy"), "name": "Memcpy HtoD (Pageable -> Device)"}
     copying = [op("aten::to", 20, 9), call(1, 21), copy]
     forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
@@ -303,7 +303,7 @@ def test_ops_that_create_a_batch_on_the_cpu_are_not_a_phase() -> None:
     assert phases_of(*on_gpu, *copying, *forward) == [("other", 35), ("forward", 100)]
 
 
-def test_a_conversion_that_returns_its_input_starts_no_phase() -> None:
+def test_a_conversion_that_returns_its_input_does_not_start_a_phase() -> None:
     """GIVEN a step that begins with `aten::to` THEN no forward pass begins there, unless it calls the op that casts."""
     zero_grad = op("Optimizer.zero_grad#SGD.zero_grad", 20, 5, cat="user_annotation")
     forward = [op("aten::mm", 35, 8), call(2, 36), kernel(2, 38, 5)]
@@ -315,12 +315,12 @@ def test_a_conversion_that_returns_its_input_starts_no_phase() -> None:
     assert phases_of(to, *cast, zero_grad, *forward) == [("other", 2), ("forward", 20), *expected[1:]]
 
 
-def test_marking_a_batch_for_the_allocator_starts_no_forward_pass() -> None:
+def test_record_stream_on_a_batch_does_not_start_a_forward_pass() -> None:
     load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
     assert phases_of(op("aten::record_stream", 10, 2), load, op("aten::mm", 40, 5)) == [("loader", 30), ("forward", 100)]
 
 
-def test_a_view_starts_no_forward_pass() -> None:
+def test_a_view_does_not_start_a_forward_pass() -> None:
     """GIVEN views after a batch THEN the forward pass begins with the first other op, also inside a reshape."""
     load = op("enumerate(DataLoader)#_Iter.__next__", 20, 10, cat="user_annotation")
     views = [op("aten::select", 32, 4), op("aten::as_strided", 33, 1), op("aten::detach", 37, 3), op("detach", 38, 1)]
@@ -347,7 +347,7 @@ def numbered(name: str, start: float, number: int) -> Event:
 
 
 @pytest.mark.parametrize("builds_graph", [True, False])
-def test_after_a_backward_pass_with_a_graph_an_op_with_gradients_begins_a_forward_pass(builds_graph: bool) -> None:
+def test_after_backward_with_create_graph_an_op_with_gradients_begins_a_forward_pass(builds_graph: bool) -> None:
     backward = op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)
     inner = op("aten::mm", 32, 5, tid=8, **({"Sequence_number": 1} if builds_graph else {}))
     first = [numbered("aten::mm", 10, 5), numbered("aten::sum", 20, 6), backward, inner]
@@ -360,7 +360,7 @@ def test_after_a_backward_pass_with_a_graph_an_op_with_gradients_begins_a_forwar
     assert phases_of(*first, *second) == [*before, (forward[-1][0], 80), ("backward", 100)]
 
 
-def test_a_closure_of_an_optimizer_has_its_own_phases() -> None:
+def test_the_closure_of_an_optimizer_contains_phases() -> None:
     """GIVEN an optimizer that calls its closure twice THEN ops without gradients belong to the optimizer."""
     step = op("Optimizer.step#LBFGS.step", 30, 50, cat="user_annotation")
     closure = [op("MmBackward0", 44, 4, tid=8, Fwd_thread_id=1), op("aten::neg", 50, 1), op("aten::add_", 53, 1)]
@@ -371,7 +371,7 @@ def test_a_closure_of_an_optimizer_has_its_own_phases() -> None:
     assert phases_of(op("aten::mm", 10, 5), step, *first, *closure, *again) == [*before, *phases, ("optimizer", 100)]
 
 
-def test_the_recorders_ranges_around_closures_are_exact() -> None:
+def test_ranges_of_the_recorder_around_closures_are_exact() -> None:
     """GIVEN a closure that clips gradients after its backward pass THEN the optimizer begins where the closure's range ends."""
     step, closure = [
         op(name, start, length, cat="user_annotation")
@@ -384,7 +384,7 @@ def test_the_recorders_ranges_around_closures_are_exact() -> None:
 
 
 @pytest.mark.parametrize(("number", "phase"), [(7, "forward"), (None, "other")], ids=["with gradients", "without gradients"])
-def test_after_a_backward_pass_a_module_begins_the_next_forward_pass(number: int | None, phase: str) -> None:
+def test_after_a_backward_pass_a_module_call_begins_the_next_forward_pass(number: int | None, phase: str) -> None:
     """The module's first op creates a tensor, and never has a number."""
     first = [numbered("aten::mm", 10, 5), op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1)]
     inner = op("aten::mm", 55, 2) if number is None else numbered("aten::mm", 55, number)
@@ -393,7 +393,7 @@ def test_after_a_backward_pass_a_module_begins_the_next_forward_pass(number: int
 
 
 @pytest.mark.parametrize(("dims", "backward_us"), [([[]], 25), ([[64, 1]], 30), (None, 25)])
-def test_only_a_gradient_of_one_number_is_created_by_autograd(dims: list[Any] | None, backward_us: int) -> None:
+def test_only_the_creation_of_a_scalar_gradient_begins_the_backward_phase(dims: list[Any] | None, backward_us: int) -> None:
     """The forward pass ends where the backward pass begins."""
     ones = op("aten::ones_like", 25, 2, **({} if dims is None else {"Input_Dims": dims}))
     forward, *_, backward = phases_of(op("aten::mm", 0, 2), ones, op("MmBackward0", 30, 10, tid=8, Fwd_thread_id=1))
@@ -456,7 +456,7 @@ def test_unknown_annotations_are_not_phases(text: str) -> None:
     assert phase_of_annotation(text) == ""
 
 
-def test_device_phase_ends_wait_for_work_launched_before() -> None:
+def test_a_phase_ends_on_the_gpu_after_all_work_launched_before() -> None:
     trace = imported([op("ProfilerStep#5", 0, 100, cat="user_annotation"), *training_step(0)])
     ends = dict(zip((trace.strings[i] for i in trace.phases.name), trace.phases.device_end_ns.tolist(), strict=True))
     # The convolution's kernel, launched at 32, runs until 95: all markers from there on come no earlier.
@@ -471,7 +471,7 @@ def test_device_phase_ends_wait_for_work_launched_before() -> None:
     }
 
 
-def test_each_optimizer_step_ends_a_step_without_profiler_marks() -> None:
+def test_without_profiler_marks_each_optimizer_step_ends_a_step() -> None:
     events = training_step(0) + training_step(100)
     # Some versions record the range twice, one within the other; a second optimizer steps after the first.
     events.append(op("Optimizer.step#SGD.step", 71, 8, cat="user_annotation"))
@@ -483,7 +483,7 @@ def test_each_optimizer_step_ends_a_step_without_profiler_marks() -> None:
     assert trace.steps.number.tolist() == [0, 1]
 
 
-def test_only_the_first_optimizer_ends_steps_even_if_both_call_closures() -> None:
+def test_only_the_first_of_two_optimizers_ends_steps_even_with_closures() -> None:
     """GIVEN an LBFGS at 10 to 50 and an Adam at 60 to 90, both with a closure THEN each step ends with the LBFGS."""
     one = [numbered("aten::mm", 5, 4)]
     for name, at, length in (("LBFGS", 10, 40), ("Adam", 60, 30)):
@@ -494,7 +494,7 @@ def test_only_the_first_optimizer_ends_steps_even_if_both_call_closures() -> Non
     assert (steps_from, kinds, ends) == ("optimizer", ["STEADY"] * 2, [50, 150])
 
 
-def test_autograd_has_recorded_an_op_if_the_next_op_has_a_larger_number() -> None:
+def test_a_larger_sequence_number_shows_that_autograd_recorded_an_op() -> None:
     """GIVEN ops with the numbers 5, 6, 6, 7 and none, in another order in the table, and a range with the number 9."""
     numbers, starts = [7, 5, NONE, 6, 6, 9], [40, 10, 15, 20, 30, 25]
     kinds = [*[HostKind.OP] * 5, HostKind.ANNOTATION]
@@ -515,13 +515,13 @@ def shifted(events: list[Event], us: int) -> list[Event]:
     return [{**event, "ts": event["ts"] + us} for event in events]
 
 
-def test_a_recording_without_marks_or_training_is_one_inference_step() -> None:
+def test_a_recording_without_step_marks_or_training_is_one_inference_step() -> None:
     assert seen([op("aten::add", 0, 5), op("aten::mul", 7, 5)]) == ("whole", ["EVALUATION"], [12])
     assert "marks of steps" in imported([op("aten::add", 0, 5)]).lacks
     assert seen([kernel(1, 2)]) == ("whole", ["EVALUATION"], [7])  # the kernel runs from 2 to 7
 
 
-def test_inference_is_cut_into_its_batches() -> None:
+def test_inference_is_divided_into_batches() -> None:
     batch = [op("enumerate(DataLoader)#_Iter.__next__", 0, 5, cat="user_annotation"), op("aten::conv2d", 10, 8)]
     assert seen(batch + shifted(batch, 20) + shifted(batch[:1], 40)) == ("inference", ["EVALUATION"] * 2, [20, 45])
     mark = op("ProfilerStep#4", 0, 100, cat="user_annotation")
@@ -532,7 +532,7 @@ def test_inference_is_cut_into_its_batches() -> None:
     assert seen(calls) == ("inference", ["EVALUATION"] * 2, [51, 55])
 
 
-def test_calls_of_the_parts_of_a_pipeline_are_not_batches() -> None:
+def test_calls_of_several_models_in_a_pipeline_are_not_separate_batches() -> None:
     """GIVEN a text encoder that is called for two prompts WHEN a denoiser or more ops follow THEN everything is one step."""
 
     def module(name: str, start: float) -> list[Event]:
@@ -581,7 +581,7 @@ def test_evaluated_batches_between_training_steps_are_separate_steps(loader: boo
     assert seen([*training(0), *evaluated(100, operands[0], loader=loader)[:-4], *training(200)])[1] == ["STEADY"] * 2
 
 
-def test_inference_without_a_loader_is_cut_at_the_copy_of_each_batch() -> None:
+def test_without_a_loader_each_copied_batch_begins_an_inference_step() -> None:
     first, second = (evaluated(start, [[n, 3, 8, 8], [4, 3, 3, 3]], loader=False) for start, n in ((0, 32), (50, 7)))
     assert seen(first + second) == ("inference", ["EVALUATION"] * 2, [54, 67])
     # WHEN torch.tensor makes the second copy THEN the copy is no batch, for example the position of the next token
@@ -593,7 +593,7 @@ def test_inference_without_a_loader_is_cut_at_the_copy_of_each_batch() -> None:
     assert seen(first + copies) == ("whole", ["EVALUATION"], [37])
 
 
-def test_a_mark_around_several_training_steps_is_cut_at_the_optimizer(tmp_path: Path) -> None:
+def test_a_step_mark_around_several_optimizer_steps_is_divided(tmp_path: Path) -> None:
     mark = op("ProfilerStep#4", 0, 300, cat="user_annotation")
     events = [mark, *training_step(0), *training_step(100), *training_step(200)]
     assert seen(events) == ("batches", ["STEADY"] * 3, [80, 180, 300])
@@ -603,7 +603,7 @@ def test_a_mark_around_several_training_steps_is_cut_at_the_optimizer(tmp_path: 
     assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == [4]
 
 
-def test_a_mark_that_contains_other_marks_is_not_a_step() -> None:
+def test_a_step_mark_that_contains_other_step_marks_is_not_a_step() -> None:
     """Two steps of 100 us in a mark of 205 us, as an outer profiler writes it; the two marks of step 5 are one step."""
     marks = [op(f"ProfilerStep#{n}", start, length, cat="user_annotation") for n, start, length in
              ((0, 0, 205), (4, 0, 100), (5, 100, 102), (5, 101, 99))]  # fmt: skip
@@ -611,7 +611,7 @@ def test_a_mark_that_contains_other_marks_is_not_a_step() -> None:
     assert (trace.steps.number.tolist(), (trace.steps.duration_ns // 1000).tolist()) == ([4, 5], [100, 99])
 
 
-def test_step_ranges_of_the_scripts_profiler_do_not_cut_the_recorders_profile(tmp_path: Path) -> None:
+def test_step_marks_of_the_script_do_not_divide_the_profile_of_the_recorder(tmp_path: Path) -> None:
     """GIVEN a profile of the recorder with two steps from 0 to 200 us WHEN the script's own profiler adds ranges between them
     THEN the profile still has the two steps. WHEN only the script's ranges exist THEN they are the steps.
     """
@@ -623,13 +623,13 @@ def test_step_ranges_of_the_scripts_profiler_do_not_cut_the_recorders_profile(tm
         assert read_kineto(tmp_path / "ours.json", marks_are_steps=True).steps.number.tolist() == numbers
 
 
-def test_training_without_optimizer_ranges_is_cut_before_each_forward_pass() -> None:
+def test_without_optimizer_ranges_a_step_begins_at_each_forward_pass() -> None:
     step = [event for event in training_step(0) if "Optimizer" not in event["name"] and "DataLoader" not in event["name"]]
     events = [*step, op("aten::add_", 75, 5), *shifted(step, 100), op("aten::add_", 175, 5)]
     assert seen(events) == ("backward", ["STEADY"] * 2, [130, 180])
 
 
-def test_slow_first_steps_are_warm_up_and_a_cut_last_step_is_incomplete() -> None:
+def test_slow_first_steps_are_warm_up_and_a_truncated_last_step_is_incomplete() -> None:
     marks = [op(f"ProfilerStep#{n}", 100 * n, 100, cat="user_annotation") for n in range(4)]
     events = [event for n in range(4) for event in training_step(100 * n)]
     tuning = shifted([op("ProfilerStep#0", 0, 500, cat="user_annotation"), *training_step(0)], -500)
@@ -666,7 +666,7 @@ def test_memory_events_are_assigned_to_their_device_or_the_host() -> None:
 # --- odd events
 
 
-def test_malformed_events_are_read_in_part_and_counted() -> None:
+def test_malformed_events_are_repaired_or_skipped_and_counted() -> None:
     good = op("aten::good", 0, 5)
     events: list[Any] = [
         good,
@@ -699,13 +699,13 @@ def test_malformed_events_are_read_in_part_and_counted() -> None:
     assert trace.host.duration_ns[text].tolist() == [5500]
 
 
-def test_the_last_of_two_equal_keys_is_used() -> None:
+def test_the_last_of_two_equal_json_keys_is_used() -> None:
     text = b'{"traceEvents":[{"ph":"X","cat":"cpu_op","name":"a","name":"b","pid":1,"tid":1,"ts":5,"dur":1,"args":{}}]}'
     trace = read_kineto_bytes(text)
     assert [trace.strings[i] for i in trace.host.name] == ["b"]
 
 
-def test_lone_surrogates_are_replaced_in_the_string_table() -> None:
+def test_incomplete_unicode_characters_are_replaced() -> None:
     event = orjson.dumps(op("NAME", 0, 1)).replace(b"NAME", b"x\\ud800y")
     trace = read_kineto_bytes(b'{"traceEvents":[' + event + b"]}")
     assert trace.strings.texts == ["x\ufffdy", "forward"]
@@ -746,5 +746,7 @@ def test_provenance_contains_no_folders_host_names_or_user_names() -> None:
         ({}, {"cpu_op"}, False, True, "E6"),
     ],
 )
-def test_the_era_of_a_file(header: Event, kinds: set[str], bare: bool, fractional: bool, expected: str) -> None:
+def test_the_format_version_of_a_file_is_recognized(
+    header: Event, kinds: set[str], bare: bool, fractional: bool, expected: str
+) -> None:
     assert era(bare, header, kinds, TsUnit.of(header, [1, 2], exact_ns=False), fractional) == expected

@@ -52,7 +52,7 @@ def chain(trace: Trace, kernel_name: str) -> list[str]:
 # --- External ids
 
 
-def test_a_call_filed_under_the_thread_of_an_ended_replica_moves_to_its_op() -> None:
+def test_a_launch_call_recorded_in_a_wrong_thread_moves_to_its_op() -> None:
     # GIVEN two steps whose replicas are threads of their own, and calls that are all filed under the first one
     trace = imported(
         span("user_annotation", "ProfilerStep#1", MAIN, 0, 100),
@@ -71,13 +71,13 @@ def test_a_call_filed_under_the_thread_of_an_ended_replica_moves_to_its_op() -> 
     assert trace.problems == {}
 
 
-def test_a_thread_with_only_moved_calls_is_omitted() -> None:
+def test_a_thread_without_remaining_calls_is_omitted() -> None:
     trace = imported(op("aten::mul", MAIN, 0, 20, 5), call(1065346752, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5))
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::mul@100"]
     assert [thread.tid for thread in trace.threads] == [MAIN]
 
 
-def test_a_call_without_an_external_id_gets_that_of_its_kernel() -> None:
+def test_a_launch_call_without_an_external_id_takes_that_of_its_kernel() -> None:
     trace = imported(
         op("aten::relu", REPLICA, 0, 20, 5),
         op("aten::other", MAIN, 0, 20, 6),
@@ -91,7 +91,7 @@ def test_a_call_without_an_external_id_gets_that_of_its_kernel() -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 20), (5, 20), (0, 7), (5, 7)])
-def test_a_call_may_begin_and_end_with_its_op(start: float, end: float) -> None:
+def test_a_launch_call_can_begin_and_end_with_its_op(start: float, end: float) -> None:
     trace = imported(
         op("aten::relu", REPLICA, start, end - start, 5), call(MAIN, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5)
     )
@@ -99,7 +99,7 @@ def test_a_call_may_begin_and_end_with_its_op(start: float, end: float) -> None:
 
 
 @pytest.mark.parametrize("told", [{}, {"External_id": 0}, {"External_id": 77}, {"External_id": 3}])
-def test_nesting_gives_the_op_if_the_external_id_is_unusable(told: dict[str, Any]) -> None:
+def test_the_enclosing_op_is_used_if_the_external_id_is_invalid(told: dict[str, Any]) -> None:
     """No op has the id 77, and the op with id 3 had ended before the call."""
     trace = imported(
         op("aten::early", REPLICA, 0, 4, 3),
@@ -112,7 +112,7 @@ def test_nesting_gives_the_op_if_the_external_id_is_unusable(told: dict[str, Any
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::add@100"]
 
 
-def test_a_call_outside_of_ops_stays_on_its_thread() -> None:
+def test_a_launch_call_outside_of_ops_stays_in_its_thread() -> None:
     trace = imported(
         span("user_annotation", "warm", MAIN, 0, 50, External_id=9),
         op("aten::add", MAIN, 60, 20, 4),
@@ -124,7 +124,7 @@ def test_a_call_outside_of_ops_stays_on_its_thread() -> None:
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "warm@100"]
 
 
-def test_the_op_with_the_external_id_is_preferred_to_a_nested_op() -> None:
+def test_the_op_with_the_external_id_is_preferred_to_the_enclosing_op() -> None:
     trace = imported(
         op("aten::outer", MAIN, 0, 50, 1),
         op("aten::inner", MAIN, 10, 20, 2),
@@ -134,7 +134,7 @@ def test_the_op_with_the_external_id_is_preferred_to_a_nested_op() -> None:
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "aten::outer@100"]
 
 
-def test_python_frames_between_an_op_and_its_call_are_kept() -> None:
+def test_python_frames_between_an_op_and_its_launch_call_are_kept() -> None:
     trace = imported(
         op("custom::op", MAIN, 0, 50, 1),
         span("python_function", "kernel.py(3): run", MAIN, 10, 20),
@@ -144,7 +144,7 @@ def test_python_frames_between_an_op_and_its_call_are_kept() -> None:
     assert chain(trace, "k") == ["cudaLaunchKernel@100", "kernel.py(3): run@100", "custom::op@100"]
 
 
-def test_external_ids_that_repeat_the_correlation_ids_are_ignored() -> None:
+def test_external_ids_that_copy_the_correlation_ids_are_ignored() -> None:
     """This is the case from torch 1.12 to 2.3. Both colliding ids belong to ops elsewhere."""
     trace = imported(
         op("aten::a", REPLICA, 0, 20, 1),
@@ -159,7 +159,7 @@ def test_external_ids_that_repeat_the_correlation_ids_are_ignored() -> None:
     assert chain(trace, "second") == ["cudaLaunchKernel@100", "aten::c@100"]
 
 
-def test_an_external_id_equal_to_the_correlation_by_chance_is_used() -> None:
+def test_an_external_id_that_happens_to_equal_the_correlation_id_is_used() -> None:
     trace = imported(
         op("aten::a", REPLICA, 0, 20, 1),
         op("aten::b", REPLICA, 30, 20, 2),
@@ -172,7 +172,7 @@ def test_an_external_id_equal_to_the_correlation_by_chance_is_used() -> None:
     assert chain(trace, "second") == ["cudaLaunchKernel@201", "aten::b@201"]
 
 
-def test_an_external_id_of_two_ops_refers_to_the_op_around_the_call() -> None:
+def test_an_external_id_of_two_ops_refers_to_the_op_that_encloses_the_call() -> None:
     trace = imported(
         op("aten::first", MAIN, 0, 20, 4),
         op("aten::second", MAIN, 30, 20, 4),
@@ -188,7 +188,7 @@ def test_an_external_id_of_two_ops_refers_to_the_op_around_the_call() -> None:
 # --- correlations
 
 
-def test_the_external_id_decides_between_two_calls_with_one_correlation() -> None:
+def test_the_external_id_decides_between_two_calls_with_one_correlation_id() -> None:
     trace = imported(
         op("aten::mm", MAIN, 100, 60, 2),
         call(MAIN, 110, 7, External_id=2),
@@ -208,7 +208,7 @@ def test_a_kernel_without_external_id_belongs_to_the_last_earlier_call() -> None
     assert trace.problems == {"duplicate-correlation": 2}
 
 
-def test_a_runtime_and_a_driver_call_of_one_launch_are_no_duplicates() -> None:
+def test_a_runtime_call_and_a_driver_call_of_one_launch_are_not_duplicates() -> None:
     inner = call(MAIN, 11, 7, "cuLaunchKernel", dur=1) | {"cat": "cuda_driver"}
     trace = imported(call(MAIN, 10, 7, dur=4), inner, kernel("k", 20, 7))
     assert chain(trace, "k") == ["cudaLaunchKernel@100"]
@@ -218,7 +218,7 @@ def test_a_runtime_and_a_driver_call_of_one_launch_are_no_duplicates() -> None:
 # --- backlog
 
 
-def test_work_before_all_launched_work_of_its_stream_is_backlog() -> None:
+def test_kernels_before_the_first_launched_kernel_of_a_stream_count_as_backlog() -> None:
     trace = imported(
         call(MAIN, 10, 50),
         kernel("old", 5, 40),
@@ -230,7 +230,7 @@ def test_work_before_all_launched_work_of_its_stream_is_backlog() -> None:
     assert trace.device.launch.tolist().count(NONE) == 3
 
 
-def test_kernels_after_launched_work_or_with_later_ids_lost_their_call() -> None:
+def test_kernels_after_launched_kernels_count_as_missing_their_launch_call() -> None:
     trace = imported(
         call(MAIN, 10, 50),
         kernel("new", 30, 50),
@@ -240,12 +240,12 @@ def test_kernels_after_launched_work_or_with_later_ids_lost_their_call() -> None
     assert trace.problems == {"kernel-without-launch": 2}
 
 
-def test_launch_calls_moved_to_another_thread_stay_runtime_rows() -> None:
+def test_launch_calls_moved_to_another_thread_stay_runtime_calls() -> None:
     trace = imported(op("aten::mul", MAIN, 0, 20, 5), call(REPLICA, 5, 1, External_id=5), kernel("k", 30, 1, External_id=5))
     assert trace.host.kind[trace.device.launch[0]] == HostKind.RUNTIME
 
 
-def test_no_phase_counts_the_backlog_between_its_events() -> None:
+def test_gpu_time_of_a_phase_does_not_include_the_backlog() -> None:
     """An event at the start of the step waits for the backlog (until 1300 us), and one at its end for its kernel (until 1340
     us)."""
     trace = imported(

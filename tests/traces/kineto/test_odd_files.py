@@ -99,7 +99,7 @@ def test_a_kernel_longer_than_the_profiler_window_counts_as_zero() -> None:
     assert imported(window, span("aten::mm", 10, 1000), call(1, 20), kernel(30, 1000, 1)).problems == {}
 
 
-def test_a_step_mark_left_open_ends_with_the_last_host_event() -> None:
+def test_a_step_mark_without_an_end_ends_with_the_last_host_event() -> None:
     """The mark begins at 10 and ends long after the profile of 1000 us. The last op ends at 410."""
     window = span("PyTorch Profiler (0)", 0, 1000, "Trace") | {"pid": "Spans"}
     mark = span("ProfilerStep#1", 10, 500_000, "user_annotation")
@@ -109,7 +109,7 @@ def test_a_step_mark_left_open_ends_with_the_last_host_event() -> None:
     assert trace.problems == imported(window, mark | {"dur": 1002}, span("aten::mm", 20, 390)).problems
 
 
-def test_work_of_metas_accelerators_is_device_work() -> None:
+def test_work_of_mtia_accelerators_counts_as_gpu_work() -> None:
     """A kernel of 30 us, a copy of 10 us within it and a wait of 500 us: the device is busy for 30 us."""
     launch = span("runFunction - job_prep", 10, 5, "mtia_runtime", correlation=3)
     rows = [("fc-dtype_Float", 20, 30, 3), ("dma_request", 25, 10, 0), ("event_wait", 20, 500, 0)]
@@ -141,7 +141,7 @@ def test_without_correlation_ids_kernel_and_call_have_the_same_external_id() -> 
 
 
 @pytest.mark.parametrize(("lasts", "problem"), [(60, "unfinished-launch"), (20, "lost-kernel")])
-def test_launches_behind_a_busy_gpu_at_the_end_are_unfinished(lasts: float, problem: str) -> None:
+def test_launches_still_queued_at_the_end_of_the_recording_are_not_missing_kernels(lasts: float, problem: str) -> None:
     """The last launches have no kernels. The GPU ran earlier work until 110 us or until 75 us; the last launch was at 80 us."""
     marks = [span(f"ProfilerStep#{number}", 30 * number, 30, "user_annotation") for number in range(3)]
     ops = [span("aten::mm", 30 * number + 5, 24) for number in range(3)]
@@ -178,7 +178,7 @@ def test_launches_during_a_graph_capture_need_no_kernels() -> None:
 
 
 @pytest.mark.parametrize(("captured", "problems"), [(1, {}), (2, {"mostly-captured": 2})])
-def test_a_recording_of_a_capture_has_no_idle_time(captured: int, problems: dict[str, int]) -> None:
+def test_idle_time_is_unknown_in_a_recording_of_a_graph_capture(captured: int, problems: dict[str, int]) -> None:
     """GIVEN one kernel that ran WHEN two launches were captured THEN what limits the pace is unknown."""
     begin, end = call(8, 20, name="cudaStreamBeginCapture"), call(9, 90, name="cudaStreamEndCapture")
     launches = [call(2 + place, 30 + 10 * place) for place in range(captured)]
@@ -188,7 +188,7 @@ def test_a_recording_of_a_capture_has_no_idle_time(captured: int, problems: dict
     assert limit is not None and limit.limit == ("unknown" if problems else "host")
 
 
-def test_a_capture_begun_before_the_recording_lasts_until_its_end_call() -> None:
+def test_a_capture_that_began_before_the_recording_lasts_until_its_end_call() -> None:
     end = call(2, 40, name="cudaStreamEndCapture")
     assert imported(call(1, 10), end, call(3, 50), kernel(100, 5, 3)).problems == {}
     assert imported(call(1, 10), end, call(3, 50), kernel(20, 5, 1)).problems == {"lost-kernel": 1}
@@ -205,7 +205,7 @@ def test_a_launch_recorded_as_two_calls_needs_only_one_kernel(ids: tuple[int, in
 # --- events that Kineto does not write
 
 
-def test_begin_and_end_events_are_joined_into_spans() -> None:
+def test_begin_and_end_events_are_joined() -> None:
     """The inner end closes the inner begin, threads are kept apart, and the arguments of the end event are used too."""
     begin = {"ph": "B", "cat": "cpu_op", "name": "aten::outer", "pid": 1, "tid": 1, "ts": 10, "args": {"External id": 3}}
     inner = begin | {"name": "aten::inner", "ts": 20, "args": {}}
@@ -234,11 +234,11 @@ def test_begin_and_end_events_are_joined_into_spans() -> None:
         (7, {}, ""),
     ],
 )
-def test_the_category_of_an_event_without_one(name: Any, args: Event, category: str) -> None:
+def test_a_missing_category_is_guessed_from_the_event(name: Any, args: Event, category: str) -> None:
     assert category_of({"ph": "X", "name": name, "args": args}) == category
 
 
-def test_ranges_of_the_profiler_without_kineto_are_ops() -> None:
+def test_ops_of_the_old_profiler_without_kineto_are_recognized() -> None:
     """torch.autograd.profiler without Kineto wrote a bare array, the same pid for all ops, and no categories."""
     event = {"name": "mul", "ph": "X", "ts": 1.5, "dur": 2.25, "tid": 1, "pid": "CPU functions", "args": {}}
     trace = read_kineto_bytes(orjson.dumps([event, event | {"ts": 4.5}]))
@@ -268,7 +268,7 @@ def test_a_json_list_of_another_program_is_rejected_in_one_line(data: bytes) -> 
     assert "\n" not in str(raised.value)
 
 
-def test_recordings_one_after_another_in_a_file_are_all_read() -> None:
+def test_several_recordings_in_one_file_are_all_read() -> None:
     first = text(span("aten::a", 10**9, 5), call(1, 10**9 + 1), kernel(10**9 + 10, 5, 1))
     second = text(span("aten::b", 10**9 + 2, 5), call(1, 10**9 + 3), kernel(10**9 + 12, 7, 1))
     for between in (b"", b"\n", b"\r\n\r\n"):
@@ -288,7 +288,7 @@ def test_work_that_begins_long_before_its_launch_shows_that_the_clocks_disagree(
     assert (summary.bottleneck.reason == "the clocks of host and GPU disagree") == is_unknown
 
 
-def test_a_recording_that_a_file_contains_twice_is_read_once() -> None:
+def test_a_repeated_recording_in_a_file_is_read_once() -> None:
     """5 us of work on one rank, not 10 us on two."""
     once = text(span("aten::a", 10**9, 5), call(1, 10**9 + 1), kernel(10**9 + 10, 5, 1))
     for between in (b"", b"\n"):
@@ -296,7 +296,7 @@ def test_a_recording_that_a_file_contains_twice_is_read_once() -> None:
         assert (trace.problems, trace.ranks, busy_us(trace)) == ({"repeated-recording": 1}, [0], 5)
 
 
-def test_cycles_of_one_process_in_one_file_are_one_rank() -> None:
+def test_profiler_cycles_of_one_process_in_one_file_are_one_rank() -> None:
     cycles = [
         text(span("aten::a", 1_700_000_000_000_000 + at, 5), call(1, 1_700_000_000_000_001 + at), distributedInfo={"rank": 3})
         for at in (0, 1_000_000)
@@ -305,7 +305,7 @@ def test_cycles_of_one_process_in_one_file_are_one_rank() -> None:
     assert trace.ranks == [3] and len(trace.threads) == 1 and len(trace.host) == 4
 
 
-def test_braces_within_a_name_do_not_split_a_damaged_file() -> None:
+def test_braces_in_a_name_do_not_split_a_damaged_file() -> None:
     broken = text(span('} {"traceEvents": [', 10, 5), span("aten::b", 20, 5))[:-1]
     trace = read_kineto_bytes(broken)
     assert trace.problems == {"truncated-json": 1} and len(trace.host) == 2
@@ -325,14 +325,14 @@ def test_the_rank_is_read_from_file_names_of_inference_servers(tmp_path: Path, n
     assert read_kineto(tmp_path).ranks == ranks
 
 
-def test_a_copy_of_unknown_size_has_a_time_but_no_rate() -> None:
+def test_a_copy_of_unknown_size_has_a_duration_but_no_rate() -> None:
     copy = {"device": 0, "stream": 7, "correlation": 1}
     name = "Memcpy HtoD (Pageable -> Device)"
     (found,) = transfers(imported(call(1, 0, name="cudaMemcpyAsync"), span(name, 10, 40, "gpu_memcpy", 7, **copy)))
     assert (found.count, found.bytes, found.duration_ns, found.gbps) == (1, 0, 40_000, None)
 
 
-def test_step_marks_on_the_gpu_are_kept() -> None:
+def test_step_marks_on_the_gpu_timeline_are_kept() -> None:
     mark = span("ProfilerStep#5", 10, 40, "gpu_user_annotation", 7, device=0, stream=7) | {"pid": 0}
     trace = imported(call(1, 0), kernel(10, 40, 1), mark)
     row = trace.device.kind.tolist().index(DeviceKind.ANNOTATION)
@@ -343,7 +343,7 @@ _LOG = '"WARNING": ["CUDA event "record" of 3, x", "b"],\n"INFO": ["say "hi" , "
 
 
 @pytest.mark.parametrize("place", ["before", "within", "after"])
-def test_header_fields_next_to_broken_log_lines_are_read(place: str) -> None:
+def test_header_fields_next_to_invalid_log_lines_are_read(place: str) -> None:
     """Until July 2026 Kineto wrote its log into the header without escaping quotes."""
     event = orjson.dumps(span("aten::a", 10**9, 5)).decode()
     properties = f'"schemaVersion": 1, "deviceProperties": [{orjson.dumps(H100).decode()}], "cuda_runtime_version": 13000,'
@@ -429,7 +429,7 @@ def test_a_stream_synchronization_row_is_assigned_to_its_stream() -> None:
 # --- events that a file contains twice, and a clock that is late
 
 
-def test_a_step_that_the_file_contains_twice_is_read_once() -> None:
+def test_a_repeated_step_in_a_file_is_read_once() -> None:
     """GIVEN an op, its call and its kernel, written twice, and a second kernel of another op WHEN the file is read THEN
     there are two ops, two calls and two kernels, and three events are counted as repeated."""
     once = [span("aten::mm", 10, 10, External_id=1), call(1, 12) | {"args": {"correlation": 1, "External id": 1}}]
@@ -447,7 +447,7 @@ def test_equal_kernels_of_one_graph_launch_are_not_repeated() -> None:
 
 
 @pytest.mark.parametrize(("late_us", "kernels", "problems"), [(2000, 4, {"clocks-late": 3}), (900, 4, {}), (2000, 3, {})])
-def test_launches_that_always_take_milliseconds_show_that_the_clocks_disagree(
+def test_launches_that_all_seem_to_take_milliseconds_show_that_the_clocks_disagree(
     late_us: int, kernels: int, problems: dict[str, int]
 ) -> None:
     """Each kernel lasts 5 us and is launched 10 ms after the kernel before, so the GPU is idle. The first kernel of a
@@ -470,7 +470,7 @@ def test_one_fast_launch_shows_that_the_clocks_agree() -> None:
     ("marked", "starts_us", "ends_us", "source"),
     [(True, [100, 200], [200, 280], "gpu marks"), (False, [100], [280], "whole")],
 )
-def test_a_recording_of_the_gpu_alone_has_steps(marked: bool, starts_us: list[int], ends_us: list[int], source: str) -> None:
+def test_a_recording_without_host_events_has_steps(marked: bool, starts_us: list[int], ends_us: list[int], source: str) -> None:
     """GIVEN two marked ranges on the GPU with a kernel of 80 us each, and no host events."""
     marks = [span(f"ProfilerStep#{n}", 100 * n, 90, "gpu_user_annotation", 7, stream=7, device=0) for n in (1, 2)]
     trace = imported(kernel(100, 80, 0), kernel(200, 80, 0), *(marks if marked else []))

@@ -36,7 +36,7 @@ def in_pieces_of(size_bytes: int) -> Any:
 
 
 @given(st.lists(events, max_size=6), st.dictionaries(traps, values), st.dictionaries(traps, values), st.sampled_from([None, 1]))
-def test_parsing_in_chunks_equals_parsing_the_whole_file(
+def test_parsing_a_file_in_chunks_gives_the_same_events(
     listed: list[Any], before: dict[str, Any], after: dict[str, Any], indent: int | None
 ) -> None:
     after = {f"after {key}": value for key, value in after.items()}
@@ -49,7 +49,7 @@ def test_parsing_in_chunks_equals_parsing_the_whole_file(
 
 
 @pytest.mark.parametrize("around", ['{"a": 1, "traceEvents": [%s], "b": 2}', "[%s]"])
-def test_only_the_digest_of_each_chunk_is_kept(around: str) -> None:
+def test_only_the_result_of_each_chunk_is_kept_in_memory(around: str) -> None:
     listed = [{"ph": "X", "name": str(i)} for i in range(9)]
     seen: list[list[Any]] = []
 
@@ -71,7 +71,7 @@ def test_only_the_digest_of_each_chunk_is_kept(around: str) -> None:
         ('{"traceEvents": [{"ph": 1}, {"ph": [{"ph": 2}, {"ph": 3}]}]}', [{"ph": 1}, {"ph": [{"ph": 2}, {"ph": 3}]}]),
     ],
 )
-def test_nested_event_lists_and_repeated_keys_are_parsed_like_json(text: str, found: list[Any]) -> None:
+def test_nested_event_lists_and_repeated_keys_are_parsed_as_in_json(text: str, found: list[Any]) -> None:
     with in_pieces_of(1):
         assert parse(text.encode(), Counter(), "x").events == found == json.loads(text)["traceEvents"]
 
@@ -95,7 +95,7 @@ def columns_of(trace: Trace) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("size_bytes", [1, 300, 1500])
-def test_a_faulty_event_has_the_same_effect_for_any_chunk_size(size_bytes: int) -> None:
+def test_an_invalid_event_has_the_same_effect_for_any_chunk_size(size_bytes: int) -> None:
     text = orjson.dumps({"traceEvents": faulty_events()})
     whole = read_kineto_bytes(text)
     with in_pieces_of(size_bytes):
@@ -106,7 +106,7 @@ def test_a_faulty_event_has_the_same_effect_for_any_chunk_size(size_bytes: int) 
     assert columns_of(cut) == columns_of(whole)
 
 
-def test_deeply_nested_dimensions_are_dropped_without_other_loss() -> None:
+def test_too_deeply_nested_dimensions_are_dropped() -> None:
     deep = orjson.dumps(op("aten::add", 3, 1, Input_Dims="DEEP")).replace(b'"DEEP"', b"[" * 300 + b"]" * 300)
     shaped = orjson.dumps(op("aten::add", 1, 1, Input_Dims=[[2, 3]]))
     trace = read_kineto_bytes(b"[%b,%b]" % (shaped, deep))
@@ -132,7 +132,7 @@ def test_reading_in_small_chunks_gives_the_same_trace(shared_traces: Path) -> No
         assert columns_of(cut) == columns_of(whole)
 
 
-def test_taking_a_column_frees_only_that_column() -> None:
+def test_reading_a_column_frees_only_that_column() -> None:
     rows = CategoryEvents("kernel")
     for stream in (7, 9):
         event = {"name": "k", "pid": 0, "tid": 1, "ts": 3, "dur": 4, "args": {"stream": stream}}
@@ -168,7 +168,7 @@ def columns_with_odd_values(draw: st.DrawFn) -> list[dict[str, Any]]:
 
 
 @given(columns_with_odd_values())
-def test_arrays_of_chunks_equal_columns_converted_as_a_whole(made: list[dict[str, Any]]) -> None:
+def test_columns_read_in_chunks_equal_columns_read_at_once(made: list[dict[str, Any]]) -> None:
     text = orjson.dumps({"traceEvents": made})
     with in_pieces_of(1):
         arrays = read_kineto_bytes(text)

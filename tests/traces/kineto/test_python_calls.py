@@ -46,7 +46,7 @@ def kept(*rows: tuple[int, str]) -> list[str]:
     return [name for name, stay in zip(names, stays, strict=True) if stay]
 
 
-def test_threads_started_by_the_tool_are_removed_completely() -> None:
+def test_threads_started_by_trace_are_removed_from_profiles() -> None:
     """GIVEN a thread of the tool, a thread of the script and a thread of torch WHEN filtered THEN the first is removed with all
     its calls."""
     begun = [(0, "threading.py(1002): _bootstrap"), (1, "threading.py(1045): _bootstrap_inner"), (2, "threading.py(982): run")]
@@ -56,7 +56,7 @@ def test_threads_started_by_the_tool_are_removed_completely() -> None:
     assert kept(*begun, (3, HOOK), (4, "msgpack/__init__.py(30): packb"), *of_script, *of_torch) == left
 
 
-def test_functions_of_the_tool_are_removed_with_calls_only_they_make() -> None:
+def test_functions_of_trace_are_removed_from_profiles_with_their_calls() -> None:
     assert kept(
         (0, "train.py(3): step"),
         (1, HOOK),
@@ -81,7 +81,7 @@ def test_functions_of_the_tool_are_removed_with_calls_only_they_make() -> None:
     ]
 
 
-def test_a_user_file_with_the_name_of_a_tool_file_is_kept() -> None:
+def test_a_user_file_with_the_name_of_a_trace_file_is_kept() -> None:
     """GIVEN a file traces/script/script_hooks.py of the user, whose functions begin on other lines THEN its functions stay."""
     mine = "traces/script/script_hooks.py(1): module_calls"
     assert kept((0, mine), (1, "<built-in function len>"), (0, HOOK)) == [mine, "<built-in function len>"]
@@ -134,7 +134,7 @@ def rows_of(trace: Trace) -> list[tuple[Any, ...]]:
 
 
 @given(profiles())
-def test_folding_removes_only_functions_that_run_no_op(profile: Trace) -> None:
+def test_removing_short_functions_keeps_all_ops_and_functions_that_run_ops(profile: Trace) -> None:
     """GIVEN any profile WHEN folded THEN all ops, modules and functions that run ops are kept, each within its innermost kept
     parent, with its kernels. Of any other function, all calls are kept or none. The figures of functions do not change."""
     lean = without_short_calls(profile)
@@ -184,6 +184,6 @@ def test_stacks_at_most_double_the_size_of_a_trace_file(shared_traces: Path, tmp
     assert (tmp_path / "with.msgpack").stat().st_size <= 2 * (tmp_path / "without.msgpack").stat().st_size
 
 
-def test_folding_does_not_change_a_profile_without_stacks() -> None:
+def test_removing_short_functions_does_not_change_a_profile_without_stacks() -> None:
     profile = Trace(host=HostSpans.of(kind=[HostKind.OP], name=[0]), strings=Strings(["aten::relu"]), threads=[Thread(0, 1)])
     assert without_short_calls(profile) is profile

@@ -46,12 +46,12 @@ def without(event: Event, name: str) -> Event:
         ),
     ],
 )
-def test_an_import_names_the_missing_kinds_of_data(events: list[Event], header: dict[str, Any], lacks: set[str]) -> None:
+def test_an_import_lists_the_missing_kinds_of_data(events: list[Event], header: dict[str, Any], lacks: set[str]) -> None:
     assert set(imported(events, **header).lacks) == {"values", *lacks}
 
 
 @pytest.mark.parametrize(("tid", "stream"), [("stream 123456789", 123456789), ("stream 1234567890", 0), ("default", 0)])
-def test_a_stream_that_the_arguments_lack_is_read_from_the_thread(tid: str, stream: int) -> None:
+def test_a_missing_stream_number_is_read_from_the_thread_id(tid: str, stream: int) -> None:
     event = {**kernel(1, 40), "tid": tid}
     del event["args"]["stream"]
     assert imported([OP, call(1, 12), event]).device.stream.tolist() == [stream]

@@ -80,7 +80,7 @@ def test_every_recording_is_in_the_index(shared_traces: Path) -> None:
 
 
 @pytest.mark.parametrize("row", index_rows(), ids=lambda row: row.name)
-def test_counts_and_busy_time_agree_with_the_index(row: Row) -> None:
+def test_imported_counts_and_busy_time_agree_with_the_index_of_recordings(row: Row) -> None:
     trace = imported(row.name)
     kinds = Counter(trace.device.kind.tolist())
 
@@ -174,7 +174,7 @@ MAIN_CASE = {  # milliseconds for each step: whole, data-loading wait, optimizer
 
 
 @pytest.mark.parametrize("name", MAIN_CASE)
-def test_the_main_case_has_the_phases_of_a_plain_loop(name: str) -> None:
+def test_the_main_recording_has_the_phases_of_a_plain_loop(name: str) -> None:
     trace = imported(name)
     whole, loader, optimizer = MAIN_CASE[name]
     names = [trace.strings[i] for i in trace.phases.name]
@@ -194,7 +194,7 @@ def test_ddp_training_has_the_same_phases_on_nvidia_and_amd() -> None:
         assert [thread.role for thread in trace.threads[:2]] == ["main", "backward"]
 
 
-def test_steps_are_cut_at_the_optimizer_in_a_recording_without_marks() -> None:
+def test_without_step_marks_steps_end_at_the_optimizer() -> None:
     trace = imported("rtx2080ti_linear")
     assert trace.provenance["steps_from"] == "optimizer"
     ends = trace.steps.end_ns
@@ -210,7 +210,7 @@ def test_memory_totals_change_by_the_bytes_of_each_event() -> None:
     assert (on_device.address > 0).all()
 
 
-def test_absolute_timestamps_keep_every_digit() -> None:
+def test_timestamps_since_1970_keep_every_digit() -> None:
     name = "v100_absolute_ns"
     trace = imported(name)
     text = gzip.decompress((SHARED_TRACES / f"{name}.json.gz").read_bytes())
@@ -286,7 +286,7 @@ BROKEN = {  # file: (what is counted, host spans, device spans)
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_broken_files_are_read_in_part_and_their_problems_counted(shared_traces: Path, name: str) -> None:
+def test_broken_files_are_read_in_part_and_their_problems_are_counted(shared_traces: Path, name: str) -> None:
     trace = read_kineto(shared_traces / "broken" / name)
     problems, host, device = BROKEN[name]
     assert (trace.problems, len(trace.host), len(trace.device)) == (problems, host, device)

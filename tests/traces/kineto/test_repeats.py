@@ -125,7 +125,7 @@ def test_a_repeated_sequence_that_begins_with_new_data_is_a_step(
     assert set(np.diff(trace.steps.start_ns).tolist()) <= {24 * US}
 
 
-def test_the_whole_recording_includes_gpu_work_if_no_launch_is_known() -> None:
+def test_if_launches_are_unknown_the_recording_includes_all_gpu_work() -> None:
     """GIVEN an op at 1000..1010 us and a kernel without launch at 5000..5300 WHEN imported THEN a step of 4300 us contains
     it."""
     profile = Profile()
@@ -135,7 +135,7 @@ def test_the_whole_recording_includes_gpu_work_if_no_launch_is_known() -> None:
     assert of is not None and (of.pace_ns, of.gpu_time_ns) == (4_300 * US, 300 * US)
 
 
-def test_launches_that_do_not_repeat_are_one_step() -> None:
+def test_a_recording_without_repeated_launches_is_one_step() -> None:
     profile = iterations(2, TRAINING)
     profile.launch("aten::sum", ["reduce"])
     assert len(profile.read().steps) == 1
@@ -184,7 +184,7 @@ def phases(trace: Trace) -> list[tuple[str, int]]:
     return list(zip(names, (trace.phases.duration_ns // US).tolist(), strict=True))
 
 
-def test_preparation_before_the_copy_is_not_part_of_the_copy_phase() -> None:
+def test_host_work_before_a_copy_is_not_part_of_the_copy_phase() -> None:
     """200 us of preparation on the CPU, 10 us of copying, and 12 us until the end of the step with one op."""
     profile = Profile()
     profile.python(200)
@@ -193,7 +193,7 @@ def test_preparation_before_the_copy_is_not_part_of_the_copy_phase() -> None:
     assert phases(marked(profile)) == [("other", 200), ("h2d", 10), ("forward", 14)]
 
 
-def test_ops_on_the_cpu_begin_no_phase() -> None:
+def test_ops_on_the_cpu_do_not_begin_a_phase() -> None:
     """GIVEN an optimizer of 20 us, 50 us of Python with an `add_` on the CPU, and a wait of 100 us for the next batch
     WHEN the profile is imported THEN no forward pass begins between the optimizer and the wait."""
     profile = Profile()
@@ -233,7 +233,7 @@ def test_iterations_marked_by_an_inference_server_are_steps() -> None:
     assert profile.read().provenance["steps_from"] != "ranges"
 
 
-def test_python_time_around_a_loader_mark_counts_as_loader_time() -> None:
+def test_python_time_around_the_range_of_a_loader_is_loader_time() -> None:
     profile = Profile()
     profile.python(4)
     profile.mark("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 1_004, 1_100)
@@ -251,7 +251,7 @@ def test_steps_with_an_all_reduce_are_not_evaluation_steps() -> None:
         assert marked(profile).steps.kind.tolist() == [kind]
 
 
-def test_time_before_the_first_phase_is_phase_other_in_recorder_profiles(tmp_path: Any) -> None:
+def test_in_profiles_of_the_recorder_time_before_the_first_phase_is_phase_other(tmp_path: Any) -> None:
     profile = Profile()
     profile.python(200)
     profile.launch("aten::mm", ["gemm"])

@@ -53,7 +53,7 @@ def test_output_arguments_are_not_recorded_as_inputs(
     assert inputs(name, dims, types) == expected
 
 
-def test_calls_with_equal_shapes_and_different_names_stay_separate() -> None:
+def test_calls_of_different_ops_with_equal_shapes_stay_separate() -> None:
     args = {"Input Dims": MATRIX, "Input type": ["float"] * 3}
     names = ["aten::mm", "aten::addcmul_", "aten::mm", "aten::bmm"]
     events = [

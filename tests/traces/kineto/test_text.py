@@ -210,7 +210,7 @@ def test_profiler_cycles_of_a_process_are_joined_in_order(tmp_path: Path) -> Non
         read_kineto(tmp_path)
 
 
-def test_files_of_runs_of_different_sizes_are_rejected(tmp_path: Path) -> None:
+def test_files_of_runs_with_different_numbers_of_ranks_are_rejected(tmp_path: Path) -> None:
     folder_of(tmp_path, ("a.json",), distributedInfo={"rank": 0, "world_size": 2})
     folder_of(tmp_path, ("b.json",), distributedInfo={"rank": 1, "world_size": 8})
     with pytest.raises(TraceImportError, match=r"a\.json has 2 ranks and b\.json has 8: not the same run"):
@@ -298,7 +298,7 @@ spans = st.lists(
 
 
 @given(spans, st.sampled_from([1, ROUNDING_NS // 2, ROUNDING_NS, 5 * ROUNDING_NS]))
-def test_parents_equal_those_of_a_full_search(drawn: list[tuple[int, ...]], unit_ns: int) -> None:
+def test_the_parents_of_events_equal_those_of_a_full_search(drawn: list[tuple[int, ...]], unit_ns: int) -> None:
     thread, start, duration, outer, entry = (np.array([d[i] for d in drawn], "i8") for i in range(5))
     start, duration = start * unit_ns, duration * unit_ns
     order = nesting_order(thread, start, duration, outer, entry)
@@ -320,7 +320,7 @@ def test_parents_equal_those_of_a_full_search(drawn: list[tuple[int, ...]], unit
         assert found[row] == (max(enclosing) if enclosing else NONE)
 
 
-def test_a_frame_without_an_end_ends_with_the_span_around_it() -> None:
+def test_a_python_frame_without_an_end_ends_with_the_enclosing_span() -> None:
     """GIVEN a frame that starts at 20 us within a frame until 50 us and ends with the recording at 100 us THEN it ends at 50
     us. The span from 60 to 70 us belongs to the outermost frame, and a frame around everything until 100 us keeps its end. A
     frame may outlive a range that is not a frame."""
@@ -333,7 +333,7 @@ def test_a_frame_without_an_end_ends_with_the_span_around_it() -> None:
     assert (parent.tolist(), ends.tolist()) == ([NONE, 0, 0, 2], end.tolist())
 
 
-def test_real_overlaps_are_counted_but_rounding_errors_are_not() -> None:
+def test_overlaps_are_counted_only_if_they_exceed_rounding_errors() -> None:
     one = np.zeros(3, "i4")
     no_frames = np.zeros(3, bool)
     _, overlaps, _ = parents(one, np.array([0, 5000, 9000]), np.array([10_000, 20_000, 10_500]), no_frames)
