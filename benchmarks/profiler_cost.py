@@ -1,4 +1,4 @@
-"""Measures torch.profiler's host time per event, the origin of `_PRIOR` in traces/combining/profiler_cost.py.
+"""Measures torch.profiler's host time per event, the origin of `EVENT_COSTS` in traces/comparison/thresholds.py.
 
     python benchmarks/profiler_cost.py [--rounds 8]         # on a GPU, simulated or real; on a CPU without launches
 

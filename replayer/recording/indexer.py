@@ -43,7 +43,7 @@ from replayer.recording.match_keys import RecordedKeys
 from replayer.recording.recorded_step import LEADING, Instance, Kernel, MatchKeys, RecordedSegment, RecordedStep
 from traces.analyses.communication import communication_kernels
 from traces.analyses.waits import host_waits, synchronous_calls
-from traces.combining.profiler_cost import CleanPace
+from traces.combining.clean_pace import CleanPace
 from traces.compiled.regions import is_graph_launch
 from traces.figures.measure import copies_of_hooks
 from traces.figures.pipeline import batch_arrival_ns

@@ -1,0 +1,170 @@
+"""Host times of profiled steps without the profiler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.traces.profiled_traces import NO_WAITS, UNIX_NS, Step, add_ops, add_stages, clean_phases, recorded
+from traces.combining.clean_pace import CleanPace, _stages
+from traces.combining.profiler_cost import with_clean_pace
+from traces.model.intervals import Intervals
+from traces.model.run import ProfilerCost, Run
+from traces.model.trace import NONE, StepKind
+
+
+def test_the_profiler_cost_of_an_op_is_subtracted_from_the_gaps_around_it() -> None:
+    """GIVEN a phase of 10 us with ops at 1000..3000, 3200..4000 and 9000..9500, and a cost of 500 ns per op THEN the first op
+    begins at 500. The second follows at the minimum gap of 100, so 400 of its 500 remain and are subtracted from its own 800.
+    """
+    trace = recorded([(StepKind.STEADY, [("forward", 8_500)]), (StepKind.PROFILED, [("forward", 10_000)])])
+    zero_ns = 8_500
+    add_ops(trace, [(zero_ns + 1000, 2000), (zero_ns + 3200, 800), (zero_ns + 9000, 500)])
+    trace.runs[0] = replace(trace.runs[0], profiler_cost=ProfilerCost(op_ns=500))
+    pace = CleanPace(trace, 0, NO_WAITS)
+    start_ns = int(trace.steps.start_ns[1])
+    moments = np.array([0, 1000, 3000, 3200, 4000, 9000, 9500, 10_000]) + start_ns
+    assert (pace.own_ns(moments) - start_ns).tolist() == [0, 500, 2500, 2600, 3000, 7500, 8000, 8500]
+    assert pace.scale.tolist() == [1.0, 1.0]
+    assert pace.own_ns(np.array([start_ns - 70]))[0] == start_ns - 70
+
+
+def test_profiled_steps_with_the_same_ops_get_their_median_time() -> None:
+    clean = (StepKind.STEADY, [("forward", 1000)])
+    trace = recorded([clean, *((StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (2000, 1500, 2500, 4000))])
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    # ops of the same start and end as the phase, whose cost is nothing here
+    add_ops(trace, [(begins[step], 1000) for step in (1, 2, 3, 4, 4)])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost(), host_scale={"forward": 0.5})
+    assert [clean_phases(trace, step)["forward"] for step in range(1, 5)] == pytest.approx([1000, 1000, 1000, 2000])
+
+
+def test_an_interrupted_gap_becomes_as_long_as_in_other_steps() -> None:
+    """GIVEN phases of 1000 with an op after 200 WHEN the third is interrupted for 9000 before its op THEN all ops begin after
+    200 of 1000."""
+    trace = recorded([(StepKind.PROFILED, [("forward", took_ns)]) for took_ns in (1000, 1000, 10_000)])
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    add_ops(trace, [(begins[step] + after_ns, 100) for step, after_ns in enumerate((200, 200, 9200))])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    pace, phases = CleanPace(trace, 0, NO_WAITS), trace.phases
+    begin_ns, op_ns, end_ns = (pace.own_ns(times_ns) for times_ns in (phases.start_ns, trace.host.start_ns, phases.end_ns))
+    assert (op_ns - begin_ns).tolist() == [200] * 3 and (end_ns - begin_ns).tolist() == [1000] * 3
+
+
+def test_profiler_cost_is_subtracted_from_median_gaps() -> None:
+    """GIVEN three phases of 16000 with gaps of 4000 before the first op and of 2000, 2000 and 8000, in another order in each
+    phase WHEN an op costs 2000 THEN the median gaps 4000, 2000, 2000 and 2000 are 6400, 3200, 3200 and 3200 of 16000, and
+    4400, 1200, 1200 and 3200 without the three costs."""
+    trace = recorded([(StepKind.PROFILED, [("forward", 16_000)])] * 3)
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    ops_ns = ((4000, 12_000, 14_000), (4000, 6000, 14_000), (4000, 6000, 8000))
+    add_ops(trace, [(begin + after_ns, 0) for begin, of_step in zip(begins, ops_ns, strict=True) for after_ns in of_step])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost(op_ns=2000, plain_op_ns=2000))
+    pace, phases = CleanPace(trace, 0, NO_WAITS), trace.phases
+    begin_ns, op_ns, end_ns = (pace.own_ns(times_ns) for times_ns in (phases.start_ns, trace.host.start_ns, phases.end_ns))
+    assert (op_ns.reshape(3, 3) - begin_ns[:, None]).tolist() == [[4400, 5600, 6800]] * 3
+    assert (end_ns - begin_ns).tolist() == [10_000] * 3
+
+
+def test_profiled_steps_take_the_batch_waits_of_clean_steps() -> None:
+    """GIVEN clean waits of 100, 300 and 500 WHEN two profiled steps waited 20 and 10 THEN the first, which waited longer, gets
+    the upper quartile, 400, and the second the lower quartile, 200. The loader does not affect the factors of other phases."""
+    steps: list[Step] = [(StepKind.STEADY, [("loader", ns), ("forward", 100)]) for ns in (300, 100, 500)]
+    steps += [(StepKind.PROFILED, [("loader", ns), ("forward", 200)]) for ns in (20, 10)]
+    trace = recorded(steps)
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.host_scale == pytest.approx({"forward": 0.5})
+    assert clean_phases(trace, 3) == pytest.approx({"loader": 400, "forward": 100})
+    assert clean_phases(trace, 4) == pytest.approx({"loader": 200, "forward": 100})
+
+
+def test_a_clean_wait_includes_ops_that_the_recorder_did_not_see() -> None:
+    """GIVEN a wait of 100 in clean steps WHEN ops of 40 x 0.5 come before the wait in the profile THEN 80 are the wait, and
+    "other" is compared without these ops."""
+    clean, profiled = [("other", 10), ("h2d", 50)], [("other", 20), ("h2d", 50), ("other", 40)]
+    steps: list[Step] = [(StepKind.STEADY, [*clean, ("loader", 100), ("forward", 300)])] * 2
+    trace = recorded([*steps, (StepKind.PROFILED, [*profiled, ("loader", 20), ("forward", 600)])])
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.host_scale == pytest.approx({"other": 0.5, "h2d": 1, "forward": 0.5})
+    pace, phases = CleanPace(trace, 0, NO_WAITS), trace.phases
+    assert (phases.duration_ns * pace.scale)[-5:].tolist() == pytest.approx([10, 50, 20, 80, 300])
+
+
+def test_batch_waits_and_other_phases_add_up_to_the_median_step() -> None:
+    """GIVEN clean steps of 200, 400 and 400, with medians of 100 for waiting and 100 for the rest THEN a profiled step waits
+    300."""
+    clean = [(100, 100), (100, 300), (300, 100)]
+    steps: list[Step] = [(StepKind.STEADY, [("loader", wait), ("forward", rest)]) for wait, rest in clean]
+    trace = recorded([*steps, (StepKind.PROFILED, [("loader", 50), ("forward", 500)])])
+    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert clean_phases(trace, 3) == pytest.approx({"loader": 300, "forward": 100})
+
+
+@pytest.mark.parametrize("kind", [StepKind.PROFILED, StepKind.EVALUATION])
+def test_a_profiled_phase_that_takes_far_longer_than_all_clean_phases_gets_a_typical_time(kind: StepKind) -> None:
+    """GIVEN clean phases of 100 to 200, and profiled ones of 110, 150 and 130 with other ops WHEN one more takes 50 000 THEN it
+    gets the median, 130."""
+    clean = StepKind.STEADY if kind is StepKind.PROFILED else kind
+    times_ns = [110, 50_000, 150, 130]
+    trace = recorded([(clean, [("loss", ns)]) for ns in (100, 100, 200)] + [(kind, [("loss", ns)]) for ns in times_ns])
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    add_ops(trace, [(begins[3 + step] + 10 * op, 5) for step in range(4) for op in range(3)])
+    trace.host.shapes[[3, 6, 7, 9, 10, 11]] = NONE  # 0 to 3 of each step's ops lack shapes
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    assert [round(clean_phases(trace, step)["loss"]) for step in range(3, 7)] == [110, 130, 150, 130]
+
+
+@pytest.mark.parametrize(
+    ("clean", "profiled"),
+    [
+        ([100, 100, 100], [90, 110, 1000]),  # ten ops may take longer than one or two
+        ([1, 1, 1], [100, 110, 120]),  # the recorder saw only the end of the clean phases
+        ([100, 100], [100, 5000, 110]),  # two clean phases do not show how much they vary
+        ([100, 5000, 100], [100, 5000, 110]),  # a clean step is as long
+    ],
+)
+def test_long_profiled_phases_keep_their_times_if_clean_phases_are_long_too(clean: list[int], profiled: list[int]) -> None:
+    steps: list[Step] = [(StepKind.STEADY, [("loss", ns)]) for ns in clean]
+    trace = recorded([*steps, *((StepKind.PROFILED, [("loss", ns)]) for ns in profiled)])
+    begins = (trace.steps.start_ns - UNIX_NS).tolist()
+    add_ops(trace, [(begins[len(clean) + step] + 2 * op, 1) for step in range(3) for op in range((1, 2, 10)[step])])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost())
+    assert [round(clean_phases(trace, len(clean) + step)["loss"]) for step in range(3)] == profiled
+
+
+def test_an_old_recording_with_only_scale_factors_is_scaled_by_them() -> None:
+    trace = recorded([(StepKind.STEADY, [("forward", 100)]), (StepKind.PROFILED, [("forward", 200), ("loss", 50)])])
+    trace.runs[0] = Run(host_scale={"forward": 0.5, "loss": float("nan")})
+    assert clean_phases(trace, 1) == {"forward": 100, "loss": 50}
+
+
+def test_in_profiled_steps_stages_take_the_same_share_of_a_phase_as_in_clean_steps() -> None:
+    """GIVEN clean steps in which scatter begins at 100 and ends at 200 of 1000 ns, and two replicas run from 500 to 900
+    WHEN a profiled step took 2000 ns THEN its scatter, too, begins at 100 and ends at 200, and its replicas, in another order,
+    run from 500 to 900. A moment in the middle of the replicas stays in the middle."""
+    clean = (StepKind.STEADY, [("forward", 1000)])
+    trace = recorded([clean, clean, (StepKind.PROFILED, [("forward", 2000)])])
+    for step in (0, 1):
+        add_stages(trace, step, [("scatter", 100, 200), ("parallel_apply", 500, 700), ("parallel_apply", 650, 900)])
+    add_stages(trace, 2, [("scatter", 400, 800), ("parallel_apply", 1000, 1300), ("parallel_apply", 1200, 1800)])
+    trace.runs[0] = Run(profiler_cost=ProfilerCost(), host_scale={"forward": 0.5})
+    pace, start_ns = CleanPace(trace, 0, NO_WAITS), int(trace.steps.start_ns[2])
+    moments = np.array([0, 400, 800, 1000, 1400, 1800, 2000]) + start_ns
+    assert ((pace.own_ns(moments) - start_ns) * pace.scale[2]).tolist() == [0, 100, 200, 500, 700, 900, 1000]
+
+    waited = CleanPace(trace, 0, Intervals([start_ns + 1850], [start_ns + 1950]))
+    assert (waited.own_ns(moments) - start_ns).tolist() == [0, 400, 800, 1000, 1400, 1800, 1900]
+
+
+def test_overlapping_stages_are_not_used_to_divide_a_phase() -> None:
+    """GIVEN stages at 0..200, 200..500 and 499..900, and one that ends after its phase THEN the two that follow each other
+    count."""
+    trace = recorded([(StepKind.STEADY, [("forward", 1000)])])
+    add_stages(trace, 0, [("scatter", 0, 200), ("replicate", 200, 500), ("gather", 499, 900), ("late", 500, 1001)])
+    names, moments_ns = _stages(trace, 0)
+    assert [trace.strings[name] for name in names] == ["forward", "scatter", "replicate"]
+    assert (moments_ns - UNIX_NS).tolist() == [0, 0, 200, 200, 500, 1000]
+    add_stages(trace, 0, [("last", 500, 1000)])
+    assert len(_stages(trace, 0)[0]) == 4

@@ -1,0 +1,104 @@
+"""Phases of profiled steps, compared with phases of clean steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.traces.profiled_traces import UNIX_NS, add_ops, clean_phases, recorded
+from traces.analyses.waits import host_waits
+from traces.combining.compared_phases import noise_of_median_ns
+from traces.combining.profiler_cost import with_clean_pace
+from traces.comparison.thresholds import LEAST_NOISE
+from traces.model.run import Run
+from traces.model.trace import DeviceKind, DeviceSpans, HostKind, StepKind
+
+
+@pytest.mark.parametrize(
+    ("forward_ms", "lag_ms", "own_ms"),
+    [
+        ((2, 2, 8, 8), (3, 6, 9.5, 9.5), 2),  # 300, 600, 950 and 950 queued launches
+        ((2, 2, 8, 2), (3, 6, 9.5, 8), 2),  # the last step begins with 950 queued launches
+        ((8, 8, 8, 8), (9.5, 9.5, 9.5, 9.5), 4),  # every step may have waited: the profiled step decides
+        ((2, 2, 8, 8), (3, 6, 8.5, 8.5), 5),  # never more than 850: nothing waited
+    ],
+)
+def test_clean_phases_with_a_full_launch_queue_are_ignored(
+    forward_ms: tuple[int, ...], lag_ms: tuple[float, ...], own_ms: int
+) -> None:
+    """GIVEN steps that launch 500 kernels of 10 us, and whose host runs ahead WHEN the queue has 900 launches or more THEN the
+    phase may have waited, and its time is not the host's own."""
+    steps = [(StepKind.STEADY, [("forward", 1)]), *((StepKind.STEADY, [("forward", int(ms * 1e6))]) for ms in forward_ms)]
+    trace = recorded([*steps, (StepKind.PROFILED, [("forward", 4_000_000)])])
+    trace.steps.kind[0] = StepKind.WARMUP
+    begin_ns = int(trace.steps.start_ns[-1])
+    add_ops(trace, [(begin_ns - UNIX_NS + 8000 * i, 1) for i in range(500)], HostKind.RUNTIME, "cudaLaunchKernel")
+    trace.device = DeviceSpans.of(
+        device=[0] * 500, stream=[7] * 500, kind=[DeviceKind.KERNEL] * 500, name=[0] * 500, launch=range(500),
+        start_ns=[begin_ns + 5000 + 10_000 * i for i in range(500)], duration_ns=[10_000] * 500,
+    )  # fmt: skip
+    phases = trace.phases
+    phases.device_end_ns[1:5] = phases.end_ns[1:5] + np.array(lag_ms) * 1e6
+    phases.device_start_ns[1:5] = phases.device_end_ns[1:5] - 5_000_000
+    trace.runs[0] = with_clean_pace(Run(), trace, 0)
+    assert clean_phases(trace, 5)["forward"] == pytest.approx(own_ms * 1e6, rel=0.01)
+
+
+@pytest.mark.parametrize(("call", "own_us"), [("cudaLaunchKernel", 40_000), ("cudaStreamSynchronize", 39_900)])
+def test_a_short_wait_in_a_launch_call_may_be_a_coincidence(call: str, own_us: int) -> None:
+    """GIVEN a phase of 40 ms in clean steps and of 20 ms in profiled steps, with a call that waited for 0.1 ms WHEN the other
+    phase is as long in both THEN all 40 ms are host time if the call was a launch, and 0.1 ms are a wait otherwise."""
+    clean, profiled = [("forward", 40_000_000), ("other", 10_000_000)], [("forward", 20_000_000), ("other", 10_000_000)]
+    trace = recorded([(StepKind.STEADY, clean)] * 2 + [(StepKind.PROFILED, profiled)] * 2)
+    begins = (trace.steps.start_ns[2:] - UNIX_NS).tolist()
+    add_ops(trace, [(begin, 1000) for begin in begins], HostKind.RUNTIME, "cudaLaunchKernel")
+    add_ops(trace, [(begin + 2000, 100_000) for begin in begins], HostKind.RUNTIME, call)
+    ends_ns = trace.steps.start_ns[2:] + 102_000
+    rows = 4 if call == "cudaLaunchKernel" else 2
+    trace.device = DeviceSpans.of(
+        device=[0] * rows, stream=[7] * rows, kind=[DeviceKind.KERNEL] * rows, name=[0] * rows, launch=range(rows),
+        start_ns=[*(ends_ns - 99_000), *ends_ns][:rows], duration_ns=[99_000, 99_000, 1, 1][:rows],
+    )  # fmt: skip
+    waits = host_waits(trace, 0)
+    assert (waits.end_ns - waits.start_ns).tolist() == [100_000, 100_000]
+    trace.runs[0] = with_clean_pace(Run(), trace, 0)
+    assert clean_phases(trace, 2, waits.intervals)["forward"] == pytest.approx(own_us * 1000)
+
+
+@pytest.mark.parametrize(
+    ("clean", "profiled", "scale"),
+    [
+        (  # "other" is compared together with the forward pass: 300 of 300 + 200, then 300 of 700
+            [("forward", 300), ("backward", 300)],
+            [("forward", 300), ("other", 200), ("backward", 700)],
+            {"forward": 0.6, "other": 0.6, "backward": 3 / 7},
+        ),
+        (  # the profile names the launch of a CUDA graph only "forward": 50 + 30 + 20 of 400
+            [("other", 100), ("forward", 50), ("loss", 30), ("backward", 20)],
+            [("other", 200), ("forward", 400)],
+            {"other": 0.5, "forward": 0.25},
+        ),
+        (  # the recorder enters the forward pass just before the backward pass: 30 + 300 + 2 of 60 + 100 + 504
+            [("other", 30), ("zero_grad", 50), ("other", 300), ("forward", 2), ("backward", 100)],
+            [("other", 60), ("zero_grad", 25), ("other", 100), ("forward", 504), ("backward", 200)],
+            {"other": 0.5, "forward": 0.5, "zero_grad": 2, "backward": 0.5},
+        ),
+        ([("h2d", 20), ("forward", 100)], [("forward", 240)], {"forward": 0.5}),  # no phase comes before "h2d"
+        ([("forward", 100)], [("other", 150), ("backward", 50)], {"other": 0.5, "backward": 0.5}),  # whole steps
+    ],
+)
+def test_a_phase_that_only_the_profile_has_is_compared_with_the_previous_phase(
+    clean: list[tuple[str, int]], profiled: list[tuple[str, int]], scale: dict[str, float]
+) -> None:
+    trace = recorded([(StepKind.STEADY, clean), (StepKind.STEADY, clean), (StepKind.PROFILED, profiled)])
+    run = trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert run.host_scale == pytest.approx(scale)
+
+
+def test_the_noise_of_a_median_is_its_standard_error_or_at_least_1_percent() -> None:
+    """GIVEN quartiles that are 1350 ns apart THEN the standard deviation is 1350 / 1.35 = 1000 ns.
+
+    The error of the median of four values is 1.25 x 1000 / 2 = 625 ns.
+    """
+    assert noise_of_median_ns(np.array([1000, 1000, 2350, 2350])) == pytest.approx(625)
+    assert noise_of_median_ns(np.array([2000, 2000])) == pytest.approx(LEAST_NOISE * 2000)

@@ -1,0 +1,230 @@
+"""Estimates the host times that profiled steps would have without the profiler.
+
+    pace = CleanPace(trace, rank=0, waits=host_waits(trace, rank=0).intervals)
+    pace.own_ns(times_ns)                       # recorded host times without waits and the profiler's cost
+    pace.scale[phase_row]                       # a factor for the remaining time
+
+Note [Interrupted steps]
+    Another program may interrupt the script in one of the few profiled steps. Each gap between two events therefore has the
+    same share of the phase in all steps with the same events: the median gap. The profiler's cost is subtracted from the
+    median gaps. Medians of the reduced gaps would be wrong: a short gap is reduced to `LEAST_GAP_NS` in most steps, so its
+    median loses the time of the other steps, and the few long gaps would have to make up for that time.
+
+Note [Outliers in profiled steps]
+    A profiled step may contain work of the script that no other step contains, for example a checkpoint, and a replay would
+    repeat its time in other steps. A profiled phase is an outlier if it takes more than `OUTLIER_TIMES` times as long as the
+    longest clean phase with the same label. A phase with twice as many ops as the median may take twice as long. An outlier
+    takes the median time of the other profiled phases with this label. If all of them are as long, the recorder saw only a part
+    of the clean phases, and nothing is changed.
+
+Note [The wait for a batch]
+    The profiler slows a step, so the loader has more time to prepare a batch and profiled steps wait less. Each profiled step
+    gets a wait from the clean steps by rank: the longest wait replaces the longest, and so on. All waits are then shifted until
+    the median step equals the median clean step. The recorder does not see ops, so in clean steps the wait includes ops just
+    before it. A profile names these ops "other". Such phases are not compared, and their time is subtracted from the wait.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Self
+
+import numpy as np
+
+from traces.combining.phase_labels import LOADER, PhaseLabels, counts_in
+from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, HostEvents, ProfiledSteps, active_ns, median_or_zero
+from traces.comparison.thresholds import FEWEST_ALIKE, LEAST_GAP_NS, OUTLIER_TIMES
+from traces.model.intervals import Intervals
+from traces.model.run import ProfilerCost
+from traces.model.trace import NONE, WITHOUT_PROFILER, Column, StepKind, Trace
+
+_FAR_NS = 1 << 52
+
+
+class CleanPace:
+    """Estimates the CPU times that profiled steps would have without the profiler. The profiler's overhead is subtracted from
+    the CPU time of each phase."""
+
+    def __init__(self, trace: Trace, rank: int, waits: Intervals) -> None:
+        run = trace.run_of(rank)
+        self._waits = waits
+        self._without_cost: WithoutCost | None = None
+        self._by_stage: _StagePace | None = None
+        factors = {name: factor for name, factor in run.host_scale.items() if 0 < factor < np.inf}
+        labels = PhaseLabels(trace, counts_in(factors))
+        by_label = [factors.get(text, factors.get(name, 1.0)) for text, name in zip(labels.texts, labels.names, strict=True)]
+        self.scale = np.array([*by_label, 1.0])[labels.of]
+        if run.profiler_cost is None:
+            return
+        events = HostEvents.of(trace, rank)
+        steps = ProfiledSteps(trace, rank, events)
+        self.scale[np.setdiff1d(np.arange(len(trace.phases)), steps.rows)] = 1.0
+        self._without_cost = WithoutCost.of(trace, events, run.profiler_cost, steps, labels, waits)
+        self._by_stage = _StagePace(trace, steps.rows, waits, self._without_cost)
+        own_ns = self.own_ns(trace.phases.end_ns[steps.rows]) - self.own_ns(trace.phases.start_ns[steps.rows])
+        is_clean = _without_profiler(trace, rank, steps)
+        for text in sorted(steps.texts(labels), key=LOADER.__eq__):
+            places = steps.rows_by_step(labels, [text])
+            of_steps = np.array([own_ns[of].sum() for of in places], dtype=np.float64)
+            if text == LOADER:
+                usual_ns = _by_rank(of_steps, _clean_loader_ns(trace, rank))
+                unseen_ns = np.bincount(steps.of, own_ns * self.scale[steps.rows] * steps.unseen, len(trace.steps))
+                usual_ns = np.maximum(usual_ns - unseen_ns[steps.of[[of[0] for of in places]]], 0)
+            else:
+                kinds = trace.steps.kind[trace.phases.step[[steps.rows[of[0]] for of in places]]]
+                counts = np.array([steps.counts[of].sum(axis=0) for of in places])
+                scale = self.scale[steps.rows[places[0][0]]]  # of all phases with this label
+                usual_ns = scale * _of_same_events(of_steps, kinds, counts)
+                for kind in np.unique(kinds).tolist():
+                    own, clean = kinds == kind, is_clean[kind == StepKind.EVALUATION] & (labels.of == labels.ids[text])
+                    of_clean, of_step = np.unique(trace.phases.step[clean], return_inverse=True)
+                    clean_ns = np.bincount(of_step, trace.phases.duration_ns[clean], len(of_clean))
+                    usual_ns[own] = _without_outliers(usual_ns[own], counts[own][:, [OP, PLAIN_OP]].sum(axis=1), clean_ns)
+                usual_ns /= scale
+            for of, has_ns, wanted_ns in zip(places, of_steps.tolist(), usual_ns.tolist(), strict=True):
+                if has_ns > 0:
+                    self.scale[steps.rows[of]] *= wanted_ns / has_ns
+
+    def own_ns(self, times_ns: Column) -> Column:
+        """Subtract the profiler's overhead and the waits for the GPU from the given times of CPU events."""
+        times_ns = active_ns(times_ns, self._waits)
+        if self._without_cost is None or self._by_stage is None:
+            return times_ns
+        return self._by_stage(self._without_cost(times_ns))
+
+
+class WithoutCost:
+    # see Note [The profiler's cost per event] in profiler_cost.py, and Note [Interrupted steps]
+    def __init__(
+        self, times_ns: Column, cost_ns: Column, kinds: Column, of: Sequence[tuple[int, int]], start_ns: Column, end_ns: Column
+    ) -> None:
+        """The profiler used `cost_ns` before each event."""
+        self.zero_ns = int(start_ns[0]) if len(start_ns) else 0  # np.interp uses floats, which cannot hold unix times in ns
+        times = times_ns - self.zero_ns
+        windows, gaps_ns, owed_ns, alike = [], [], [], defaultdict[tuple[int, int, bytes], list[int]](list)
+        for place, window in enumerate(zip((start_ns - self.zero_ns).tolist(), (end_ns - self.zero_ns).tolist(), strict=True)):
+            first, last = times.searchsorted(window)
+            windows.append(np.concatenate((window[:1], times[first:last], window[1:])))
+            gaps_ns.append(np.diff(windows[-1]).astype(np.float64))
+            owed_ns.append(np.append(cost_ns[first:last], 0.0))
+            if first < last:
+                alike[*of[place], kinds[first:last].tobytes()].append(place)
+        for places in alike.values():
+            if len(places) >= FEWEST_ALIKE:
+                recorded = np.array([gaps_ns[place] for place in places])
+                usual_ns = np.median(recorded, axis=0)
+                for place in places if usual_ns.any() else ():
+                    gaps_ns[place] = usual_ns * float(np.median(recorded.sum(axis=1)) / usual_ns.sum())
+        before, after, removed_ns = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)], 0.0
+        for at, recorded_ns, owed in zip(windows, gaps_ns, owed_ns, strict=True):
+            # Subtract the profiler's overhead from the gaps between events, but leave at least `LEAST_GAP_NS` in each gap.
+            # If a gap is too short, the rest of its overhead (`backlog`) is subtracted from later gaps.
+            balance = np.cumsum(owed - np.maximum(recorded_ns - float(LEAST_GAP_NS), 0.0))
+            backlog = balance - np.minimum(np.minimum.accumulate(balance), 0.0)
+            own_ns = recorded_ns - np.diff(np.cumsum(owed) - backlog, prepend=0.0)
+            before.append(at)
+            after.append(at[0] - removed_ns + np.append(0.0, np.cumsum(own_ns)))
+            removed_ns = float(at[-1] - after[-1][-1])
+        before.append(np.array([_FAR_NS]))
+        after.append(np.array([_FAR_NS - removed_ns]))
+        self._before, self._after = np.concatenate(before), np.concatenate(after)
+
+    @classmethod
+    def of(
+        cls, trace: Trace, events: HostEvents, cost: ProfilerCost, steps: ProfiledSteps, labels: PhaseLabels, waits: Intervals
+    ) -> Self:
+        per_kind = np.append(np.array([getattr(cost, field.name) for field in fields(cost)], dtype=np.float64), 0.0)
+        phases = trace.phases.take(steps.rows)
+        windows = active_ns(phases.start_ns, waits), active_ns(phases.end_ns, waits)
+        of = list(zip(labels.of[steps.rows].tolist(), trace.steps.kind[phases.step].tolist(), strict=True))
+        return cls(active_ns(events.time_ns, waits), per_kind[events.kind], events.kind, of, *windows)
+
+    def __call__(self, times_ns: Column) -> Column:
+        moved = np.interp(np.asarray(times_ns) - self.zero_ns, self._before, self._after)
+        return np.asarray(np.rint(moved).astype(np.int64) + self.zero_ns)
+
+
+class _StagePace:
+    # see Note [Threads at the same time] in profiler_cost.py
+    def __init__(self, trace: Trace, rows: Column, waits: Intervals, without_cost: WithoutCost) -> None:
+        phases, self._zero_ns = trace.phases, without_cost.zero_ns
+        with_stages = np.unique(trace.parts.phase[trace.parts.phase != NONE])
+        clean: dict[tuple[int, ...], list[Column]] = {}
+        for row in with_stages[trace.steps.kind[phases.step[with_stages]] == StepKind.STEADY].tolist():
+            names, moments_ns = _stages(trace, row)
+            clean.setdefault(names, []).append(np.diff(moments_ns))
+        before, after = [np.array([-_FAR_NS])], [np.array([-_FAR_NS], dtype=np.float64)]
+        for row in rows[np.isin(rows, with_stages)].tolist():
+            names, moments_ns = _stages(trace, row)
+            shares = np.median(clean.get(names, [np.zeros(1)]), axis=0)
+            if not shares.any() or waits.within(phases.start_ns[row : row + 1], phases.end_ns[row : row + 1]).any():
+                continue
+            at_ns = without_cost(active_ns(moments_ns, waits)) - self._zero_ns
+            before.append(at_ns)
+            after.append(at_ns[0] + np.append(0.0, np.cumsum(shares)) * (at_ns[-1] - at_ns[0]) / shares.sum())
+        self._before, self._after = (np.concatenate([*ends, [_FAR_NS]]) for ends in (before, after))
+
+    def __call__(self, times_ns: Column) -> Column:
+        moved = np.interp(times_ns - self._zero_ns, self._before, self._after)
+        return np.asarray(np.rint(moved).astype(np.int64) + self._zero_ns)
+
+
+def _stages(trace: Trace, row: int) -> tuple[tuple[int, ...], Column]:
+    parts, phases = trace.parts, trace.phases
+    names, moments_ns = [int(phases.name[row])], [int(phases.start_ns[row])]
+    for name in dict.fromkeys(parts.name[parts.phase == row].tolist()):
+        alike = (parts.phase == row) & (parts.name == name)
+        begin_ns, end_ns = int(parts.start_ns[alike].min()), int(parts.end_ns[alike].max())
+        if moments_ns[-1] <= begin_ns and end_ns <= phases.end_ns[row]:
+            names.append(name)
+            moments_ns += [begin_ns, end_ns]
+    return tuple(names), np.array([*moments_ns, int(phases.end_ns[row])])
+
+
+def _of_same_events(own_ns: Column, kinds: Column, counts: Column) -> Column:
+    event_counts = np.column_stack([kinds, counts[:, [OP, PLAIN_OP, LAUNCH]]])
+    _, group = np.unique(event_counts, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    return np.array([np.median(own_ns[group == own]) for own in group.tolist()])
+
+
+def _without_profiler(trace: Trace, rank: int, steps: ProfiledSteps) -> tuple[Column, Column]:
+    """Return two masks of phases without the profiler: those of training steps, and those of evaluation steps."""
+    kind, of = trace.steps.kind, trace.phases.step
+    is_own = (trace.steps.rank == rank) & ~np.isin(np.arange(len(trace.steps)), steps.steps)
+    training, evaluation = is_own & np.isin(kind, WITHOUT_PROFILER), is_own & (kind == StepKind.EVALUATION)
+    return np.append(training, False)[of], np.append(evaluation, False)[of]
+
+
+def _without_outliers(values_ns: Column, ops: Column, clean_ns: Column) -> Column:
+    # see Note [Outliers in profiled steps]
+    if len(clean_ns) < FEWEST_ALIKE:
+        return values_ns
+    more = np.maximum(ops / max(median_or_zero(ops), 1.0), 1.0)
+    is_outlier = values_ns > OUTLIER_TIMES * clean_ns.max() * more
+    if is_outlier.all():
+        return values_ns
+    return np.asarray(np.where(is_outlier, median_or_zero((values_ns / more)[~is_outlier]) * more, values_ns))
+
+
+def _clean_loader_ns(trace: Trace, rank: int) -> Column:
+    # see Note [The wait for a batch]
+    phases = trace.phases
+    clean = np.flatnonzero((trace.steps.kind == StepKind.STEADY) & (trace.steps.rank == rank))
+    rows = np.flatnonzero((phases.name == trace.strings.find(LOADER)) & np.isin(phases.step, clean))
+    steps = np.unique(phases.step[rows])
+    if not len(steps):
+        return np.zeros(0)
+    waited_ns = np.bincount(phases.step[rows], phases.duration_ns[rows], len(trace.steps))[steps]
+    whole_ns = trace.steps.duration_ns[steps]
+    missing_ns = median_or_zero(whole_ns) - median_or_zero(whole_ns - waited_ns) - median_or_zero(waited_ns)
+    return np.asarray(np.maximum(waited_ns + missing_ns, 0))
+
+
+def _by_rank(values: Column, others: Column) -> Column:
+    if not len(others):
+        return values
+    rank = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    return np.asarray(np.quantile(others, (rank + 0.5) / len(values)))

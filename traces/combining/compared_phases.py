@@ -1,0 +1,190 @@
+"""Compares the phases of profiled steps with the same phases of clean steps.
+
+    profiled, clean = comparable_steps(trace, rank=0, steps=steps)[0]
+    compared_phases(trace, ...)[0].clean_ns     # median host time in clean steps
+
+Note [A full launch queue]
+    A host that runs ahead of the GPU waits when the launch queue is full. A profiled host is slower, and may never fill the
+    queue. Clean phases that begin or end with a nearly full queue are therefore left out. The number of queued launches is
+    estimated from the GPU's lag, and from the launches and the GPU time of each phase in profiled steps.
+
+Note [Phases with different names]
+    If recorder and profile name different phases, a phase that only one of them names is added to the phase before it. The same
+    applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py). The caller
+    passes such phases as `cut_otherwise`, because the recorder has also cut the profiled steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from traces.analyses.waits import HostWaits
+from traces.combining.phase_labels import LOADER, PhaseLabels
+from traces.combining.profiled_steps import ProfiledSteps, median_or_zero
+from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, NEARLY_FULL
+from traces.figures.measure import clean_steps, launch_phases, passes_of_steps, work_rows
+from traces.model.trace import NONE, Column, StepKind, Trace
+
+Earlier = dict[str, str | None]  # by name of a phase: the name of the phase before it
+
+
+@dataclass
+class ComparedPhase:
+    names: tuple[str, ...]
+    clean_ns: float  # host time including waits for the GPU
+    noise_ns: float  # possible error of the profiled-minus-clean difference
+    profiled_ns: float  # host time without waits for the GPU
+    waits: bool
+    has_threads: bool  # with DataParallel stages, whose threads run at the same time
+    wait_ns: float
+    lag_ns: float  # the GPU's lag at the start of the phase in clean steps
+    work_ns: float  # GPU time of the work that the phase launches
+    is_full: bool  # True if the launch queue is nearly full in all clean steps
+    counts: Column
+    own_ns: float = 0.0
+    calls: Sequence[list[tuple[float, float]]] = ()  # per step: own host times of launches with their GPU times, and of waits
+
+
+def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
+    """For each kind of step, return its profiled and its clean steps. The kind with the most profiled steps is the first."""
+    kind = trace.steps.kind
+    trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
+    profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]
+    clean = clean_steps(trace, trains=bool(len(trained)))
+    rows = np.setdiff1d(clean[trace.steps.rank[clean] == rank], steps.steps)
+    if not len(rows) or not len(profiled):
+        return []
+    passes = passes_of_steps(trace)
+    kinds = [kind for kind, _ in Counter(passes[profiled].tolist()).most_common()]
+    found = [(profiled[passes[profiled] == kind], rows[passes[rows] == kind]) for kind in kinds]
+    first = next((own for own in found if len(own[1])), (profiled, rows))
+    return [first, *(own for own in found if own is not first and min(map(len, own)) >= FEWEST_ALIKE)]
+
+
+def compared_phases(
+    trace: Trace, host_waited: HostWaits, synchronous: Column, steps: ProfiledSteps, labels: PhaseLabels, profiled: Column,
+    clean: Column, is_full: Column, work_ns: Column, cut_otherwise: Collection[str],
+) -> list[ComparedPhase]:  # fmt: skip
+    of = trace.phases
+    waits, is_launch = host_waited.intervals, np.isin(host_waited.call, trace.device.launch)
+    is_launch &= ~np.isin(host_waited.call, synchronous)
+    synchronous_ns = np.sort(host_waited.start_ns[~is_launch])
+    in_clean = np.isin(of.step, clean)
+    names = {labels.texts[row]: row for row in np.unique(labels.of[in_clean]).tolist()}
+    common = [name for name, row in names.items() if 2 * len(np.unique(of.step[in_clean & (labels.of == row)])) > len(clean)]
+    common = [name for name in common if name != LOADER]
+    theirs = [name for name in steps.texts(labels) if name != LOADER]
+    theirs = [name for name in theirs if 2 * len(steps.rows_by_step(labels, [name], profiled)) > len(profiled)]
+    in_profiled = np.isin(of.step, profiled)
+    shared = []
+    for name in common:
+        named = labels.of == names[name]
+        usual_ns = median_or_zero(of.duration_ns[in_clean & named])
+        profiled_ns = median_or_zero(of.duration_ns[in_profiled & named])
+        # if a name is not shared, the recorder saw at most the end of the phase
+        if name in theirs and labels.names[names[name]] not in cut_otherwise and usual_ns >= LEAST_NOISE * profiled_ns:
+            shared.append(name)
+    of_clean, of_profiled = np.flatnonzero(in_clean), np.flatnonzero(in_profiled)
+    earlier = (_earlier_phases(trace, labels, *of) for of in ((of_clean, common), (of_profiled, theirs)))
+    groups = _groups(shared, *earlier)
+    whole_ns, wait_ns = of.duration_ns, waits.within(of.start_ns, of.end_ns)
+    called = np.diff(np.searchsorted(synchronous_ns, np.stack((of.start_ns, of.end_ns))), axis=0)[0] > 0
+    called |= wait_ns > LEAST_NOISE * whole_ns  # a shorter wait in a launch may be a coincidence
+    lag_ns = np.where(of.device_start_ns == NONE, 0, np.maximum(of.device_start_ns - of.start_ns, 0))
+    found = []
+    for own, other in groups:
+        rows_of_clean = in_clean & np.isin(labels.of, [names[name] for name in own])
+        rows_of_steps = [np.flatnonzero(rows_of_clean & (of.step == step)) for step in clean.tolist()]
+        always_full = all(is_full[rows].any() for rows in rows_of_steps)
+        if not always_full:
+            rows_of_steps = [rows for rows in rows_of_steps if not is_full[rows].any()]
+        places = steps.rows_by_step(labels, other, profiled)
+        if not places or not any(map(len, rows_of_steps)):
+            continue
+        clean_ns = np.array([whole_ns[rows].sum() for rows in rows_of_steps if len(rows)])
+        active_ns = np.array([(whole_ns - wait_ns)[steps.rows[at]].sum() for at in places])
+        found.append(
+            ComparedPhase(
+                names=other,
+                clean_ns=median_or_zero(clean_ns),
+                noise_ns=float(np.hypot(noise_of_median_ns(clean_ns), noise_of_median_ns(active_ns))),
+                profiled_ns=median_or_zero(active_ns),
+                waits=always_full or any(called[steps.rows[at]].any() for at in places),
+                has_threads=bool(np.isin(trace.parts.phase, rows_of_clean.nonzero()[0]).any()),
+                wait_ns=median_or_zero([wait_ns[steps.rows[at]].sum() for at in places]),
+                lag_ns=median_or_zero([lag_ns[rows].max() for rows in rows_of_steps if len(rows)]),
+                is_full=always_full,
+                work_ns=median_or_zero([work_ns[steps.rows[at]].sum() for at in places]),
+                counts=np.median([steps.counts[at].sum(axis=0) for at in places], axis=0),
+            )
+        )
+    return found
+
+
+def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, work_ns: Column) -> Column:
+    """For each phase, return whether the launch queue was nearly full when the phase began or ended."""
+    # see Note [A full launch queue]
+    phases = trace.phases
+    in_profiled = np.isin(phases.step, profiled)
+    rows = np.flatnonzero(np.append(trace.steps.rank == rank, False)[phases.step])
+    rows = rows[np.argsort(phases.start_ns[rows], kind="stable")]
+    launched, device_ns = np.zeros(len(rows)), np.zeros(len(rows))
+    for name in np.unique(phases.name[rows]).tolist():
+        known = in_profiled & (phases.name == name)
+        launched[phases.name[rows] == name] = median_or_zero(launches[known])
+        device_ns[phases.name[rows] == name] = median_or_zero(work_ns[known])
+    launched, device_ns = np.cumsum(launched), np.cumsum(device_ns)
+    end_ns = phases.device_end_ns[rows]
+    lag_ns = np.where(end_ns == NONE, 0, np.maximum(end_ns - phases.end_ns[rows], 0))
+    queued = launched - np.interp(device_ns - lag_ns, device_ns, launched, left=0.0)
+    is_full = queued >= NEARLY_FULL * FULL_QUEUE
+    found = np.zeros(len(phases), dtype=bool)
+    found[rows] = is_full | np.append(False, is_full[:-1])
+    return found
+
+
+def launches_by_phase(trace: Trace) -> tuple[Column, Column]:
+    """For each phase, return the number of its launches and the GPU time of the launched work."""
+    phase, work = launch_phases(trace), work_rows(trace)
+    launched = work[phase[work] != NONE]
+    rows, phases = phase[launched], len(trace.phases)
+    return np.bincount(rows, minlength=phases), np.bincount(rows, trace.device.duration_ns[launched], phases)
+
+
+def noise_of_median_ns(values_ns: Column) -> float:
+    low, high = np.percentile(values_ns, (25, 75))
+    return float(max((high - low) / 1.35 * 1.25 / np.sqrt(len(values_ns)), LEAST_NOISE * np.median(values_ns)))
+
+
+def _earlier_phases(trace: Trace, labels: PhaseLabels, rows: Column, names: Sequence[str]) -> Earlier:
+    phases = trace.phases
+    rows = rows[np.lexsort((phases.start_ns[rows], phases.step[rows]))]
+    counts: dict[str, Counter[str | None]] = {}
+    previous: tuple[int, str | None] = NONE, None
+    for step, label in zip(phases.step[rows].tolist(), labels.of[rows].tolist(), strict=True):
+        if (text := labels.texts[label]) in names:
+            counts.setdefault(text, Counter())[previous[1] if previous[0] == step else None] += 1
+            previous = step, text
+    return {name: earlier.most_common(1)[0][0] for name, earlier in counts.items()}
+
+
+def _groups(shared: Sequence[str], clean: Earlier, profiled: Earlier) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    # see Note [Phases with different names]
+    if not shared:
+        return [(tuple(clean), tuple(profiled))] if clean and profiled else []
+
+    def joined(names: Earlier) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {name: [] for name in shared}
+        for name in names:
+            at: str | None = name
+            for _ in names:
+                at = at if at in groups else names.get(at or "")
+            groups[at if at in groups else shared[0]].append(name)
+        return groups
+
+    of_clean, of_profiled = joined(clean), joined(profiled)
+    return [(tuple(of_clean[name]), tuple(of_profiled[name])) for name in shared]
