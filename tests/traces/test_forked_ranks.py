@@ -28,14 +28,16 @@ _trace_ranks.mark_rank(rank)
 
 
 @pytest.mark.parametrize(("other", "expected"), [(0, True), (1, False)])
-def test_a_terminal_signals_the_group_in_its_foreground(monkeypatch: pytest.MonkeyPatch, other: int, expected: bool) -> None:
+def test_a_process_in_the_foreground_of_a_terminal_receives_its_signals(
+    monkeypatch: pytest.MonkeyPatch, other: int, expected: bool
+) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     monkeypatch.setattr(_trace_ranks, "open", lambda path, mode: os.fdopen(nothing, mode), raising=False)
     monkeypatch.setattr(os, "tcgetpgrp", lambda file: os.getpgrp() + other)
     assert _trace_ranks._in_foreground_of_a_terminal() is expected
 
 
-def test_a_process_without_a_terminal_is_not_in_its_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_a_terminal_is_not_in_the_foreground(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(path: str, mode: str) -> None:
         raise OSError
 
@@ -48,7 +50,7 @@ def run(script: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment})
 
 
-def test_each_rank_knows_its_number_on_its_machine_and_the_machine_s_number() -> None:
+def test_each_rank_knows_its_local_rank_and_the_number_of_its_machine() -> None:
     done = run(FORK + "say(*(os.environ[name] for name in ('RANK', 'LOCAL_RANK', 'GROUP_RANK')))", LOCAL_WORLD_SIZE="2")
     assert done.returncode == 0
     assert sorted(done.stdout.splitlines()) == ["0 0 0", "1 1 0", "2 0 1"]
@@ -77,7 +79,7 @@ def test_random_numbers_of_numpy_differ_between_ranks() -> None:
     assert len(set(done.stdout.split())) == 3
 
 
-def test_modules_of_the_script_are_freed_at_exit_but_not_those_that_ranks_share() -> None:
+def test_at_exit_only_modules_of_the_script_are_freed() -> None:
     """GIVEN an object of the script and an object of a module from before the fork WHEN a rank ends."""
     script = f"""
 import atexit, types
@@ -93,7 +95,7 @@ _trace_ranks.leave_shared_modules()
     assert run(script, LOCAL_WORLD_SIZE="3").stdout == "own freed\n" * 3
 
 
-def test_the_path_is_that_of_the_script_while_modules_are_looked_up(tmp_path: Path) -> None:
+def test_modules_are_looked_up_on_the_import_path_of_the_script(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     (tmp_path / "beside.py").touch()
     script = f"""

@@ -38,7 +38,7 @@ def ours(folder: Path) -> tuple[OurNames, Any]:
         return names, importlib.import_module("wares")
 
 
-def test_our_packages_get_private_names(folder: Path) -> None:
+def test_trace_packages_get_private_names(folder: Path) -> None:
     _, package = ours(folder)
     assert package.__spec__.name == PREFIX + "wares" and package.__package__ == PREFIX + "wares"
     assert package.__name__ == PREFIX + "wares" and package is sys.modules[PREFIX + "wares"]
@@ -48,7 +48,7 @@ def test_our_packages_get_private_names(folder: Path) -> None:
     assert not any(isinstance(finder, OurNames) for finder in sys.meta_path)
 
 
-def test_the_script_s_modules_of_the_same_names_come_back(folder: Path) -> None:
+def test_modules_of_the_script_with_the_same_names_are_restored(folder: Path) -> None:
     theirs = {name: ModuleType(name) for name in ("wares", "shelf")}
     sys.modules.update(theirs)
     sys.modules["shelf"].__spec__ = importlib.machinery.ModuleSpec("shelf", None, origin="/theirs/shelf.py")
@@ -57,19 +57,19 @@ def test_the_script_s_modules_of_the_same_names_come_back(folder: Path) -> None:
     assert all(sys.modules[name] is module for name, module in theirs.items())
 
 
-def test_a_second_block_finds_what_the_first_one_imported(folder: Path) -> None:
+def test_a_second_import_block_reuses_modules_of_the_first(folder: Path) -> None:
     _, first = ours(folder)
     _, second = ours(folder)
     assert second is first and sys.modules[PREFIX + "wares"] is first
 
 
-def test_a_library_that_the_script_does_not_hide_is_loaded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_the_script_can_import_is_loaded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(folder))
     shelf = importlib.import_module("shelf")
     _, package = ours(folder)
     assert package.shelf is shelf and sys.modules["shelf"] is shelf
 
 
-def test_a_library_that_the_script_cannot_find_is_not_left_behind(folder: Path) -> None:
+def test_a_library_that_the_script_cannot_import_is_removed_again(folder: Path) -> None:
     _, package = ours(folder)
     assert package.shelf.owner == "ours" and "shelf" not in sys.modules

@@ -70,20 +70,20 @@ some_words = st.lists(st.sampled_from(["train.py", "--trace=t", "-o", "x", "--st
 
 
 @given(some_words)
-def test_splitting_neither_loses_nor_adds_arguments(words: list[str]) -> None:
+def test_splitting_a_command_line_neither_loses_nor_adds_arguments(words: list[str]) -> None:
     ours, script = split(words, OPTIONS)
     dropped = 1 if len(ours) + len(script) < len(words) else 0
     assert sorted([*ours, *script, *["--"] * dropped]) == sorted(words)
 
 
 @given(some_words)
-def test_script_arguments_keep_their_order(words: list[str]) -> None:
+def test_arguments_of_the_script_keep_their_order(words: list[str]) -> None:
     _, script = split(["--trace=t", "train.py", *words], OPTIONS)
     assert script == ["train.py", *words]
 
 
 @pytest.mark.parametrize(("installer", "file"), [("uv", "uv-receipt.toml"), ("pipx", "pipx_metadata.json")])
-def test_a_note_says_that_scripts_use_the_environment_of_the_tool(
+def test_a_note_explains_that_scripts_use_the_environment_of_trace(
     installer: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))

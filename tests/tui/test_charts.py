@@ -33,7 +33,7 @@ def texts(svg: str) -> list[str]:
     return re.findall(r'<text class="tick"[^>]*>([^<]*)</text>', svg)
 
 
-def test_a_curve_fills_the_chart() -> None:
+def test_a_curve_uses_the_whole_area_of_the_chart() -> None:
     """GIVEN 0, 108 and 54 at 0, 1 and 2 WHEN drawn THEN the top of the chart stands for 116.64."""
     svg = chart(a_line([0, 108, 54], has_dots=True))
     # 220 - 34 - value / 116.64 * 174
@@ -63,7 +63,7 @@ def test_a_single_point_and_a_line_of_zeros_are_drawn() -> None:
         (400.0, None),  # four times the largest value would flatten the curve
     ],
 )
-def test_a_near_limit_is_a_line_with_its_name_above(limit: float, y: float | None) -> None:
+def test_a_limit_near_the_values_is_drawn_as_a_line_with_a_name(limit: float, y: float | None) -> None:
     svg = chart(a_line([0, 100]), limit=("memory", limit))
     places = values(svg, "line limit", "x1", "x2", "y1", "y2")
     if y is None:
@@ -75,13 +75,13 @@ def test_a_near_limit_is_a_line_with_its_name_above(limit: float, y: float | Non
     assert name[1] == pytest.approx(y - 4, abs=0.06)
 
 
-def test_a_band_shades_a_range_of_values_above_zero() -> None:
+def test_a_shaded_band_covers_only_values_above_zero() -> None:
     svg = chart(a_line([0, 100]), band=(-5.0, 54.0))
     ((x, y, width, height),) = values(svg, "rect band", "x", "y", "width", "height")
     assert (x, y, width, height) == (64, 99.0, 784, 87.0)  # 54 / 108 of 174, down to zero
 
 
-def test_only_marked_points_are_faded() -> None:
+def test_only_points_marked_as_faded_are_faded() -> None:
     svg = chart(a_line([1, 2], has_dots=True, faded=frozenset([1.0])))
     assert [found.endswith('faded"') for found in re.findall(r'<circle (class="[^"]*")', svg)] == [False, True]
 
@@ -96,7 +96,7 @@ def test_a_long_curve_has_no_dots(count: int, dots: int) -> None:
     assert len(values(chart(a_line([1.0] * count, has_dots=True)), "circle dot", "cx")) == dots
 
 
-def test_the_longest_bar_leaves_room_for_its_text() -> None:
+def test_the_longest_bar_leaves_space_for_its_text() -> None:
     rows = [("forward", (10.0, 5.0), ("10 ms", "5 ms")), ("backward", (None, 0.0), ("-", "0"))]
     bars = values(paired_bars(rows, ("A", "B")), "rect bar", "x", "y", "width")
     widths = [width for _, _, width in bars]
@@ -110,7 +110,7 @@ def test_the_longest_bar_leaves_room_for_its_text() -> None:
     assert paired_bars([], ("A", "B")) == ""
 
 
-def test_parts_of_a_bar_follow_one_another() -> None:
+def test_parts_of_a_bar_are_adjacent() -> None:
     kinds, names = {"busy": "a", "idle": "b"}, {"busy": "GPU busy", "idle": "GPU idle"}
     svg = stacked_bars([("A", {"busy": 3.0, "idle": 1.0}), ("B", {"busy": 2.0})], kinds, names)
     busy, idle = values(svg, "rect a", "x", "y", "width"), values(svg, "rect b", "x", "y", "width")

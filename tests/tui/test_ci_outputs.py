@@ -21,7 +21,7 @@ def files(tmp_path: Path) -> tuple[str, str]:
     return str(tmp_path / "recorded.msgpack"), str(tmp_path / "replay.msgpack")
 
 
-def test_markdown_has_the_verdict_the_figures_a_chart_and_the_budgets(
+def test_markdown_contains_verdict_and_figures_and_chart_and_budgets(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     budgets = tmp_path / "budgets.toml"
@@ -55,7 +55,7 @@ def test_junit_output_without_budgets_has_the_verdict(files: tuple[str, str], tm
     assert len(case) == 0 and [child.tag for child in apart] == ["failure"]
 
 
-def test_an_equal_replay_meets_the_initial_budgets(files: tuple[str, str], tmp_path: Path) -> None:
+def test_a_replay_equal_to_its_recording_meets_the_initial_budgets(files: tuple[str, str], tmp_path: Path) -> None:
     budgets = tmp_path / "budgets.toml"
     assert gate.init(files[0], budgets) == 0
     read = read_budgets(budgets)

@@ -102,7 +102,9 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("replay -o . --trace t.msgpack script.py", "is a folder"),
     ],
 )
-def test_an_error_is_one_line_and_exit_code_2(folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_prints_one_line_and_exits_with_code_2(
+    folder: Path, words: str, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     (folder / "empty").touch()
     (folder / "script.py").write_text("print('not reached')")
     save(small_trace(DeviceKind.SYNC), folder / "idle.msgpack")
@@ -116,7 +118,7 @@ def test_an_error_is_one_line_and_exit_code_2(folder: Path, words: str, said: st
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_trace_debug_shows_the_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_trace_debug_shows_the_traceback_of_errors(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACE_DEBUG", "1")
     with pytest.raises(Exception, match="nope"):
         run(["info", "nope"])
@@ -128,7 +130,7 @@ def test_an_internal_error_shows_its_traceback(folder: Path, monkeypatch: pytest
         run(["info", "t.msgpack"])
 
 
-def test_ctrl_c_gives_exit_code_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_exits_with_code_130(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(trace: Trace, details: bool) -> None:
         raise KeyboardInterrupt
 
@@ -176,7 +178,7 @@ def test_import_info_export_and_diff_work_on_a_real_recording(
     assert "named.msgpack" in capfd.readouterr().out
 
 
-def test_export_writes_one_of_many_similar_ranks_unless_all_are_wanted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_export_writes_one_of_many_similar_ranks_unless_asked_for_all(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     # GIVEN a trace of 12 ranks that differ only by chance
     save(crowd(devices=12, streams=1, kernels=2), folder / "many.msgpack")
     # WHEN it is exported
@@ -188,7 +190,7 @@ def test_export_writes_one_of_many_similar_ranks_unless_all_are_wanted(folder: P
     assert len([*folder.glob("x_*")]) == 12
 
 
-def test_problems_of_a_broken_recording_are_listed_by_kind(
+def test_problems_of_a_damaged_recording_are_listed_by_kind(
     folder: Path, shared_traces: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for broken in sorted((shared_traces / "broken").iterdir()):
@@ -215,7 +217,7 @@ def test_problems_of_a_broken_recording_are_listed_by_kind(
         (".json", "trace.msgpack"),
     ],
 )
-def test_the_default_file_name_of_an_imported_recording(recording: str, name: str) -> None:
+def test_an_imported_recording_has_a_default_file_name(recording: str, name: str) -> None:
     assert default_name(Path(recording)) == name
 
 
@@ -258,7 +260,7 @@ def test_a_replay_ends_with_a_report(folder: Path, child: dict[str, Any], capfd:
     assert sorted(path.name for path in folder.iterdir()) == ["r.json", "r.msgpack", "t.msgpack"]
 
 
-def test_all_ranks_run_the_same_command_line(child: dict[str, Any]) -> None:
+def test_all_ranks_run_the_script_with_the_same_arguments(child: dict[str, Any]) -> None:
     assert run("replay --nproc 3 --trace t.msgpack -m train --lr 1".split()) == 0
     assert (child["ranks"], child["words"]) == (3, ["-m", "train", "--lr", "1"])
 
@@ -269,7 +271,7 @@ def test_replay_returns_the_exit_code_of_the_script(child: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 2), (3, 3)])
-def test_a_result_that_cannot_be_written_gives_an_error_exit_code(
+def test_a_result_that_cannot_be_written_exits_with_an_error_code(
     child: dict[str, Any], code: int, expected: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def full(path: Path, facts: dict[str, Any]) -> None:
@@ -317,7 +319,7 @@ def test_no_report_follows_the_error_of_a_failed_script(
 
 
 @pytest.mark.parametrize(("code", "name"), [(130, "SIGINT"), (143, "SIGTERM")])
-def test_the_steps_before_the_user_stopped_the_script_are_compared(
+def test_steps_before_ctrl_c_are_compared(
     child: dict[str, Any], code: int, name: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     child.update(code=code)
@@ -326,7 +328,7 @@ def test_the_steps_before_the_user_stopped_the_script_are_compared(
     assert ending == f"trace: {name} ended the script, after 1 step." and compared.startswith("PASS: ")
 
 
-def test_a_script_that_launched_nothing_has_no_report(
+def test_a_script_without_gpu_work_gets_no_report(
     child: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     idle = small_trace()
@@ -336,7 +338,9 @@ def test_a_script_that_launched_nothing_has_no_report(
     assert capfd.readouterr().err == "trace: nothing was replayed: the script did no work on the GPU\n"
 
 
-def test_the_report_covers_the_script_process_among_several(child: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
+def test_of_several_processes_the_report_covers_the_main_script(
+    child: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
     child["timelines"] = [1, PID, 99999]
     assert run("replay train.py --trace t.msgpack".split()) == 0
     assert f"3 processes used the GPU; the figures are those of process {PID}" in capfd.readouterr().err
@@ -351,7 +355,7 @@ def test_the_report_covers_the_script_process_among_several(child: dict[str, Any
         ("train.py --trace t.msgpack --steps 3", None),
     ],
 )
-def test_a_script_that_rejects_a_trace_option_gets_a_hint(
+def test_a_hint_is_printed_if_the_script_rejects_an_option_of_trace(
     child: dict[str, Any], words: str, told: str | None, capfd: pytest.CaptureFixture[str]
 ) -> None:
     child.update(code=2, timelines=[])
@@ -370,7 +374,7 @@ def test_a_script_that_rejects_a_trace_option_gets_a_hint(
         ("--gpu-memory 4GiB", False),
     ],
 )
-def test_trace_options_after_the_script_go_to_the_script_with_a_note(
+def test_options_after_the_script_go_to_the_script_and_a_note_says_so(
     child: dict[str, Any], words: str, is_told: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
     Path("train.py").write_text("parser.add_argument('--gpu_memory')\n", encoding="utf-8")
@@ -398,7 +402,7 @@ def test_the_color_option_switches_colours_on_and_off(folder: Path, capfd: pytes
     assert "\x1b[1m" in str(coloured["always"]) and "\x1b" not in str(coloured["never"])
 
 
-def test_help_is_as_wide_as_the_terminal_and_in_groups(
+def test_help_fits_the_terminal_and_groups_the_options(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for width in (60, 80, 130):
@@ -423,7 +427,7 @@ def test_shell_completion_offers_trace_names(
         assert offered in capfd.readouterr().out
 
 
-def test_a_former_name_of_the_library_works_and_says_so(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_former_library_name_still_works_and_prints_a_note(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["info", "p100"]) == 0
     out, err = capfd.readouterr()
     assert "Tesla P100" in out and err.startswith("trace: p100 is now called p100-no-cudnn: it was measured without cuDNN")

@@ -21,7 +21,7 @@ def changes(monkeypatch: pytest.MonkeyPatch) -> list[FunctionChange]:
 
 
 @pytest.mark.parametrize(("count", "more"), [(25, ""), (27, "and 2 more; --json has all\n")])
-def test_the_table_has_25_functions(
+def test_the_table_of_functions_has_at_most_25_rows(
     changes: list[FunctionChange], capsys: pytest.CaptureFixture[str], count: int, more: str
 ) -> None:
     changes += [FunctionChange(f"train.py({number}): f", TIME, TIME) for number in range(count)]
@@ -30,7 +30,7 @@ def test_the_table_has_25_functions(
     assert said.count("train.py(") == 25 and said.partition("and ")[2] == more.removeprefix("and ")
 
 
-def test_traces_without_python_stacks_are_named(changes: list[FunctionChange]) -> None:
+def test_an_error_names_traces_without_python_stacks(changes: list[FunctionChange]) -> None:
     with pytest.raises(TraceError, match=r"^neither trace has Python stacks"):
         diff.by_function("a", "b", False)
     changes.append(FunctionChange("train.py(1): f", None, TIME))

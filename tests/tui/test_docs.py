@@ -18,7 +18,7 @@ MOST_CELL_WORDS = 15
 
 
 @pytest.mark.parametrize("path", sorted(PAGES.pages()), ids=lambda path: path.stem)
-def test_the_page_of_each_command_equals_its_help(path: Path) -> None:
+def test_the_page_of_each_command_is_up_to_date(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == PAGES.pages()[path], "run python docs/command_pages.py"
     assert f"(docs/commands/{path.name})" in README
 
@@ -36,7 +36,7 @@ def test_every_command_page_belongs_to_a_command() -> None:
     assert set((ROOT / "docs" / "commands").iterdir()) == set(PAGES.pages())
 
 
-def test_the_readme_is_short() -> None:
+def test_the_readme_has_at_most_150_lines() -> None:
     assert len(README.splitlines()) <= MOST_README_LINES
     cells = [cell for line in README.splitlines() if line.startswith("|") for cell in line.strip("|").split("|")]
     assert cells and all(len(cell.split()) <= MOST_CELL_WORDS for cell in cells)
@@ -59,7 +59,7 @@ def test_the_readme_documents_trace_debug() -> None:
     assert "TRACE_DEBUG=1" in README
 
 
-def test_the_glossary_is_short_and_defines_each_term_once() -> None:
+def test_the_glossary_is_short_and_defines_each_word_once() -> None:
     glossary = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").partition("\n## Glossary\n")[2]
     rows = [line for line in glossary.splitlines() if line.startswith("| ")]
     terms = [term.strip() for row in rows if not row.startswith("| term ") for term in row.split("|")[1].split(",")]

@@ -35,7 +35,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_DEADLINES", 5)
 
 
-def test_doctor_prints_one_line_per_finding(quick: None, capfd: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_one_line_for_each_check(quick: None, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["doctor"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert all(line.split()[0] in ("ok", "warn") for line in lines)
@@ -65,7 +65,7 @@ class LateClock:
 
 
 @pytest.mark.parametrize(("limit_ns", "state"), [(297_999, Health.warn), (298_000, Health.ok)])
-def test_the_lateness_of_the_clock_is_the_99th_percentile(
+def test_doctor_reports_the_99th_percentile_of_clock_lateness(
     monkeypatch: pytest.MonkeyPatch, limit_ns: int, state: Health
 ) -> None:
     """GIVEN 300 deadlines that are missed by 1 to 300 us THEN the 99th percentile is 298 us."""
@@ -86,7 +86,7 @@ def test_torch_is_checked_in_a_separate_process() -> None:
     ("output", "told"),
     [("Traceback\nImportError: no libtorch.so", "cannot be imported: ImportError: no libtorch.so"), ("", "did not finish")],
 )
-def test_a_failed_check_is_reported_with_a_reason(monkeypatch: pytest.MonkeyPatch, output: str, told: str) -> None:
+def test_a_failed_check_of_doctor_is_reported_with_a_reason(monkeypatch: pytest.MonkeyPatch, output: str, told: str) -> None:
     def broken(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         if not output:
             raise subprocess.TimeoutExpired(command, 120)

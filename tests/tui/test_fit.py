@@ -72,7 +72,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return facts
 
 
-def test_the_timeline_is_that_of_the_first_rank_if_each_process_has_its_own() -> None:
+def test_with_several_processes_fit_reads_the_timeline_of_the_first_rank() -> None:
     """GIVEN several processes of one rank THEN it is unknown which of them counts."""
     first, second, again = (Trace(runs={rank: Run()}) for rank in (0, 1, 0))
     assert _timeline({}) is None
@@ -96,7 +96,9 @@ def test_the_timeline_is_that_of_the_first_rank_if_each_process_has_its_own() ->
         ("-b 8", "-b", None),  # the first word is the script
     ],
 )
-def test_where_the_batch_size_stands_among_the_words(words: str, option: str, place: tuple[int, str] | None) -> None:
+def test_the_position_of_the_batch_size_in_the_arguments_is_found(
+    words: str, option: str, place: tuple[int, str] | None
+) -> None:
     assert _position_of(words.split(), option) == place
 
 
@@ -127,7 +129,7 @@ def test_batch_limits_are_verified_by_runs(script: Any, capsys: pytest.CaptureFi
     assert ran.batches == [8, 4, 57, 58] and "57 ✓" in capsys.readouterr().out
 
 
-def test_a_batch_limit_larger_than_the_data_set_is_not_verified(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_does_not_verify_a_batch_larger_than_the_data_set(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script(most=32)
     assert run(FitOptions(["train.py", "-b", "8"], "v100", verify=True, json=True)) == 0
     [v100] = told(capsys)["gpus"]
@@ -219,7 +221,7 @@ def test_a_common_batch_option_is_found_in_the_script_source(script: Any, tmp_pa
     assert ran.batches == [8, 4]
 
 
-def test_a_common_name_that_is_not_an_option_does_no_harm(
+def test_a_common_option_name_in_a_comment_is_ignored(
     script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "train.py").write_text("print('-b')")

@@ -59,7 +59,7 @@ def step_ns(known: KnownTimes, card: Any) -> int:
     return found.step_ns
 
 
-def test_a_measured_step_is_the_sum_of_its_phases() -> None:
+def test_a_measured_step_time_is_the_sum_of_its_phases() -> None:
     known = KnownTimes(WORKLOAD, 32, None)
     found = known.step(V100)
     assert found is not None
@@ -67,25 +67,25 @@ def test_a_measured_step_is_the_sum_of_its_phases() -> None:
     assert known.step(P100) is None  # another workload, and no run to estimate from
 
 
-def test_the_step_of_inference_is_the_copy_and_the_forward_pass() -> None:
+def test_an_inference_step_takes_the_time_of_copy_and_forward_pass() -> None:
     found = KnownTimes(WORKLOAD, 32, None, trains=False).step(V100)
     assert found is not None
     assert (found.step_ns, found.is_estimate) == (3000 * US, True)
 
 
 @pytest.mark.parametrize("batch", [31, None])
-def test_another_batch_size_has_no_measured_step(batch: int | None) -> None:
+def test_a_batch_size_that_was_not_measured_has_no_measured_step_time(batch: int | None) -> None:
     assert KnownTimes(WORKLOAD, batch, None).step(V100) is None
 
 
-def test_a_limit_is_known_only_for_the_measured_gpu() -> None:
+def test_a_batch_limit_is_known_only_for_the_measured_gpu() -> None:
     known = KnownTimes(WORKLOAD, 32, None)
     limit = known.limit(V100)
     assert limit is not None and (limit.fitted, limit.full) == (32, 33)
     assert known.limit(P100) is None
 
 
-def test_an_estimated_step_is_the_gpu_time_of_its_work() -> None:
+def test_an_estimated_step_time_is_the_sum_of_its_gpu_times() -> None:
     """GIVEN five kernels of 10 us per step WHEN each takes twice as long THEN a step is estimated as 100 us."""
     found = KnownTimes(WORKLOAD, 7, training(steps=4)).step(A100)
     assert found is not None
@@ -93,28 +93,28 @@ def test_an_estimated_step_is_the_gpu_time_of_its_work() -> None:
     assert found.error is not None
 
 
-def test_measurements_on_another_gpu_correct_the_estimate() -> None:
+def test_measurements_on_another_gpu_correct_the_estimated_step_time() -> None:
     """The V100 takes 6 ms for a step that is estimated as 100 us: 60 times as long."""
     found = KnownTimes(WORKLOAD, 32, training(steps=4)).step(A100)
     assert found is not None
     assert (found.step_ns, found.source) == (6000 * US, "estimated, corrected by v100/net")
 
 
-def test_only_work_of_steady_steps_counts() -> None:
+def test_fit_estimates_step_times_from_steady_steps() -> None:
     trace = training(steps=4)
     trace.steps.kind[0] = StepKind.WARMUP
     trace.device.duration_ns[trace.device.start_ns < trace.steps.start_ns[1]] *= 100
     assert step_ns(KnownTimes(WORKLOAD, 7, trace), A100) == 100 * US
 
 
-def test_without_steady_steps_evaluation_steps_count() -> None:
+def test_without_steady_steps_fit_uses_evaluation_steps() -> None:
     trace = training(steps=4)
     trace.steps.kind[:] = StepKind.WARMUP
     trace.steps.kind[2:] = StepKind.EVALUATION
     assert step_ns(KnownTimes(WORKLOAD, 7, trace), A100) == 100 * US
 
 
-def test_a_run_without_gpu_work_gives_no_estimate() -> None:
+def test_a_run_without_gpu_work_gives_no_estimated_step_time() -> None:
     trace = training(steps=2)
     trace.device = trace.device.take(np.zeros(len(trace.device), dtype=bool))
     assert KnownTimes(WORKLOAD, 7, trace).step(A100) is None
@@ -123,7 +123,7 @@ def test_a_run_without_gpu_work_gives_no_estimate() -> None:
     assert KnownTimes(WORKLOAD, 7, trace).step(A100) is None
 
 
-def test_a_gpu_that_cannot_be_estimated_has_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_that_cannot_be_estimated_has_no_step_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*words: Any) -> Any:
         raise TraceError("unknown GPU")
 
@@ -173,14 +173,14 @@ def every_collective_takes_15_us(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 @pytest.mark.usefixtures("every_collective_takes_15_us")
-def test_collectives_lengthen_a_step_by_what_the_backward_pass_does_not_hide(names: tuple[str, ...], added_us: int) -> None:
+def test_communication_that_backward_does_not_hide_lengthens_a_step(names: tuple[str, ...], added_us: int) -> None:
     found = KnownTimes(WORKLOAD, 7, with_collectives(*names)).step(A100)
     assert found is not None
     assert (found.step_ns, found.communication_ns) == ((100 + added_us) * US, added_us * US)
 
 
 @pytest.mark.usefixtures("every_collective_takes_15_us")
-def test_a_measured_step_hides_more_communication_as_its_backward_pass_is_longer() -> None:
+def test_a_longer_backward_pass_hides_more_communication() -> None:
     """The measured step is 60 times as long as estimated, so the backward pass takes 1200 us: only the last 15 us remain."""
     found = KnownTimes(WORKLOAD, 32, with_collectives("all_reduce", "all_reduce")).step(V100)
     assert found is not None
@@ -188,7 +188,7 @@ def test_a_measured_step_hides_more_communication_as_its_backward_pass_is_longer
 
 
 @pytest.mark.usefixtures("every_collective_takes_15_us")
-def test_kernels_of_collectives_are_no_computation() -> None:
+def test_kernels_of_collectives_do_not_count_as_computation() -> None:
     trace = with_collectives("all_gather")
     trace.device.name[trace.device.kind == DeviceKind.MEMCPY] = trace.strings.add("ncclDevKernel_AllGather_RING_LL")
     trace.device.kind[:] = DeviceKind.KERNEL

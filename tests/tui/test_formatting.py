@@ -28,11 +28,11 @@ from tui.formatting import (
     [(0, "0 ns"), (417, "417 ns"), (12_345, "12.3 µs"), (176_100_000, "176.1 ms"), (1_204_000_000, "1.204 s"),
      (61_000_000_000, "61.0 s"), (-2_500, "-2.5 µs"), (None, "-")],
 )  # fmt: skip
-def test_times(time_ns: int | None, text: str) -> None:
+def test_times_are_formatted_with_units(time_ns: int | None, text: str) -> None:
     assert time_text(time_ns) == text
 
 
-def test_formats_of_other_figures() -> None:
+def test_other_figures_are_formatted_with_units() -> None:
     assert time_text(2_500, signed=True) == "+2.5 µs" and time_text(0, signed=True) == "0 ns"
     assert [size_text(n) for n in (512, 1536, 34 << 30, None, -1)] == ["512 B", "1.5 KiB", "34.0 GiB", "-", "-"]
     assert [count_text(n) for n in (8772, 4.5, 3.0, 1234.5)] == ["8,772", "4.5", "3", "1,234"]
@@ -47,14 +47,14 @@ def test_formats_of_other_figures() -> None:
     assert paint("x", "red", colour=False) == "x" and paint("x", "red", colour=True) == "\x1b[31mx\x1b[0m"
 
 
-def test_kernel_names_are_shortened_by_return_type_and_parameters() -> None:
+def test_kernel_names_are_shortened_by_removing_return_type_and_parameters() -> None:
     assert kernel_text("void at::native::relu<float (*)(int)>(int, float (*)(int))") == "at::native::relu<float (*)(int)>"
     assert kernel_text("Memcpy HtoD (Pageable -> Device)") == "Memcpy HtoD (Pageable -> Device)"
     assert kernel_text("volta_sgemm_nn") == "volta_sgemm_nn"
     assert kernel_text("odd)") == "odd)"
 
 
-def test_long_names_are_cut_and_marked_with_an_ellipsis() -> None:
+def test_long_names_are_shortened_with_an_ellipsis() -> None:
     assert fit("a  b\nc", 10) == "a b c"
     assert fit("volta_sgemm", 6) == "volta…"
 
@@ -76,7 +76,7 @@ def test_shortened_names_stay_distinct(names: list[str], width: int) -> None:
     assert len(set(short)) == len(set(names)) and all(len(name) <= width for name in short)
 
 
-def test_kernels_that_differ_only_in_parameters_keep_their_parameters() -> None:
+def test_names_of_kernels_that_differ_only_in_parameters_keep_them() -> None:
     assert kernel_texts(["void f<int>(long)", "void f<int>(char)", "void g(int)"]) == [
         "void f<int>(long)",
         "void f<int>(char)",

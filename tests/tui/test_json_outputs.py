@@ -44,7 +44,7 @@ class Outer:
 SOUND = {"shade": "dark", "kind": "a", "inner": [{"at_ns": 3, "shares": {"x": 0.5}}], "pair": [1, 2]}
 
 
-def test_json_of_its_type_has_no_faults() -> None:
+def test_json_of_the_documented_type_is_accepted() -> None:
     assert faults(SOUND, Outer) == []
     assert faults(SOUND | {"pair": None, "rest": ["x"]}, Outer) == []
     assert as_json(Outer(shade=Shade.DARK, kind="a", inner=[Inner(3, {"x": 0.5})], pair=(1, 2))) == SOUND
@@ -72,13 +72,13 @@ def test_a_missing_required_key_is_reported() -> None:
     assert faults({key: value for key, value in SOUND.items() if key != "pair"}, Outer) == [".pair: missing"]
 
 
-def test_fields_declared_as_optional_are_omitted_when_empty() -> None:
+def test_optional_json_fields_are_omitted_if_empty() -> None:
     assert as_json(Outer(shade=Shade.DARK, kind="a", inner=[], pair=None, rest=[], note="")) == {
         "shade": "dark", "kind": "a", "inner": [], "pair": None, "note": "",
     }  # fmt: skip
 
 
-def test_an_extended_result_has_the_fields_of_both() -> None:
+def test_an_extended_result_type_has_the_fields_of_both_types() -> None:
     @dataclass(frozen=True)
     class More(Inner):
         share: float
@@ -86,7 +86,7 @@ def test_an_extended_result_has_the_fields_of_both() -> None:
     assert as_json(extended(More, Inner(3, {}), share=0.5)) == {"at_ns": 3, "shares": {}, "share": 0.5}
 
 
-def test_a_section_lists_keys_types_and_comments() -> None:
+def test_a_section_of_the_json_page_lists_keys_and_types_and_comments() -> None:
     assert PAGE.section(Outer).splitlines()[1:] == [
         "## Outer",
         "",
@@ -103,7 +103,7 @@ def test_a_section_lists_keys_types_and_comments() -> None:
     ]
 
 
-def test_the_page_equals_the_output_of_its_script() -> None:
+def test_the_page_is_up_to_date() -> None:
     assert PAGE.PAGE.read_text(encoding="utf-8") == PAGE.page(), "run python docs/json_page.py"
 
 

@@ -85,7 +85,7 @@ def test_show_prints_all_facts_of_an_entry(own: Path, capfd: pytest.CaptureFixtu
     assert run(["info", "v100/resnet50"]) == 2 and "choose one, like v100/resnet50@1" in capfd.readouterr().err
 
 
-def test_show_reports_that_an_entry_has_no_signature(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_show_reports_that_an_entry_has_no_workload_signature(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("unsigned.cells", GPU, [a_cell("unsigned", workload=WorkloadSignature())], SPREAD)
     assert told(capfd, "add", "unsigned.cells")[0] == 0
     code, out, _ = told(capfd, "show", "g9/unsigned")
@@ -101,7 +101,7 @@ def test_a_file_of_one_cell_can_be_shown_before_it_is_added(own: Path, capfd: py
     assert told(capfd, "show", "two.cells")[2].startswith("trace: two.cells contains 2 cells, g9/net, g9/other...; add it")
 
 
-def test_a_second_entry_with_the_same_name_is_rejected(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_second_library_entry_with_the_same_name_is_rejected(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("one.cells", GPU, [a_cell()], SPREAD)
     assert told(capfd, "add", "one.cells")[0] == 0
     code, out, _ = told(capfd, "check", "one.cells")
@@ -119,7 +119,7 @@ def test_a_second_entry_with_the_same_name_is_rejected(own: Path, capfd: pytest.
         (CellSource(study="a study"), ""),
     ],
 )
-def test_an_entry_is_listed_with_its_repository_or_source(own: Path, source: CellSource, text: str) -> None:
+def test_a_library_entry_is_listed_with_its_repository_or_source(own: Path, source: CellSource, text: str) -> None:
     write_cells("one.cells", GPU, [a_cell(source=source)], {})
     assert run(["library", "add", "one.cells"]) == 0
     (entry,) = (entry for entry in all_entries() if entry.name == "g9/net")
@@ -127,13 +127,13 @@ def test_an_entry_is_listed_with_its_repository_or_source(own: Path, source: Cel
 
 
 @pytest.mark.parametrize(("count", "added"), [(3, "g9/n0, g9/n1, g9/n2 ("), (5, "g9/n0, g9/n1, g9/n2 and 2 more (")])
-def test_at_most_three_added_entries_are_named(own: Path, capfd: pytest.CaptureFixture[str], count: int, added: str) -> None:
+def test_add_names_at_most_three_added_entries(own: Path, capfd: pytest.CaptureFixture[str], count: int, added: str) -> None:
     cells = [a_cell(f"n{number}", workload=replace(NETWORK, parameters=7 + number)) for number in range(count)]
     write_cells("several.cells", GPU, cells, SPREAD)
     assert f"trace: added {added}" in told(capfd, "add", "several.cells")[2]
 
 
-def test_problems_of_an_added_entry_are_reported(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_add_reports_problems_of_the_entry(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
     said = "it was recorded on a virtual GPU, the times are those of p100, so it was not measured"
     code, _, err = told(capfd, "add", "virtual.cells")
@@ -242,7 +242,7 @@ def test_every_bundled_file_passes_the_library_check() -> None:
     assert catalogue.faults() == []
 
 
-def test_the_measurements_of_one_gpu_cannot_be_used_for_several(own: Path) -> None:
+def test_measurements_of_one_gpu_cannot_be_replayed_on_several(own: Path) -> None:
     """GIVEN the bundled library, whose only recording of two GPUs is p100x2-no-cudnn."""
     require_phases_enough(strict=False, gpus=1)
     with pytest.raises(TraceLibraryError, match=r"--gpus 2 cannot use them; .* and --trace p100x2-no-cudnn is a recording$"):

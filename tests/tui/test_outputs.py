@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
         return super().write(text)
 
 
-def test_json_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
+def test_a_json_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     write_json(path, {"a": 1})
     assert json.loads(path.read_text()) == {"a": 1}
@@ -51,7 +51,7 @@ def test_writing_json_to_a_deleted_folder_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_writing_json_to_a_device_does_not_replace_it() -> None:
+def test_writing_json_to_a_device_file_does_not_replace_it() -> None:
     null = Path("/dev/null")
     write_json(null, {"a": 1})
     assert null.is_char_device()
@@ -76,7 +76,7 @@ def test_the_progress_message_is_erased_from_the_terminal(monkeypatch: pytest.Mo
     assert "reading x.json ... 0 s" in shown and shown.endswith("\r\x1b[K")
 
 
-def test_no_progress_is_shown_for_quick_or_piped_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_progress_is_shown_for_quick_commands_and_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr("sys.stderr", stream)
         with progress.working("reading x.json"):
@@ -84,7 +84,7 @@ def test_no_progress_is_shown_for_quick_or_piped_work(monkeypatch: pytest.Monkey
         assert stream.getvalue() == ""
 
 
-def test_colour_is_used_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_coloured_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "77")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -94,7 +94,7 @@ def test_colour_is_used_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     assert terminal_style(Terminal())["colour"] is False
 
 
-def test_an_export_of_many_ranks_names_the_first_and_the_last_file(
+def test_an_export_of_many_ranks_prints_the_first_and_the_last_file_name(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

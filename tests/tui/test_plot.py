@@ -94,7 +94,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     return axes_of
 
 
-def test_steps_are_drawn_in_ms_with_the_quartiles_of_the_first_trace(drawn: Callable[..., Any]) -> None:
+def test_plotted_step_times_have_the_quartiles_of_the_first_trace(drawn: Callable[..., Any]) -> None:
     """GIVEN steps of 100, 104, 108, 112 and 200 us, the last of which is the warm-up's."""
     trace = training(5, jitter_us=(0, 4, 8, 12, 100))
     trace.steps.kind[:] = [*[StepKind.STEADY] * 4, StepKind.WARMUP]
@@ -113,7 +113,7 @@ def bars(axes: Any) -> list[tuple[float, float, float, float]]:
     return [(b.get_x(), b.get_width(), b.get_y() + b.get_height() / 2, b.get_height()) for b in axes.patches]
 
 
-def test_bars_of_two_traces_lie_beside_each_other(drawn: Callable[..., Any]) -> None:
+def test_bars_of_two_traces_are_plotted_side_by_side(drawn: Callable[..., Any]) -> None:
     axes = drawn("phases", training(), training(loader_us=220))
     names = [label.get_text() for label in axes.get_yticklabels()]
     first, second = bars(axes)[: len(names)], bars(axes)[len(names) :]
@@ -124,7 +124,7 @@ def test_bars_of_two_traces_lie_beside_each_other(drawn: Callable[..., Any]) -> 
         assert tick == pytest.approx(row + 0.2)  # between both bars
 
 
-def test_the_reasons_of_idle_time_follow_the_busy_time(drawn: Callable[..., Any]) -> None:
+def test_the_plot_shows_busy_time_and_then_reasons_of_idle_time(drawn: Callable[..., Any]) -> None:
     """GIVEN 100 us per step: busy 50, waiting for data 20, the host 18, launches 12."""
     found = [(left, width) for left, width, *_ in bars(drawn("idle", training()))]
     assert found == [pytest.approx(pair) for pair in ((0, 0.05), (0.05, 0.02), (0.07, 0.018), (0.088, 0.012))]
@@ -143,7 +143,7 @@ def held(memory_mib: list[int], of_device_mib: int) -> Trace:
     return trace
 
 
-def test_memory_is_drawn_in_gib_and_the_capacity_if_a_quarter_is_used(drawn: Callable[..., Any]) -> None:
+def test_the_memory_plot_shows_the_capacity_if_a_quarter_is_used(drawn: Callable[..., Any]) -> None:
     curve, capacity = drawn("memory", held([256, 512, 1024], 4000)).lines
     assert curve.get_xdata().tolist() == pytest.approx([0, 0.001, 0.002])
     assert curve.get_ydata().tolist() == pytest.approx([0.25, 0.5, 1.0])
@@ -152,7 +152,7 @@ def test_memory_is_drawn_in_gib_and_the_capacity_if_a_quarter_is_used(drawn: Cal
     assert len(drawn("memory", held([256], 8 << 10), held([1024], 4000)).lines) == 3  # the second trace's capacity only
 
 
-def test_kernels_are_drawn_from_the_longest_on(drawn: Callable[..., Any]) -> None:
+def test_kernels_are_plotted_with_the_longest_first(drawn: Callable[..., Any]) -> None:
     """GIVEN four steps with kernels of 10 us, one of which takes 30 us WHEN two are compared THEN the times are per step."""
     trace = training()
     trace.device.duration_ns[trace.device.name == trace.strings.find("softmax")] = 30 * US

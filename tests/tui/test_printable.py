@@ -16,7 +16,7 @@ from tui.report.charts import escape
 from tui.view.picture import picture
 
 
-def test_control_characters_are_replaced_and_colour_codes_kept() -> None:
+def test_control_characters_are_replaced_but_colour_codes_are_kept() -> None:
     hostile = "\x1b]0;title\x07 \x9b31m \x1b[5m \r \u202e \ttab\n"
 
     assert printable(hostile, colour=True) == "\ufffd]0;title\ufffd \ufffd31m \ufffd \ufffd \ufffd \ttab\n"

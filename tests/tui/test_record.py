@@ -39,13 +39,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 TRAIN = RecordOptions(["train.py"], Path("x.msgpack"), grain="phase")
 
 
-def test_the_partial_files_are_merged_into_one(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_merges_the_partial_files_into_one(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(TRAIN) == 0
     assert os.listdir(place) == ["x.msgpack"] and len(load(place / "x.msgpack").steps) == 2
     assert "trace: wrote x.msgpack" in capsys.readouterr().err
 
 
-def test_a_program_started_by_exec_has_its_own_file(
+def test_a_program_started_by_exec_has_a_separate_partial_file(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """GIVEN a program with 2 steps that replaces itself by a program with 3 steps (os.exec) THEN the longer recording is
@@ -87,7 +87,7 @@ def test_the_longest_recording_of_each_rank_is_kept(
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_the_exit_code_is_the_script_s_unless_that_says_nothing_of_a_failure(
+def test_the_exit_code_is_that_of_the_script_unless_saving_failed(
     place: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """GIVEN a script that ends with `code` WHEN its recording cannot be written, or Ctrl-C stops the writing THEN the

@@ -41,7 +41,7 @@ def played(*steps: tuple[int, int, str]) -> Trace:
     return trace
 
 
-def test_the_sources_of_replayed_steps_are_counted_by_batch_size() -> None:
+def test_sources_of_replayed_step_times_are_counted_by_batch_size() -> None:
     trace = played((1, 8, "measured"), (12, 32, "measured"), (2, 16, "interpolated"))
     assert source_sentences(trace) == [
         "v100/net: 12 steps of batch 32 as measured, 2 steps of batch 16 interpolated, 1 step of batch 8 as measured"
@@ -49,7 +49,7 @@ def test_the_sources_of_replayed_steps_are_counted_by_batch_size() -> None:
     assert was_measured(trace) and not was_measured(played())
 
 
-def test_more_than_four_batch_sizes_are_counted() -> None:
+def test_more_than_four_batch_sizes_are_only_counted() -> None:
     (found,) = source_sentences(played(*[(9 - batch, batch, "measured") for batch in range(1, 7)]))
     assert found.count("of batch") == 4 and found.endswith("5 steps of batch 4 as measured, and 2 other batch sizes")
 
@@ -58,7 +58,7 @@ def test_more_than_four_batch_sizes_are_counted() -> None:
     ("steps", "is_known"),
     [([(1, 8, "measured"), (1, 4, "interpolated")], True), ([(1, 8, "measured"), (1, 4, "estimated")], False), ([], False)],
 )
-def test_the_workload_is_known_only_if_all_steps_are_the_library_s(
+def test_the_workload_is_known_only_if_all_step_times_come_from_the_library(
     steps: list[tuple[int, int, str]], is_known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[Any] = []
@@ -76,7 +76,7 @@ def recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     yield tmp_path / "run.msgpack"
 
 
-def test_a_source_is_a_recording_a_library_entry_or_an_estimate(recording: Path) -> None:
+def test_step_times_come_from_a_recording_or_a_library_entry_or_an_estimate(recording: Path) -> None:
     of = source_of("run.msgpack", "", estimate=False)
     assert of.path is not None and of.choice is None and of.gpu is None and not of.is_estimate
     of = source_of("v100/resnet50", "", estimate=False)
@@ -89,7 +89,7 @@ def test_a_source_is_a_recording_a_library_entry_or_an_estimate(recording: Path)
     assert of.is_estimate and [device.index for device in of.recorded.devices] == [0, 1]
 
 
-def test_an_estimate_does_not_run_as_the_study_s_pytorch() -> None:
+def test_an_estimate_does_not_use_the_pytorch_release_of_the_measurements() -> None:
     for estimate, release in ((False, "1.8 to 1.10"), (True, None)):
         choice = choice_of("", "v100", estimate)
         assert choice is not None and card_of(choice)[1].machine_of(0).torch == release
@@ -103,12 +103,12 @@ def test_an_estimate_does_not_run_as_the_study_s_pytorch() -> None:
         ("run.msgpack", "", True, "--estimate needs --gpu"),
     ],
 )
-def test_options_that_contradict_one_another_are_an_error(trace: str, gpu: str, estimate: bool, told: str) -> None:
+def test_contradictory_options_are_rejected(trace: str, gpu: str, estimate: bool, told: str) -> None:
     with pytest.raises(TraceLibraryError, match=told):
         choice_of(trace, gpu, estimate)
 
 
-def test_a_recording_needs_no_choice_in_the_library() -> None:
+def test_a_recording_needs_no_library_entry() -> None:
     assert choice_of("run.msgpack", "", False) is None
     assert choice_of("", "h100", True) is None
     choice = choice_of("v100/resnet50@32", "", False)
@@ -118,11 +118,11 @@ def test_a_recording_needs_no_choice_in_the_library() -> None:
 @pytest.mark.parametrize(
     ("name", "is_gpu"), [("v100", True), ("h100", True), ("v100/resnet50", False), ("run.msgpack", False), ("nothing", False)]
 )
-def test_a_gpu_s_name_is_neither_a_file_nor_an_entry(recording: Path, name: str, is_gpu: bool) -> None:
+def test_the_name_of_a_gpu_is_recognized_as_neither_file_nor_library_entry(recording: Path, name: str, is_gpu: bool) -> None:
     assert is_gpu_name(name) is is_gpu
 
 
-def test_measurements_of_one_gpu_are_not_enough_for_strict_replays_or_several_gpus() -> None:
+def test_library_measurements_do_not_support_strict_replays_or_several_gpus() -> None:
     require_phases_enough(False, 1)
     with pytest.raises(TraceLibraryError, match="--strict"):
         require_phases_enough(True, 1)
@@ -130,7 +130,7 @@ def test_measurements_of_one_gpu_are_not_enough_for_strict_replays_or_several_gp
         require_phases_enough(False, 2)
 
 
-def test_an_entry_s_file_has_no_folder_in_its_name() -> None:
+def test_the_file_name_of_a_library_entry_contains_no_folder() -> None:
     assert file_in_folder(Path("x"), "v100/net") == Path("x/v100-net.msgpack")
 
 
@@ -143,7 +143,7 @@ def test_an_entry_s_file_has_no_folder_in_its_name() -> None:
         ("rank=7:2", 0, {"7": 2.0}),
     ],
 )
-def test_slow_ranks(text: str, nproc: int, ranks: dict[str, float]) -> None:
+def test_slow_ranks_are_parsed_from_the_option(text: str, nproc: int, ranks: dict[str, float]) -> None:
     assert _slow_ranks(text, nproc) == ranks
 
 
@@ -156,7 +156,7 @@ def test_a_slow_rank_must_exist_and_have_a_factor(text: str, told: str) -> None:
         _slow_ranks(text, 2)
 
 
-def test_one_memory_size_counts_for_all_gpus_several_for_one_each() -> None:
+def test_one_memory_size_applies_to_all_gpus() -> None:
     trace = training(2)
     config = ReplayConfig()
     assert config_for(trace, config, "").gpu_memory_bytes == ()
@@ -167,7 +167,7 @@ def test_one_memory_size_counts_for_all_gpus_several_for_one_each() -> None:
         config_for(trace, two, "4GiB,8GiB,8GiB")
 
 
-def test_the_recorded_clock_takes_the_recorded_loader() -> None:
+def test_the_recorded_clock_implies_recorded_data_loading() -> None:
     assert config_for(training(2), ReplayConfig(clock="recorded"), "").loader == "recorded"
     assert config_for(training(2), ReplayConfig(clock="wall", loader="real"), "").loader == "real"
 
@@ -182,7 +182,7 @@ def test_the_recorded_clock_takes_the_recorded_loader() -> None:
         ([""], "trace.msgpack"),
     ],
 )
-def test_a_recording_is_named_after_its_script(words: list[str], name: str) -> None:
+def test_a_recording_is_named_after_the_script(words: list[str], name: str) -> None:
     assert default_name(words) == name
 
 
@@ -198,7 +198,7 @@ def asked(**options: Any) -> StallsOptions:
         ({"gpu": "v100", "cached": "50%"}, "--cached needs a disk"),
     ],
 )
-def test_stalls_needs_a_gpu_and_a_disk_for_its_cache(options: dict[str, Any], told: str) -> None:
+def test_stalls_requires_a_gpu_and_for_a_cache_also_a_disk(options: dict[str, Any], told: str) -> None:
     with pytest.raises(TraceError, match=told):
         stalls.run(asked(**options))
 
@@ -211,7 +211,7 @@ def test_stalls_needs_a_gpu_and_a_disk_for_its_cache(options: dict[str, Any], to
         ({"disk": "ssd", "cached": "100%"}, ["synthetic", "real", "real"]),
     ],
 )
-def test_stalls_runs_the_script_once_per_kind_of_data(
+def test_stalls_runs_the_script_once_for_each_source_of_data(
     options: dict[str, Any], runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """GIVEN a script whose last run fails WHEN it is compared THEN its exit code is passed on and nothing is printed."""

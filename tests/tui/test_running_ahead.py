@@ -64,7 +64,7 @@ def test_diff_fails_if_kernels_take_ten_times_as_long(folder: Path, capsys: pyte
     assert code == 1 and "gate FAILED: step_time_change +900.0 %" in said
 
 
-def test_the_json_has_pace_and_gpu_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_of_diff_contains_step_time_and_gpu_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads(diffed("a.msgpack b.msgpack --json", capsys)[1])
     medians = {key: (facts[key]["recorded_median_ns"], facts[key]["replayed_median_ns"])
                for key in ("steps", "pace", "host_pace", "device_pace", "gpu_busy", "gpu_time")}  # fmt: skip
@@ -74,7 +74,7 @@ def test_the_json_has_pace_and_gpu_time(folder: Path, capsys: pytest.CaptureFixt
     assert facts["judged_figures"] == ["steps", "gpu_busy"] and facts["within_tolerance"] is False
 
 
-def test_step_time_and_gpu_time_are_judged_separately(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_judges_step_time_and_gpu_time_separately(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """B and C have the same kernels, but C's host takes 250 ms per step; A and C differ in both."""
     code, said = diffed("b.msgpack c.msgpack", capsys)
     assert code == 1 and said.startswith("FAIL: step time differs by +25.0 %, GPU time by 0.0 %; limit 5.0 %.")
@@ -88,7 +88,9 @@ def test_step_time_and_gpu_time_are_judged_separately(folder: Path, capsys: pyte
     assert code == 1 and said.startswith("FAIL: GPU time differs by -90.0 %, step time by 0.0 %; limit 5.0 %.")
 
 
-def test_info_names_the_bottleneck_and_says_that_the_gpu_falls_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_names_the_bottleneck_and_warns_that_the_gpu_falls_behind(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = {}
     for name in "ac":
         capsys.readouterr()
@@ -104,7 +106,7 @@ def test_info_names_the_bottleneck_and_says_that_the_gpu_falls_behind(folder: Pa
     assert "falls" not in said["c"]
 
 
-def test_brief_and_detailed_info_have_the_same_idle_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brief_and_detailed_info_show_the_same_idle_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert run(["info", "a.msgpack"]) == 0 and run(["info", "a.msgpack", "--details"]) == 0
     said = capsys.readouterr().out

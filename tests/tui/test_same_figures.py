@@ -43,7 +43,7 @@ MADE: dict[str, Callable[[Path], Trace]] = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_recording_has_equal_figures_in_every_output(
+def test_every_output_shows_the_same_figures_of_a_recording(
     name: str, shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trace = MADE[name](shared_traces)
@@ -69,7 +69,7 @@ def test_a_recording_has_equal_figures_in_every_output(
 
 
 @pytest.mark.parametrize("name", ["training", "transformer"])
-def test_a_recording_and_its_replay_have_equal_figures_in_every_output(
+def test_every_output_shows_the_same_figures_of_a_recording_and_its_replay(
     name: str, shared_traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded = MADE[name](shared_traces)
@@ -90,7 +90,7 @@ def test_a_recording_and_its_replay_have_equal_figures_in_every_output(
 
 
 @pytest.mark.parametrize("name", ["training", "transformer"])
-def test_tables_and_plots_of_two_traces_have_the_figures_of_diff(
+def test_tables_and_plots_of_two_traces_agree_with_diff(
     name: str, shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The app's tables, the charts of the report and those of `trace plot` have the figures of `trace diff`."""
@@ -113,7 +113,7 @@ def test_tables_and_plots_of_two_traces_have_the_figures_of_diff(
     assert all(shown[of.name] == pytest.approx([of.recorded_ns, of.replayed_ns]) for of in changes)
 
 
-def test_tables_and_plots_of_one_trace_have_the_figures_of_info(
+def test_tables_and_plots_of_one_trace_agree_with_info(
     shared_traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace = MADE["transformer"](shared_traces)

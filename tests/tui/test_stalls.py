@@ -28,18 +28,18 @@ MS = 1_000_000
         ("160MB/s,80us", 160e6, 80_000),
     ],
 )
-def test_a_disk_is_a_rate_and_a_latency(asked: str, bytes_per_s: float, latency_ns: int) -> None:
+def test_a_disk_is_parsed_as_a_rate_and_a_latency(asked: str, bytes_per_s: float, latency_ns: int) -> None:
     disk = disk_of(asked)
     assert (disk.bytes_per_s, disk.latency_ns) == (bytes_per_s, latency_ns)
 
 
 @pytest.mark.parametrize("asked", ["0MB/s", "fast", "160", "160MB/s,8", "-1MB/s"])
-def test_other_texts_are_no_disk(asked: str) -> None:
+def test_other_texts_are_rejected_as_a_disk(asked: str) -> None:
     with pytest.raises(TraceError, match="is not a disk"):
         disk_of(asked)
 
 
-def test_counts_of_cores() -> None:
+def test_a_list_of_core_counts_is_parsed() -> None:
     assert (counts_of("1, 2,128"), counts_of("")) == ((1, 2, 128), ())
     for asked in ("0", "129", "1,,2", "two"):
         with pytest.raises(TraceError, match="is not a list of core counts"):
@@ -75,7 +75,7 @@ def said(asked: StallsOptions | None = None, cached: float = 0.0, **changes: Any
     return stalls_text(replace(FOUND, **changes), asked or StallsOptions(["train.py"]), cached)
 
 
-def test_the_verdict_and_the_paces_of_cached_data() -> None:
+def test_stalls_prints_the_verdict_and_the_speed_with_cached_data() -> None:
     lines = said()
     preparing = "Preparing batches on the CPU is the bottleneck: preparing batches takes up 20.0 % of a step"
     assert lines[0] == f"{preparing} (to include a disk, add --disk)."
@@ -91,7 +91,7 @@ def test_the_verdict_and_the_paces_of_cached_data() -> None:
     ]
 
 
-def test_a_disk_has_its_own_share_of_the_step() -> None:
+def test_stalls_prints_the_share_of_a_step_that_waits_for_the_disk() -> None:
     """GIVEN 100 ms with cached data and 125 ms with the disk THEN reading takes a fifth of a step."""
     disk = StallsOptions(["train.py"], disk="160MB/s")
     lines = said(disk, 0.35, fetched=Pace(20, 125 * MS, 50 * MS, 256.0), disk_bytes_per_s=212e6, bottleneck=Bottleneck.STORAGE)
@@ -103,7 +103,7 @@ def test_a_disk_has_its_own_share_of_the_step() -> None:
     assert "(the script read no files that a disk could delay)" in said(disk)[0]
 
 
-def test_workers_cores_and_estimates() -> None:
+def test_stalls_suggests_workers_and_cores_and_a_disk_speed() -> None:
     lines = said(enough=Modelled(1, 1, 400.0, 0.0), step_batches=2, batch_pin_ns=2 * MS)
     assert "modelled: 1 worker with its own core would be fast enough" in lines
     assert "a step uses 2 batches from 2 workers in total" in lines

@@ -42,7 +42,7 @@ def test_what_is_no_sweep(text: str) -> None:
         Sweep.of(text)
 
 
-def test_words_of_the_script() -> None:
+def test_a_sweep_replaces_the_batch_size_in_the_script_arguments() -> None:
     assert Sweep.of("--batch-size=1..4").words(4) == ["--batch-size=4"]
     assert Sweep.of("--batch-size 1..4").words(4) == ["--batch-size", "4"]
     assert Sweep.of("--model=a --batch 1..4").before == "--model=a --batch "
@@ -90,7 +90,7 @@ def test_a_sweep_records_the_script_at_every_batch_size(sweep: Any, capsys: pyte
     assert "at 4 batch sizes" in said
 
 
-def test_a_sweep_ends_where_the_memory_ends(sweep: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_ends_at_the_first_batch_that_does_not_fit(sweep: Any, capfd: pytest.CaptureFixture[str]) -> None:
     assert sweep(Runs(b"x\ntorch.OutOfMemoryError: CUDA out of memory.")) == 0
     (cell,) = read_cells(Path("train.cells")).cells()
     assert cell.batches.tolist() == [1, 2] and cell.out_of_memory_batch == 4
@@ -99,7 +99,7 @@ def test_a_sweep_ends_where_the_memory_ends(sweep: Any, capfd: pytest.CaptureFix
     assert "-b 4: out of memory, which ends the sweep" in said and "out of memory at 4" in said
 
 
-def test_another_error_ends_a_sweep_with_the_script_s_exit_code(sweep: Any) -> None:
+def test_another_error_ends_a_sweep_with_the_exit_code_of_the_script(sweep: Any) -> None:
     assert sweep(Runs(b"ValueError", code=3)) == 3
     (cell,) = read_cells(Path("train.cells")).cells()
     assert cell.batches.tolist() == [1, 2] and cell.out_of_memory_batch is None
@@ -111,7 +111,7 @@ def test_a_sweep_without_a_result_writes_no_file(sweep: Any, capsys: pytest.Capt
     assert "the sweep has no results" in capsys.readouterr().err
 
 
-def test_the_batch_size_of_the_model_s_inputs_counts(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_reads_the_batch_size_from_the_model_inputs(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
     class Doubled(Runs):
         def __call__(self, one: RecordOptions, **how: Any) -> int:
             save(recording(2 * int(one.script[-1])), one.output or Path())
@@ -123,7 +123,7 @@ def test_the_batch_size_of_the_model_s_inputs_counts(sweep: Any, capsys: pytest.
 
 
 @pytest.mark.parametrize(("sizes", "kept"), [("8,16", None), ("8,17", 17)])
-def test_memory_ends_at_a_larger_batch_than_was_measured(sweep: Any, sizes: str, kept: int | None) -> None:
+def test_the_batch_that_failed_is_larger_than_the_last_measured_one(sweep: Any, sizes: str, kept: int | None) -> None:
     """GIVEN a model with two inputs per sample THEN batch 16 was measured, so batch 16 is not the first batch that is too
     large."""
 
@@ -137,7 +137,7 @@ def test_memory_ends_at_a_larger_batch_than_was_measured(sweep: Any, sizes: str,
     assert cell.batches.tolist() == [16] and cell.out_of_memory_batch == kept
 
 
-def test_a_sweep_writes_a_new_file_of_cells_only(sweep: Any) -> None:
+def test_a_sweep_writes_only_to_a_new_file_with_the_ending_cells(sweep: Any) -> None:
     with pytest.raises(TraceError, match=r"name it x\.cells"):
         sweep(Runs(), output=Path("x.msgpack"))
     Path("x.cells").touch()

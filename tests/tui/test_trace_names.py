@@ -28,7 +28,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_info_of_a_profiler_recording_equals_info_of_the_trace(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_info_of_a_profiler_recording_equals_info_of_the_imported_trace(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     printed = []
     for name in ("a.msgpack", "a.json.gz"):
         assert run(["info", name, "--json"]) == 0
@@ -36,7 +38,7 @@ def test_info_of_a_profiler_recording_equals_info_of_the_trace(folder: Path, cap
     assert printed[0] == printed[1] and printed[0]["kernels"] > 0
 
 
-def test_a_profiler_recording_can_be_compared_and_drawn(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_profiler_recordings_can_be_compared_and_plotted(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["diff", "a.msgpack", "a.json.gz"]) == 0
     assert "B  a.json.gz" in capfd.readouterr().out
     assert run(["view", "a.json.gz", "--screenshot", "a.svg"]) == 0
@@ -49,7 +51,7 @@ def test_a_folder_of_ranks_is_one_trace(folder: Path) -> None:
     assert len(load_trace("ranks").device.start_ns) == len(load_trace("a.msgpack").device.start_ns)
 
 
-def test_replays_get_the_path_of_an_imported_file(folder: Path) -> None:
+def test_a_replay_of_a_profiler_recording_uses_an_imported_file(folder: Path) -> None:
     path, trace = load_replayable("a.json.gz")
     assert path.name == "a.msgpack" and path.parent != folder
     assert load(path).device.start_ns.tolist() == trace.device.start_ns.tolist()
@@ -63,7 +65,7 @@ def test_imported_files_are_removed_when_the_command_ends(folder: Path) -> None:
     assert list((folder / "tmp").iterdir()) == []
 
 
-def test_errors_name_the_recording(folder: Path) -> None:
+def test_errors_name_the_profiler_recording_and_not_the_imported_file(folder: Path) -> None:
     Path("idle.json").write_text('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 2}]}')
     with pytest.raises(TraceError, match=r"^idle\.json: no GPU work to replay"):
         load_replayable("idle.json")

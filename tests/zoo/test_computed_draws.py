@@ -59,7 +59,7 @@ assert torch.cuda.default_generators[0].get_offset() == before + 8
 
 
 @pytest.mark.program
-def test_random_numbers_repeat_after_a_seed_without_changing_the_cpu_generator(tmp_path: Path) -> None:
+def test_seeded_random_numbers_repeat_and_do_not_change_the_cpu_generator(tmp_path: Path) -> None:
     script = tmp_path / "draws.py"
     script.write_text(SCRIPT, encoding="utf-8")
     options = ("--clock", "virtual", "--values", "compute", "--trace", recording_of_something_else(tmp_path / "a100.msgpack"))

@@ -78,7 +78,7 @@ print(said(torch.cuda.synchronize))
 
 
 @VALUES
-def test_dtypes_without_a_cuda_kernel_raise_the_cuda_error(values: str, tmp_path: Path) -> None:
+def test_a_dtype_without_a_cuda_kernel_raises_the_cuda_error(values: str, tmp_path: Path) -> None:
     code = """
 H = M.half()
 print(said(lambda: M @ H))
@@ -113,7 +113,7 @@ with warnings.catch_warnings(record=True) as seen:
 
 
 @VALUES
-def test_calls_get_the_answers_of_an_h200(values: str, tmp_path: Path) -> None:
+def test_calls_are_accepted_or_rejected_as_on_an_h200(values: str, tmp_path: Path) -> None:
     """The answers of an NVIDIA H200 with PyTorch 2.11."""
     code = """
 import warnings
@@ -183,7 +183,7 @@ for call in (
     ]
 
 
-def test_a_quantized_tensor_cannot_be_moved_to_the_gpu_and_is_not_left_on_the_cpu(tmp_path: Path) -> None:
+def test_moving_a_quantized_tensor_to_the_gpu_raises_an_error(tmp_path: Path) -> None:
     code = """
 import warnings
 warnings.simplefilter("ignore")
@@ -211,7 +211,7 @@ for call in (lambda: M + 1, lambda: host.cuda(non_blocking=True), torch.cuda.syn
 
 
 @VALUES
-def test_fill_values_on_the_gpu_and_masks_of_index_put_are_read_by_the_host(values: str, tmp_path: Path) -> None:
+def test_the_host_reads_fill_values_on_the_gpu_and_masks_of_index_put(values: str, tmp_path: Path) -> None:
     code = """
 mask, index, one, ones = M > 0, torch.zeros(1, dtype=torch.long, device="cuda"), torch.ones((), device="cuda"), M[0] + 1
 torch.cuda.set_sync_debug_mode("error")
@@ -229,7 +229,7 @@ M[mask] = 2.0  # PyTorch calls masked_fill_ with a value on the host
 
 
 @VALUES
-def test_a_step_between_two_backward_passes_and_other_mistakes_are_rejected(values: str, tmp_path: Path) -> None:
+def test_modifying_parameters_between_two_backward_passes_raises_an_error(values: str, tmp_path: Path) -> None:
     """The expected results are those of PyTorch on the simulated CUDA device."""
     code = """
 net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1)).cuda()
@@ -258,7 +258,7 @@ for values in (torch.ones(2, device="cuda"), torch.ones(3, device="cuda")):
 
 
 @VALUES
-def test_softmax_of_half_precision_under_autocast_trains(values: str, tmp_path: Path) -> None:
+def test_training_with_half_precision_softmax_under_autocast_works(values: str, tmp_path: Path) -> None:
     code = """
 q = torch.randn(2, 4, 8, device="cuda", requires_grad=True)
 with torch.autocast("cuda"):
@@ -315,7 +315,7 @@ print(said(lambda: torch.fft.rfft2(M.half())).partition("but ")[2])
 @pytest.mark.parametrize(
     ("visible", "count"), [("0", 1), ("", 0), ("-1", 0), ("abc", 0), ("0,0", 0), ("0,-1", 1), ("GPU-1234", 1)]
 )
-def test_cuda_visible_devices_is_counted_like_torch_does(visible: str, count: int, tmp_path: Path) -> None:
+def test_cuda_visible_devices_is_interpreted_as_by_torch(visible: str, count: int, tmp_path: Path) -> None:
     code = "print(torch.cuda.device_count())"
     script = tmp_path / "count.py"
     script.write_text("import torch\n" + code, encoding="utf-8")

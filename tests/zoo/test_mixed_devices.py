@@ -15,7 +15,7 @@ from tests.zoo.recording import recording_of_something_else
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_table_covers_150_combinations_and_most_of_them_are_rejected() -> None:
+def test_the_table_contains_150_combinations_of_devices() -> None:
     table = mixed_devices.expected()
     refused = [said for said in table.values() if not said.startswith("ok")]
     assert len(table) >= 350 and len(refused) >= 280
@@ -23,7 +23,7 @@ def test_the_table_covers_150_combinations_and_most_of_them_are_rejected() -> No
 
 @pytest.mark.program
 @pytest.mark.parametrize("values", ["recorded", "compute"])
-def test_each_mixed_device_call_has_the_outcome_of_a_gpu(values: str, tmp_path: Path) -> None:
+def test_each_call_with_mixed_devices_behaves_as_on_a_gpu(values: str, tmp_path: Path) -> None:
     options = ("--clock", "virtual", "--values", values, "--trace", recording_of_something_else(tmp_path / "a100.msgpack"))
     command = [sys.executable, "-m", "tui.cli", "replay", *options, Path(mixed_devices.__file__), tmp_path / "results.tsv"]
     done = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -44,7 +44,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, st
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_a_group_gives_cpu_results_or_raises_not_emulated(name: str, outcomes: dict[str, dict[str, str]]) -> None:
+def test_each_group_of_calls_gives_cpu_results_or_raises_not_emulated(name: str, outcomes: dict[str, dict[str, str]]) -> None:
     group: Group = GROUPS[name]
     for values in group.values:
         wrong = outcomes[values].get(name)
@@ -53,6 +53,6 @@ def test_a_group_gives_cpu_results_or_raises_not_emulated(name: str, outcomes: d
         assert wrong == "", f"--values {values}: {wrong}"
 
 
-def test_nearly_all_groups_pass() -> None:
+def test_nearly_all_groups_of_calls_pass() -> None:
     refused = [name for name, group in GROUPS.items() if group.sentence]
     assert len(GROUPS) >= 150 and len(refused) <= 0.05 * len(GROUPS)

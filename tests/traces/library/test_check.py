@@ -54,7 +54,7 @@ LINE = "the last batches' forward lie on one line: extrapolated, not measured"
         ([1, 1.1], [1, 1], [(WARNING, VARIES)]),
     ],
 )
-def test_times_that_fall_or_vary(
+def test_step_times_that_fall_or_vary_are_reported_by_the_check(
     own_library: Path, times_ms: list[float], spread_ms: list[float] | None, told: list[tuple[str, str]]
 ) -> None:
     spread = {} if spread_ms is None else {"forward": np.array([round(of * MS) for of in spread_ms], np.int64)}
@@ -81,7 +81,7 @@ def test_extrapolated_times_are_rejected(
     assert found(own_library, measured(times_ms, batches)) == told
 
 
-def test_a_peak_above_the_memory_of_the_card_was_not_measured(own_library: Path) -> None:
+def test_a_memory_peak_above_the_memory_of_the_gpu_is_rejected(own_library: Path) -> None:
     memory: dict[str, Any] = {"memory_batches": np.array([1, 2]), "persistent_bytes": np.array([0, 0])}
     assert found(own_library, measured([10, 20], peak_bytes=np.array([1, 8 << 30]), **memory)) == []
     (beyond,) = found(own_library, measured([10, 20], peak_bytes=np.array([1, (8 << 30) + 1]), **memory))
@@ -89,7 +89,7 @@ def test_a_peak_above_the_memory_of_the_card_was_not_measured(own_library: Path)
     assert found(own_library, measured([10], gpu=replace(GPU, memory_bytes=0))) == [(ERROR, "the card's memory is missing")]
 
 
-def test_what_a_source_and_a_signature_lack(own_library: Path) -> None:
+def test_missing_facts_about_source_and_workload_are_reported(own_library: Path) -> None:
     assert found(own_library, measured([10])) == []
     spread = "the variation of its times is missing"
     assert found(own_library, replace(measured([10]), source=replace(SOURCE, spread=""))) == [(WARNING, spread)]
@@ -111,11 +111,11 @@ def test_what_a_source_and_a_signature_lack(own_library: Path) -> None:
         ({"run": {"host": ""}}, []),
     ],
 )
-def test_personal_data_is_found_under_all_keys(own_library: Path, provenance: dict[str, Any], told: list[str]) -> None:
+def test_personal_data_is_found_under_any_key(own_library: Path, provenance: dict[str, Any], told: list[str]) -> None:
     assert found(own_library, measured([10], provenance=provenance)) == [(ERROR, text) for text in told]
 
 
-def test_an_entry_that_the_library_has(own_library: Path) -> None:
+def test_an_entry_that_the_library_already_has_is_reported(own_library: Path) -> None:
     """GIVEN a cell in one's own library THEN the same is a duplicate, other times under the name are an error."""
     cell = measured([10, 20])
     write_cells(own_library / "mine.cells", cell.gpu, [cell], {})
@@ -144,7 +144,7 @@ def of_recording(folder: Path, trace: Trace) -> list[tuple[str, str]]:
     return [(fault.level, fault.text) for fault in check(folder / "x.msgpack")]
 
 
-def test_recordings_are_checked_as_files_of_cells_are(tmp_path: Path) -> None:
+def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> None:
     """GIVEN steps of 100 and 122 us in turns, half of whose quartiles' range is 11 of 111 us WHEN 123 us THEN it is more than
     10 %: 11.5 of 111.5 us."""
     assert of_recording(tmp_path, recording()) == []
@@ -171,7 +171,7 @@ def test_a_recording_becomes_a_row_of_medians_and_spreads() -> None:
     assert "loader" not in row.phases_ns
 
 
-def test_what_makes_no_row() -> None:
+def test_recordings_without_the_necessary_facts_are_rejected() -> None:
     without = recording()
     without.workload = None
     nothing = recording()
@@ -193,7 +193,7 @@ def test_what_makes_no_row() -> None:
             step_times_of(trace)
 
 
-def test_a_cell_of_two_recordings_is_ordered_by_batch_and_described_at_batch_one() -> None:
+def test_measurements_from_two_recordings_are_ordered_by_batch_size() -> None:
     """GIVEN runs at 32, 8 and again 32 THEN the later run at 32 counts."""
     gpu = gpu_of(recording())
     assert (gpu.name, gpu.device, gpu.memory_bytes) == ("v100-dgxs-32gb", "Tesla V100-DGXS-32GB", 32 << 30)
@@ -210,7 +210,7 @@ def test_a_cell_of_two_recordings_is_ordered_by_batch_and_described_at_batch_one
         gpu_of(Trace())
 
 
-def test_cells_are_equal_if_their_figures_are() -> None:
+def test_measurements_are_equal_if_their_figures_are_equal() -> None:
     cell = measured([10, 20])
     assert cell.is_equal_to(measured([10, 20])) and not cell.is_equal_to(measured([10, 21]))
     assert not cell.is_equal_to(replace(cell, out_of_memory_batch=4))

@@ -72,7 +72,7 @@ def test_the_p100_recording_has_the_published_figures(p100: Trace) -> None:
     assert set(p100.phases.origin) == {Origin.PUBLISHED}
 
 
-def test_both_p100_recordings_have_the_workload_of_the_study(p100: Trace, p100x2: Trace) -> None:
+def test_both_p100_recordings_have_the_workload_of_the_published_study(p100: Trace, p100x2: Trace) -> None:
     assert p100.workload is not None and p100x2.workload is not None
     assert compare_workloads(p100.workload, p100x2.workload).sameness is Sameness.OTHER_BATCH_SIZE
     own = WorkloadSignature(
@@ -82,7 +82,7 @@ def test_both_p100_recordings_have_the_workload_of_the_study(p100: Trace, p100x2
     assert compare_workloads(p100.workload, replace(own, parameters=25_557_032)).sameness is Sameness.OTHER_PROGRAM
 
 
-def test_the_phases_of_p100_tile_its_steps_on_host_and_device(p100: Trace) -> None:
+def test_the_phases_of_p100_fill_its_steps_on_host_and_gpu(p100: Trace) -> None:
     phases, steps = p100.phases, p100.steps
 
     assert (phases.start_ns[1:] == phases.end_ns[:-1]).all()
@@ -114,7 +114,7 @@ def test_the_p100x2_recording_has_the_published_step_times(p100x2: Trace) -> Non
     assert [(device.index, device.name) for device in p100x2.devices] == [(i, "Tesla P100-PCIE-16GB") for i in (0, 1)]
 
 
-def test_the_parts_of_p100x2_lie_within_their_phases(p100x2: Trace) -> None:
+def test_the_stages_of_p100x2_lie_within_their_phases(p100x2: Trace) -> None:
     parts, phases = p100x2.parts, p100x2.phases
     assert (parts.start_ns >= phases.start_ns[parts.phase]).all() and (parts.end_ns <= phases.end_ns[parts.phase]).all()
     assert (parts.device_start_ns >= phases.device_start_ns[parts.phase]).all()
@@ -126,7 +126,7 @@ def test_the_parts_of_p100x2_lie_within_their_phases(p100x2: Trace) -> None:
     assert in_phase == of_forward | dict.fromkeys(("gather_backward", "broadcast_backward"), "backward")
 
 
-def test_the_difference_of_one_and_two_gpus_is_split_into_parts(p100: Trace, p100x2: Trace) -> None:
+def test_the_difference_between_one_and_two_gpus_is_divided_into_stages(p100: Trace, p100x2: Trace) -> None:
     facts = compare(p100, p100x2).to_json()
     phases = {name: (of["recorded_median_ns"], of["replayed_median_ns"]) for name, of in facts["phases"].items()}
     more_ns = sum(b - a for name, (a, b) in phases.items() if name != "h2d")

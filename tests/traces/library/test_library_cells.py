@@ -50,7 +50,7 @@ def own_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_six_gpus_with_36_networks_take_less_than_a_megabyte() -> None:
+def test_library_files_of_six_gpus_and_36_networks_take_less_than_a_megabyte() -> None:
     files = [read_cells(catalogue.BUNDLED / f"{name}.cells") for name in ("a100", "k80", "m40", "p100", "rtx6000", "v100")]
     assert {len(file.models) for file in files} == {36}
     assert sum(file.path.stat().st_size for file in files) < 1_000_000
@@ -60,7 +60,7 @@ def test_six_gpus_with_36_networks_take_less_than_a_megabyte() -> None:
         assert all(cell.source == file.source and file.source.torch for cell in file.cells())
 
 
-def test_an_entry_is_read_within_20_ms() -> None:
+def test_a_library_entry_is_read_within_20_ms() -> None:
     path = catalogue.BUNDLED / "v100.cells"
     times = []
     for _ in range(5):
@@ -70,7 +70,7 @@ def test_an_entry_is_read_within_20_ms() -> None:
     assert min(times) < 0.020
 
 
-def test_the_last_measured_batch_is_the_last_one_that_fit() -> None:
+def test_the_last_measured_batch_size_is_the_last_one_that_fit() -> None:
     ends = {model: catalogue.cell("p100", model) for model in ("resnet50", "vgg16", "densenet121", "alexnet")}
     assert {model: (of.last_batch, of.out_of_memory_batch) for model, of in ends.items()} == {
         "resnet50": (179, 180),
@@ -81,7 +81,7 @@ def test_the_last_measured_batch_is_the_last_one_that_fit() -> None:
 
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="needs the published measurements in ../shared/published")
-def test_the_table_has_published_figures_without_extrapolated_ones(tmp_path: Path) -> None:
+def test_the_library_has_published_figures_but_no_extrapolated_ones(tmp_path: Path) -> None:
     models = ("resnet50", "mnasnet1_3")
     with gzip.open(PUBLISHED, "rt") as file:
         header, *lines = file
@@ -106,13 +106,13 @@ def test_the_table_has_published_figures_without_extrapolated_ones(tmp_path: Pat
     assert 0.7 * len(rows) < kept < len(rows)
 
 
-def test_only_a_straight_line_at_the_end_counts_as_extrapolated() -> None:
+def test_only_times_on_a_straight_line_at_the_end_count_as_extrapolated() -> None:
     measured = np.array([1.0, 2.1, 2.9, 4.2, 5.2, 6.2, 7.3])
     assert first_extrapolated(measured) == 7
     assert first_extrapolated(np.concatenate([measured, 9.0 + 0.5 * np.arange(5)])) == 7
 
 
-def test_times_between_measured_batches_are_interpolated_and_marked() -> None:
+def test_times_between_measured_batch_sizes_are_interpolated_and_marked() -> None:
     cell = a_cell()
     assert (cell.for_batch(2).phases_ns, cell.for_batch(2).is_scaled) == ({"forward": 2000, "rest": 4007}, False)
     assert (cell.for_batch(3).phases_ns, cell.for_batch(3).is_scaled) == ({"forward": 3000, "rest": 6007}, True)
@@ -170,7 +170,7 @@ def test_damaged_unrelated_and_newer_files_are_reported_in_one_line(tmp_path: Pa
     assert path.read_bytes() == newer and [file.name for file in tmp_path.iterdir()] == ["g9.cells"]
 
 
-def test_a_gpu_is_found_by_its_name_or_part_of_the_device_name(own_library: Path) -> None:
+def test_a_gpu_is_found_by_its_name_or_by_part_of_the_device_name(own_library: Path) -> None:
     assert catalogue.gpu("v100").device == catalogue.gpu("Tesla V100-PCIE-32GB").device == "Tesla V100-PCIE-32GB"
     assert catalogue.gpu("RTX 6000").name == "rtx6000"
     with pytest.raises(TraceLibraryError, match=r"has no GPU v10 \(did you mean v100 .*\?\); it has: a100, k80, m40"):
@@ -193,7 +193,7 @@ def test_user_files_are_added_and_duplicate_names_are_rejected(own_library: Path
     assert len(told) == 1 and told[0].startswith("g9/b and 1 more are in two files, ")
 
 
-def test_the_library_cell_of_a_script_is_its_model_or_the_nearest(own_library: Path) -> None:
+def test_the_library_finds_the_model_of_a_script_or_the_most_similar_one(own_library: Path) -> None:
     script = catalogue.cell("v100", "resnet50").workload.at_batch(32, 1)
     found = catalogue.match("v100", script)
     assert found.is_same and found.cell.name == "v100/resnet50"
@@ -225,7 +225,7 @@ def test_every_bundled_network_matches_only_itself(own_library: Path) -> None:
 @pytest.mark.parametrize(
     ("batch", "forward_ns"), [(1, 2500), (2, 3000), (3, 3500), (4, 4000), (6, 6500), (8, 9000), (10, 11_500)]
 )
-def test_times_outside_the_measured_range_lie_on_a_line_through_distant_batches(batch: int, forward_ns: int) -> None:
+def test_times_outside_the_measured_range_are_extrapolated_linearly(batch: int, forward_ns: int) -> None:
     """Below the range, the line goes through the first and the middle batch, and above through the middle and the last."""
     cell = a_cell(batches=(2, 4, 8), phases_ns={"forward": np.array([3000, 4000, 9000])})
     assert cell.for_batch(batch, extrapolates=True).phases_ns == {"forward": forward_ns}
@@ -245,7 +245,7 @@ def test_the_memory_peak_grows_linearly(batches: tuple[int, ...], peaks: tuple[i
 
 
 @pytest.mark.parametrize(("limit", "batch", "out_of_memory"), [(8, 8, True), (8, 9, True), (8, 7, False), (None, 9, False)])
-def test_a_batch_that_failed_is_out_of_memory(limit: int | None, batch: int, out_of_memory: bool) -> None:
+def test_a_batch_size_that_failed_runs_out_of_memory(limit: int | None, batch: int, out_of_memory: bool) -> None:
     assert NotMeasured(a_cell(out_of_memory_batch=limit), batch).out_of_memory is out_of_memory
 
 
@@ -271,5 +271,5 @@ TWO = np.array([1, 2])
         ({"out_of_memory_batch": 5}, None),
     ],
 )
-def test_the_first_error_of_a_cell_is_described(changes: dict[str, Any], error: str | None) -> None:
+def test_the_first_error_in_an_entry_is_described(changes: dict[str, Any], error: str | None) -> None:
     assert fault(a_cell(**changes)) == error

@@ -41,7 +41,7 @@ def test_the_traces_package_exports_every_public_model_class() -> None:
     assert {name for name in classes if not name.startswith("_")} <= set(traces.__all__)
 
 
-def test_python_functions_return_the_json_of_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_functions_return_the_same_json_as_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # GIVEN two traces in files
     paths = [tmp_path / "a.msgpack", tmp_path / "b.msgpack"]
     for path, trace in zip(paths, (training(), data_parallel()), strict=True):

@@ -26,7 +26,7 @@ def inputs(*shapes: tuple[int, ...]) -> tuple[InputTensor, ...]:
 @pytest.mark.parametrize(
     ("shapes", "batch"), [([(4, 3), (4,)], 4), ([(4, 3), (5, 3)], None), ([()], None), ([(0, 3)], None), ([], None)]
 )
-def test_the_batch_is_the_first_dimension_of_all_inputs(shapes: list[tuple[int, ...]], batch: int | None) -> None:
+def test_the_batch_size_is_the_first_dimension_of_all_inputs(shapes: list[tuple[int, ...]], batch: int | None) -> None:
     assert batch_of(WorkloadSignature(inputs=inputs(*shapes))) == batch
 
 
@@ -51,7 +51,7 @@ def test_the_nearest_entry_has_the_most_similar_number_of_parameters(
     assert found.cell.model == model and found.is_same is (parameters in (1000, 4000) and modules == 3)
 
 
-def test_of_two_entries_of_a_network_the_one_with_the_same_training_is_nearest(tmp_path: Path) -> None:
+def test_of_two_entries_of_a_model_the_one_with_the_same_training_is_preferred(tmp_path: Path) -> None:
     cells = [a_cell("a"), a_cell("b", workload=replace(NETWORK, optimizer="AdamW")), a_cell("c")]
     write_cells(tmp_path / "g9.cells", GPU, cells, {})
     file = read_cells(tmp_path / "g9.cells")
@@ -81,7 +81,7 @@ def test_of_two_entries_of_a_network_the_one_with_the_same_training_is_nearest(t
         ),
     ],
 )  # fmt: skip
-def test_differences_between_an_entry_and_a_script(
+def test_differences_between_an_entry_and_a_script_are_listed(
     changes: dict[str, Any], differences: tuple[str, ...], scalable: bool, ratio: float
 ) -> None:
     found = match_with(a_cell(), script(**changes))

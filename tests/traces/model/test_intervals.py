@@ -13,7 +13,7 @@ SPANS = st.lists(st.tuples(TIMES, TIMES).map(sorted), max_size=8)
 
 
 @given(SPANS, st.lists(TIMES, min_size=1, max_size=5))
-def test_covered_time_is_the_number_of_marked_nanoseconds(spans: list[list[int]], times: list[int]) -> None:
+def test_covered_time_is_the_number_of_covered_nanoseconds(spans: list[list[int]], times: list[int]) -> None:
     marked = {at for start, end in spans for at in range(start, end)}
     covered = Intervals([start for start, _ in spans], [end for _, end in spans])
     assert covered.total_ns == len(marked)
@@ -25,7 +25,7 @@ def test_covered_time_is_the_number_of_marked_nanoseconds(spans: list[list[int]]
 
 
 @given(SPANS)
-def test_intervals_that_meet_are_joined_and_stay_in_order(spans: list[list[int]]) -> None:
+def test_touching_intervals_are_joined_and_stay_in_order(spans: list[list[int]]) -> None:
     covered = Intervals([start for start, _ in spans], [end for _, end in spans])
     starts, ends = covered.start_ns.tolist(), covered.end_ns.tolist()
     assert all(end < start for end, start in zip(ends, starts[1:], strict=False))
@@ -37,7 +37,7 @@ GROUPED_SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 50), st.int
 
 
 @given(GROUPED_SPANS)
-def test_the_union_by_group_equals_the_union_of_each_group(spans: list[tuple[int, int, int]]) -> None:
+def test_unions_computed_by_group_equal_the_union_of_each_group(spans: list[tuple[int, int, int]]) -> None:
     group, start, length = (np.array([span[place] for span in spans], np.int64) for place in range(3))
     expected = [Intervals(start[group == one], (start + length)[group == one]).total_ns for one in range(4)]
     assert union_by_group(group, start, start + length, 4).tolist() == expected

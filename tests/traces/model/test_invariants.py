@@ -14,7 +14,7 @@ from traces.model.invariants import clear_dangling_references, column_at, column
 from traces.model.trace import NONE, MemoryEvents, Trace, Values
 
 
-def test_each_column_may_hold_its_lowest_and_highest_number_and_no_others() -> None:
+def test_each_column_accepts_numbers_within_its_limits_only() -> None:
     """GIVEN a column with one number at its limit WHEN it is one further THEN the fault names column, number and limits."""
     tried = 0
     for where, (lowest, count) in column_limits(training()).items():
@@ -33,7 +33,7 @@ def test_each_column_may_hold_its_lowest_and_highest_number_and_no_others() -> N
     assert tried > 60
 
 
-def test_the_first_of_several_wrong_numbers_is_named() -> None:
+def test_the_error_names_the_first_of_several_invalid_numbers() -> None:
     trace = training()
     trace.device.launch[[2, 3]] = [len(trace.host), len(trace.host) + 5]
     assert fault(trace) == f"device.launch holds {len(trace.host)}, outside -1..{len(trace.host) - 1}"
@@ -47,7 +47,7 @@ def of_last_duration(duration_ns: int) -> Trace:
     return trace
 
 
-def test_sums_fit_in_64_bits() -> None:
+def test_sums_of_times_must_fit_in_64_bits() -> None:
     most = (1 << 56) - 1  # of one duration
     trace = of_last_duration(most)
     assert fault(trace) is None
@@ -85,7 +85,7 @@ def _device(trace: Trace, **fields: Any) -> None:
         (lambda trace: trace.host.parent.__setitem__([0, 1], [1, NONE]), None),
     ],
 )
-def test_the_header_texts_and_parents(changed: Callable[[Trace], None], reason: str | None) -> None:
+def test_errors_in_header_and_texts_and_parents_are_found(changed: Callable[[Trace], None], reason: str | None) -> None:
     trace = training()
     changed(trace)
     assert fault(trace) == reason
@@ -97,7 +97,7 @@ def test_columns_have_the_length_and_kind_of_their_table() -> None:
     assert fault(trace) == "steps.kind is uint8(3,), not uint8(4,)"
 
 
-def test_references_to_lost_rows_become_none_and_phases_of_lost_steps_go() -> None:
+def test_references_to_lost_rows_become_none_and_phases_of_lost_steps_are_removed() -> None:
     """GIVEN steps of nn.DataParallel, the first of which is lost WHEN repaired THEN parts find their phase in its new row."""
     trace = data_parallel()
     trace.phases.step[:6] = len(trace.steps)  # the first step's phases; its forward pass is row 2
@@ -112,7 +112,7 @@ def test_references_to_lost_rows_become_none_and_phases_of_lost_steps_go() -> No
     assert trace.values.step.tolist() == [0, len(trace.steps) - 1, NONE]
 
 
-def test_threads_without_a_name_are_named_by_their_number() -> None:
+def test_threads_without_a_name_are_named_after_their_number() -> None:
     """Ranks that are killed have not yet written the names of their latest threads."""
     trace = training()
     named = len(trace.threads)
@@ -125,7 +125,7 @@ def test_threads_without_a_name_are_named_by_their_number() -> None:
     assert fault(trace) == "host.thread holds 1073741824, outside 0..65535"
 
 
-def test_parents_and_launches_beyond_the_last_host_span_become_none() -> None:
+def test_parents_and_launches_beyond_the_last_host_event_become_none() -> None:
     trace = training()
     hosts = len(trace.host)
     trace.host.parent[[1, 2]] = [hosts - 1, hosts]

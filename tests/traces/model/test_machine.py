@@ -29,7 +29,7 @@ def test_equal_machines_are_stored_once(tmp_path: Path) -> None:
     assert trace.machine_of(7) == MACHINE and Trace().machine_of(0) == Machine()
 
 
-def test_device_properties_are_converted_from_and_to_kineto_names() -> None:
+def test_device_properties_are_converted_to_kineto_names_and_back() -> None:
     properties = from_kineto(KINETO | {"id": 0, "name": "GPU", "totalGlobalMem": 5, "regsPerBlock": 65_536})
     assert properties.multi_processor_count == 84 and properties.shared_memory_per_block_optin == 101_376
     assert to_kineto(properties) == KINETO
@@ -40,7 +40,7 @@ def test_device_properties_are_converted_from_and_to_kineto_names() -> None:
     assert (hip_version(60443483), hip_version(0)) == ("6.4.43483", None)
 
 
-def test_missing_device_properties_are_filled_from_others() -> None:
+def test_missing_device_properties_can_be_filled_from_others() -> None:
     own = DeviceProperties(major=8)
     assert own.completed_by(DeviceProperties(major=7, minor=5)) == DeviceProperties(major=8, minor=5)
 
@@ -83,7 +83,7 @@ def test_an_import_reads_device_properties_and_software_versions(shared_traces: 
         (None, False),
     ],
 )
-def test_is_before_is_true_only_for_a_known_older_release(torch: str | None, older: bool) -> None:
+def test_is_before_is_true_only_for_a_known_and_older_release(torch: str | None, older: bool) -> None:
     assert Machine(torch=torch).is_before(1, 11) is older
 
 
@@ -91,5 +91,5 @@ def test_is_before_is_true_only_for_a_known_older_release(torch: str | None, old
     ("torch", "release"),
     [("2.13.0+cu126", (2, 13)), ("1.8.1", (1, 8)), ("2.4", None), ("1.8 to 1.10", None), ("", None), (None, None)],
 )
-def test_the_release_is_known_if_the_version_is_complete(torch: str | None, release: tuple[int, int] | None) -> None:
+def test_the_torch_release_is_known_if_the_version_is_complete(torch: str | None, release: tuple[int, int] | None) -> None:
     assert Machine(torch=torch).release == release

@@ -19,7 +19,7 @@ spans = st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(0, 20))
     st.lists(st.tuples(spans, st.integers(-1, 30)), max_size=20),
     st.lists(st.integers(0, 9)),
 )
-def test_rows_are_sorted_and_links_still_refer_to_their_spans(
+def test_after_sorting_references_still_point_to_the_same_events(
     hosts: list[tuple[int, int, int]], devices: list[tuple[tuple[int, int, int], int]], times: list[int]
 ) -> None:
     launches = [launch if launch < len(hosts) else NONE for _, launch in devices]
@@ -98,7 +98,7 @@ def _ordered(*rows: tuple[int, int, int]) -> list[int]:
     return [int(name) for name in in_order(Trace(host=host)).host.name]
 
 
-def test_calls_at_the_same_time_keep_their_order_if_neither_encloses_the_other() -> None:
+def test_calls_at_the_same_time_keep_their_order_if_they_are_not_nested() -> None:
     assert _ordered((5, 0, NONE), (5, 9, NONE)) == [0, 1]  # a call that took no time, and the next call
     assert _ordered((5, 9, NONE), (5, 0, NONE)) == [0, 1]
     assert _ordered((5, 0, 1), (5, 9, NONE)) == [1, 0]  # an enclosed call comes after the call around it
@@ -107,7 +107,7 @@ def test_calls_at_the_same_time_keep_their_order_if_neither_encloses_the_other()
     assert _ordered((5, 7, 3), (12, 0, NONE), (12, 4, NONE), (5, 7, NONE)) == [3, 0, 1, 2]
 
 
-def test_an_op_without_duration_comes_after_a_runtime_call_at_the_same_time() -> None:
+def test_an_op_of_zero_duration_comes_after_a_runtime_call_at_the_same_time() -> None:
     """An export and its import give the same order, because the import cannot tell whether the call encloses the op."""
     host = HostSpans.of(name=range(2), kind=[HostKind.OP, HostKind.RUNTIME], start_ns=[5, 5], duration_ns=[0, 9])
     assert in_order(Trace(host=host)).host.name.tolist() == [1, 0]
@@ -121,7 +121,7 @@ def test_rows_of_sorted_and_unsorted_columns_are_grouped() -> None:
 
 
 @given(st.lists(st.integers(-1, 60), max_size=30), st.sampled_from(["i8", "i4"]))
-def test_distinct_values_are_those_of_numpy_whether_counted_or_sorted(values: list[int], dtype: str) -> None:
+def test_distinct_values_equal_those_of_numpy(values: list[int], dtype: str) -> None:
     column = np.array(values, dtype)
     for found, expected in zip(distinct(column), np.unique(column, return_index=True, return_inverse=True), strict=True):
         assert found.tolist() == expected.tolist()

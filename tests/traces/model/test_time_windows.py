@@ -25,7 +25,7 @@ def laid_out(lists: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, in
 
 
 @given(st.dictionaries(st.integers(0, 2), lengths, max_size=3), st.randoms(use_true_random=False))
-def test_holding_returns_the_window_of_the_owner_that_contains_the_time(
+def test_the_time_window_of_an_owner_that_contains_a_time_is_found(
     lists: dict[int, list[tuple[int, int]]], random: Random
 ) -> None:
     # GIVEN windows of several owners in any order
@@ -41,10 +41,10 @@ def test_holding_returns_the_window_of_the_owner_that_contains_the_time(
     assert windows.holding([time for time, _ in asked], [owner for _, owner in asked]).tolist() == expected
 
 
-def test_windows_without_owners_share_one_default_owner() -> None:
+def test_time_windows_without_owners_share_one_default_owner() -> None:
     assert TimeWindows([10, 0], [20, 5]).holding([0, 5, 15, 20]).tolist() == [1, NONE, 0, NONE]
     assert TimeWindows([], []).holding([1]).tolist() == [NONE]
 
 
-def test_holds_tells_whether_a_time_is_within_an_interval() -> None:
+def test_holds_returns_whether_a_time_is_inside_an_interval() -> None:
     assert Intervals([0, 3, 9], [5, 6, 9]).holds([-1, 0, 5, 6, 9]).tolist() == [False, True, True, False, False]

@@ -14,7 +14,7 @@ from traces.model.run import Run
 from traces.model.trace import NONE, Column, HostSpans, Sizes, Trace
 
 
-def test_a_trace_is_shown_by_the_rows_of_its_tables() -> None:
+def test_the_repr_of_a_trace_shows_the_rows_of_its_tables() -> None:
     assert repr(Trace()) == "Trace(kernel grain, 0 devices, no rows)"
     assert repr(training()).startswith("Trace(kernel grain, 1 devices, 4 steps, 24 phases, ")
 
@@ -38,7 +38,7 @@ def test_the_timeline_of_notebooks_has_one_lane_for_phases_and_each_stream() -> 
     assert "rank 0 phases" in page and "rank 0 cuda:0 stream 7" in page and "rank 1 cuda:0 stream" not in page
 
 
-def test_a_trace_with_replay_notes_or_recorded_steps_is_a_replay() -> None:
+def test_a_trace_with_replay_notes_or_replayed_steps_is_a_replay() -> None:
     cut = replay_of(training())
     assert cut.is_replay and not training().is_replay
     cut.runs = {}
@@ -69,14 +69,14 @@ class Longer(Facts):
     more: tuple[int, ...] = ()
 
 
-def test_facts_as_json_leave_out_what_their_fields_say() -> None:
+def test_json_of_facts_omits_empty_optional_fields() -> None:
     assert as_json(Facts("a")) == {"name": "a", "colour": "red", "always": None}
     full = Facts("a", notes=["b"], count=0)
     assert as_json(full) == {"name": "a", "colour": "red", "notes": ["b"], "count": 0, "always": None}
     assert as_json({1: (Facts("a"),)}) == {"1": [{"name": "a", "colour": "red", "always": None}]}
 
 
-def test_facts_are_extended_by_fields() -> None:
+def test_facts_can_be_extended_by_more_fields() -> None:
     assert extended(Longer, Facts("a", count=2), more=(1,)) == Longer("a", count=2, more=(1,))
     assert extended(Longer, Facts("a"), name="b", more=(2,)) == Longer("b", more=(2,))
 
@@ -98,7 +98,7 @@ def test_an_event_is_never_enclosed_by_itself_or_by_a_later_event() -> None:
     assert [list(host.outward(row)) for row in range(5)] == [[0], [1, 0], [2, 1, 0], [3], [4]]
 
 
-def test_a_deferred_column_is_computed_once_and_only_if_it_is_read() -> None:
+def test_a_lazy_column_is_computed_once_and_only_if_it_is_read() -> None:
     read: list[str] = []
 
     def decode(name: str) -> dict[str, Column]:

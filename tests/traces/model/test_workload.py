@@ -95,13 +95,13 @@ def test_differences_between_workload_signatures_are_named(changed: dict[str, An
     assert (match.sameness, match.reasons) == (sameness, (reason,))
 
 
-def test_fields_missing_from_an_older_signature_are_named() -> None:
+def test_fields_missing_from_an_older_workload_signature_are_named() -> None:
     earlier = replace(RESNET, module_order=None, training_modules=None)
     assert compare_workloads(earlier, RESNET).not_compared == ("the order of modules", "training mode", "memory layouts")
     assert compare_workloads(RESNET, RESNET).not_compared == ("memory layouts",)
 
 
-def test_the_signature_includes_module_order_and_parameter_shapes() -> None:
+def test_the_workload_signature_includes_module_order_and_parameter_shapes() -> None:
     def of(*modules: tuple[str, tuple[int, ...]]) -> str | None:
         names, shapes = zip(*modules, strict=True)
         return WorkloadSignature().with_model([], names, None, [[shape] for shape in shapes]).module_order
@@ -111,7 +111,7 @@ def test_the_signature_includes_module_order_and_parameter_shapes() -> None:
     assert of(first, second) != of(("Linear", (4, 8)), second)
 
 
-def test_the_signature_of_several_models_is_their_sum() -> None:
+def test_the_workload_signature_of_several_models_is_their_sum() -> None:
     signature = WorkloadSignature().with_model([(6, 24), (3, 12)], ["Linear", "Sequential"]).with_model([(5, 10)], ["Linear"])
     assert (signature.parameters, signature.parameter_bytes) == (14, 46)
     assert signature.modules == {"Linear": 2, "Sequential": 1}
@@ -138,7 +138,7 @@ def test_an_invalid_workload_signature_raises_an_error(stored: Any) -> None:
         WorkloadSignature.from_json(stored)
 
 
-def test_the_batch_size_is_that_of_the_last_attempt_after_a_retry() -> None:
+def test_after_a_retry_the_batch_size_is_that_of_the_last_attempt() -> None:
     """GIVEN a model called with batch 64 and, after running out of memory, with 32 WHEN the step ends THEN its batch is 32. If
     a backward pass ran between the two calls, as with accumulated gradients, it is 64."""
     model, head = torch.nn.Linear(8, 2), torch.nn.Linear(2, 2)
@@ -155,7 +155,7 @@ def test_the_batch_size_is_that_of_the_last_attempt_after_a_retry() -> None:
         assert observer.signature is not None and observer.signature.inputs == (InputTensor((batch, 8), "float32"),)
 
 
-def test_at_another_batch_size_only_inputs_with_a_batch_change() -> None:
+def test_at_another_batch_size_only_inputs_with_a_batch_dimension_change() -> None:
     """GIVEN a batch of 32, an input with a different first dimension, and a number WHEN the batch size becomes 8 THEN only the
     batch changes."""
     others = InputTensor((31, 32), "int64"), InputTensor((), "float32")

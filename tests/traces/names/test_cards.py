@@ -32,7 +32,7 @@ from traces.names.cards import CARDS, UNKNOWN_CARD, Card, card_of, find_card, kn
         ("", 12.6, 12.6),
     ],
 )
-def test_the_link_between_two_gpus_of_one_model(name: str, copy_gbps: float, ring_gbps: float) -> None:
+def test_the_link_between_two_equal_gpus_has_the_published_bandwidth(name: str, copy_gbps: float, ring_gbps: float) -> None:
     link = card_of(name).link
     assert (link.copy_gbps, link.ring_gbps) == pytest.approx((copy_gbps, ring_gbps))
     assert link.hop_ns == (600 if ring_gbps > 60 else 1_000)
@@ -42,7 +42,7 @@ NAMES = [(name, card) for card in CARDS for name in card.names]
 
 
 @pytest.mark.parametrize(("name", "card"), NAMES, ids=[name for name, _ in NAMES])
-def test_every_name_of_a_gpu_model_finds_that_model(name: str, card: Card) -> None:
+def test_every_name_of_a_gpu_model_is_found(name: str, card: Card) -> None:
     assert card_of(name) is card
     assert sum(name in of.names for of in CARDS) == 1
     assert card_of(name.removeprefix("NVIDIA ").removeprefix("AMD ").removeprefix("Tesla ")) is card
@@ -53,7 +53,7 @@ def test_additional_words_around_a_gpu_name_are_ignored(of: tuple[str, Card], be
     assert card_of(before + of[0] + behind) is of[1]
 
 
-def test_a_mig_slice_has_its_share_of_the_gpu() -> None:
+def test_a_mig_slice_has_a_share_of_the_gpu() -> None:
     whole, part = card_of("NVIDIA A100-SXM4-40GB"), card_of("NVIDIA A100-SXM4-40GB MIG 3g.20gb")
     assert part.names == whole.names and part.architecture == whole.architecture
     assert part.multi_processors == 46 and part.tflops["bf16"] == pytest.approx(312 * 3 / 7)
@@ -109,7 +109,7 @@ def test_the_gpu_table_has_plausible_values() -> None:
         assert card.properties.major == card.architecture.major
 
 
-def test_recorded_properties_override_the_card_table() -> None:
+def test_recorded_properties_override_the_data_sheet() -> None:
     known = known_properties(Device(0, 0, "NVIDIA RTX A6000", properties=DeviceProperties(multi_processor_count=83)))
     assert (known.major, known.minor, known.multi_processor_count) == (8, 6, 83)
 

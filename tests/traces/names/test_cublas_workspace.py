@@ -16,7 +16,7 @@ KIB, MIB = 1 << 10, 1 << 20
         ((2, 15), False, False), (None, False, False),
     ],
 )  # fmt: skip
-def test_releases_that_keep_a_workspace_per_handle(release: Release | None, nvidia: bool, amd: bool) -> None:
+def test_the_torch_release_decides_whether_cublas_workspaces_are_kept(release: Release | None, nvidia: bool, amd: bool) -> None:
     assert (keeps_workspaces(release, is_amd=False), keeps_workspaces(release, is_amd=True)) == (nvidia, amd)
 
 

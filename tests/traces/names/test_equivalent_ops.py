@@ -11,11 +11,11 @@ from traces.names.equivalent_ops import canonical_op, canonical_shapes, kernel_t
     ("op", "name"),
     [("aten::add_.Tensor", "add"), ("__", "__"), ("aten::_local_scalar_dense", "item"), ("relu_", "relu"), ("mm", "mm")],
 )
-def test_an_op_without_namespace_overload_and_underscore(op: str, name: str) -> None:
+def test_canonical_names_have_no_namespace_and_overload_and_underscore(op: str, name: str) -> None:
     assert canonical_op(op) == name
 
 
-def test_shapes_of_matrices_decide_if_there_are_any() -> None:
+def test_only_shapes_of_matrices_are_compared_if_there_are_any() -> None:
     assert canonical_shapes(((4, 3), (4,), (2, 2), (4, 3))) == ((2, 2), (4, 3))
     assert canonical_shapes(((4,), (), (3,))) == ((3,), (4,))
     shapes = ((8,), (2, 3), (4, 4), (3, 2))
@@ -36,5 +36,5 @@ def test_shapes_of_matrices_decide_if_there_are_any() -> None:
         ("k)", "k)"),
     ],
 )
-def test_a_kernel_without_its_parameters(kernel: str, text: str) -> None:
+def test_kernel_names_are_compared_without_parameters(kernel: str, text: str) -> None:
     assert kernel_text(kernel) == text

@@ -37,7 +37,7 @@ def one_op(
     return row
 
 
-def test_an_op_that_fits_in_the_cache_may_exceed_the_memory_rate() -> None:
+def test_an_op_that_fits_in_the_cache_can_exceed_the_memory_bandwidth() -> None:
     # GIVEN 1 Mi elements in place: 8 MiB move, 4 MiB are touched, in 5 us: 1678 GB/s
     row = one_op("aten::relu_", "1024,1024", "float32", 5)
     assert row.cached == IN_CACHE and row.bytes_share == pytest.approx(8 * 2**20 / 5000 / 900)
@@ -65,19 +65,21 @@ def test_an_op_that_partly_fits_in_the_cache_is_marked() -> None:
         (6 * 2**18 + 1, 1, None),
     ],
 )
-def test_limits_of_cached_memory(elements: int, took_us: float, cached: str | None) -> None:
+def test_the_cache_size_decides_which_ops_can_exceed_the_memory_bandwidth(
+    elements: int, took_us: float, cached: str | None
+) -> None:
     row = one_op("aten::relu_", str(elements), "float32", took_us)
     assert row.bytes == (None if cached is None else 8 * elements) and row.cached == (cached or "")
 
 
 @pytest.mark.parametrize(("took_us", "share"), [(0.02, 0.5), (0.01, 1), (0.009, None)])
-def test_flops_are_unknown_if_the_rate_exceeds_the_peak(took_us: float, share: float | None) -> None:
+def test_flops_are_unknown_if_their_rate_would_exceed_the_peak(took_us: float, share: float | None) -> None:
     """2 x 157 x 50 x 10 FLOPs take 10 ns at 15.7 TFLOP/s."""
     row = one_op("aten::mm", "157,50;50,10", "float32;float32", took_us)
     assert row.flops == (None if share is None else 157_000) and row.flops_share == share
 
 
-def test_bytes_are_unknown_if_the_rate_would_be_impossible() -> None:
+def test_bytes_are_unknown_if_their_rate_would_be_impossible() -> None:
     row = one_op("aten::relu_", "8192,8192", "float32", 10)
     assert row.gbps is None and row.bytes is None and row.bytes_share is None
 
@@ -114,7 +116,7 @@ def test_winograd_convolutions_are_rated_with_fewer_multiplications() -> None:
         ("winograd_nonfused", "volta_sgemm_64x64_nt", 1 / 4),  # the products of this algorithm
     ],
 )
-def test_multiplications_of_winograd_gradients(kernel: str, second: str, needed: float) -> None:
+def test_winograd_gradients_are_rated_with_their_multiplications(kernel: str, second: str, needed: float) -> None:
     """Two products of 7.40 GFLOP each in 1 ms."""
     shapes, dtypes = "32,64,56,56;32,64,56,56;64,64,3,3", ";".join(["float32"] * 3)
     row = one_op("aten::convolution_backward", shapes, dtypes, 1000, kernel, second=second)
@@ -122,7 +124,7 @@ def test_multiplications_of_winograd_gradients(kernel: str, second: str, needed:
     assert row.flops_share == pytest.approx(14.80 * needed / 15.7, rel=1e-3)
 
 
-def test_flops_of_attention_by_layout() -> None:
+def test_flops_of_attention_depend_on_the_tensor_layout() -> None:
     """Batch 2, 4 heads, 8 queries, 16 keys, 32 channels: 2 products of 2 x 2 x 4 x 8 x 16 x 32 FLOPs."""
     each = 2 * 2 * 4 * 8 * 16 * 32
     heads_first = ((2, 4, 8, 32), (2, 4, 16, 32), (2, 4, 16, 32))
@@ -147,7 +149,7 @@ def test_attention_faster_than_the_peak_is_rated_as_causal() -> None:
     assert whole.flops is not None and causal.flops == whole.flops // 2
 
 
-def test_the_gradient_of_a_mean_is_read_once_per_sum() -> None:
+def test_the_gradient_of_a_mean_counts_as_one_value_per_sum() -> None:
     row = one_op("aten::div", "32,2048,7,7", "float32", 24)
     assert row.bytes == 2 * 4 * 32 * 2048 * 49  # an op on its own reads and writes
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
@@ -165,7 +167,7 @@ def test_the_gradient_of_a_mean_is_read_once_per_sum() -> None:
 
 
 @pytest.mark.program
-def test_no_op_of_a_real_recording_exceeds_the_data_sheet(shared_traces: Path) -> None:
+def test_no_op_of_a_real_recording_is_faster_than_the_data_sheet(shared_traces: Path) -> None:
     files = sorted(shared_traces.glob("*.json.gz"))
     assert len(files) > 20
     for path in files:
@@ -174,7 +176,7 @@ def test_no_op_of_a_real_recording_exceeds_the_data_sheet(shared_traces: Path) -
             assert (row.bytes_share or 0) <= 1 or row.cached, (path.name, row)
 
 
-def test_the_output_of_a_convolution_is_not_taken_from_its_bias() -> None:
+def test_the_output_shape_of_a_convolution_is_not_taken_from_its_bias() -> None:
     # GIVEN a convolution of 64 x 64 pixels, whose next op takes the bias as (1, 8, 1, 1) before the output
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])
     add = trace.strings.add
@@ -191,7 +193,7 @@ def test_the_output_of_a_convolution_is_not_taken_from_its_bias() -> None:
     assert row.flops == 2 * (8 * 64 * 64) * (8 * 3 * 3) and not row.flops_bounded
 
 
-def test_the_output_size_of_a_resize_comes_from_the_next_op() -> None:
+def test_the_output_size_of_interpolation_comes_from_the_next_op() -> None:
     """GIVEN a resize of an image of 1 x 4 x 8 x 8, followed by a convolution of 1 x 4 x 16 x 16 THEN the resize reads 1024
     bytes and writes 4096."""
     trace = Trace(devices=[Device(0, 0, V100)], threads=[Thread(0, 1, "main", "main")])

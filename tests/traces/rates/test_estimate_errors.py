@@ -43,7 +43,7 @@ def _estimated(card: str, workload: WorkloadSignature, origin: Origin = Origin.R
     return trace
 
 
-def test_the_expected_error_is_that_of_equal_work_precision_and_gpu(rows: None) -> None:
+def test_the_expected_error_depends_on_work_and_precision_and_gpu(rows: None) -> None:
     of = expected_error(_estimated("NVIDIA GeForce RTX 3090", HALF))
     assert of is not None and (of.error, of.same_card) == (0.31, True)
     assert of.sentence() == (
@@ -66,13 +66,13 @@ def test_fp32_inference_has_the_expected_error_of_fp32_training(rows: None) -> N
     assert [of and of.error for of in found] == [0.38, 0.08]
 
 
-def test_scaled_times_have_a_separate_error_and_recorded_times_have_none(rows: None) -> None:
+def test_scaled_times_have_another_expected_error_and_recorded_times_none(rows: None) -> None:
     scaled = expected_error(_estimated("Tesla T4", FULL, Origin.SCALED))
     assert scaled is not None and (scaled.work, scaled.error) == ("other shapes", 0.05)
     assert expected_error(_estimated("Tesla T4", FULL, Origin.EXACT)) is None
 
 
-def test_the_precision_is_the_one_with_most_of_the_gpu_time() -> None:
+def test_the_precision_with_the_most_gpu_time_determines_the_expected_error() -> None:
     """All ops take equally long. With half of them in fp16, fp16 does not have most of the time."""
     trace = training()
     ops = np.flatnonzero(trace.host.dtypes >= 0)
@@ -82,7 +82,7 @@ def test_the_precision_is_the_one_with_most_of_the_gpu_time() -> None:
     assert len(ops) and precision_of(trace) == "half"
 
 
-def test_the_json_of_a_comparison_has_the_expected_error(rows: None) -> None:
+def test_the_json_of_a_comparison_contains_the_expected_error(rows: None) -> None:
     facts = compare(training(), _estimated("NVIDIA GeForce RTX 3090", HALF)).to_json()
     assert isinstance(facts, dict)
     assert facts["estimate_error"] == {**ROWS[0], "within": None, "same_card": True}

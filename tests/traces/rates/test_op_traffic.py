@@ -95,7 +95,7 @@ def d(*shape: int) -> Operand:
         ("attention_backward", "_flash_attention_backward", (f(1, 8, 2, 4),) * 5, 8 * 256),
     ],
 )  # fmt: skip
-def test_the_moved_bytes_of_an_op(op: str, name: str, operands: tuple[Operand, ...], moved_bytes: int) -> None:
+def test_an_op_moves_the_expected_number_of_bytes(op: str, name: str, operands: tuple[Operand, ...], moved_bytes: int) -> None:
     of = traffic(op, name, operands)
     assert of is not None and of.moved_bytes == moved_bytes
 
@@ -115,7 +115,7 @@ def test_the_traffic_of_a_convolution_includes_its_output() -> None:
         ("fused_add_rms_norm", (h(8, 4), h(8, 4), h(4)), 2 * 128 + 8, 128 + 8),
     ],
 )
-def test_the_footprint_counts_memory_that_is_read_and_written_once(
+def test_memory_that_an_op_reads_and_writes_counts_once_in_its_footprint(
     op: str, operands: tuple[Operand, ...], moved_bytes: int, footprint_bytes: int
 ) -> None:
     assert traffic(op, op, operands) == Traffic(moved_bytes, footprint_bytes)
@@ -149,7 +149,7 @@ def test_traffic_is_unknown_if_shapes_do_not_determine_it(op: str, operands: tup
     assert traffic(op, op, operands) is None
 
 
-def test_the_traffic_of_an_inductor_kernel_on_a_slice() -> None:
+def test_the_traffic_of_an_inductor_kernel_on_a_slice_counts_only_the_slice() -> None:
     # GIVEN a pointwise kernel from a tensor of 2 x 4096 to one of 1000 elements, by 4 programs of 256
     name, pointers = "triton_poi_fused_slice_0", (f(2, 4096), f(1000))
     # THEN it reads and writes 1000; 4 programs of 2048 would go through the larger one exactly as well, 3 would not
@@ -160,7 +160,7 @@ def test_the_traffic_of_an_inductor_kernel_on_a_slice() -> None:
     assert table == Traffic(4 * (512 + 512 + 8), 4 * (512 + 512 + 8))
 
 
-def test_traffic_of_an_index_op_without_recorded_indices_comes_from_its_grid() -> None:
+def test_without_recorded_indices_the_traffic_of_an_index_op_comes_from_its_grid() -> None:
     """The upper triangle of 128 x 128 in 512 x 4 matrices: 512 x 4 x 8256 elements in 33024 blocks of 512 elements."""
     table, kernel = Operand((512, 4, 128, 128), 4), "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index>"
     assert indexed_traffic(table, kernel, (33024,)) == moved_once(2 * 512 * 4 * 8256 * 4)

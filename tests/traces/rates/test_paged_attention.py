@@ -73,7 +73,7 @@ def test_other_attention_ops_are_not_treated_as_paged() -> None:
     assert PagedAttention.of("_scaled_dot_product_flash_attention", ((2, 8, 50, 64),) * 3) is None
 
 
-def test_rates_of_a_paged_call() -> None:
+def test_paged_attention_has_the_expected_flops_and_bytes_per_second() -> None:
     """One new token, 32 heads, 7000 cached tokens in 30 us: 115 MFLOP and 28.7 MB, not the whole cache of 327 MB."""
     shapes = "1,32,128;80000,8,128;80000,8,128;2;2;7000"
     row = one_op("aiter::mha_batch_prefill", shapes, "bfloat16;bfloat16;bfloat16;int;int;int", 30, card="NVIDIA A100-SXM4-40GB")

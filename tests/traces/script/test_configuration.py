@@ -22,7 +22,7 @@ CONFIG = ReplayConfig("recorded", True, "compute", "virtual", 2.5, 4, 12.5, (8 <
         RecordSession(Path("/a/t.msgpack"), RecordConfig("phase", 0, 1, 2)),
     ],
 )
-def test_a_session_survives_the_transfer_to_the_child_process(session: ReplaySession | RecordSession) -> None:
+def test_a_session_can_be_sent_to_the_child_process(session: ReplaySession | RecordSession) -> None:
     assert from_json(type(session), json.loads(json.dumps(to_json(session)))) == session
 
 

@@ -17,7 +17,7 @@ def test_a_replay_starts_with_pytorch_2_10_and_later(monkeypatch: pytest.MonkeyP
     check_torch()
 
 
-def test_a_replay_refuses_an_older_pytorch_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_replay_with_an_older_pytorch_is_rejected_in_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """GIVEN PyTorch 2.9 WHEN a replay starts THEN an error says what to do. A recording starts with any release."""
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.9.1+cu126")
     with pytest.raises(TraceError) as refused:
@@ -35,7 +35,7 @@ def test_without_pytorch_the_script_fails_at_its_import(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("ranks", "local", "machines"), [(2, 2, 1), (128, 128, 1), (136, 8, 17), (256, 8, 32)])
-def test_ranks_are_on_one_machine_or_eight_on_each(ranks: int, local: int, machines: int) -> None:
+def test_ranks_run_on_one_machine_or_on_machines_of_eight(ranks: int, local: int, machines: int) -> None:
     found = _group({"OMP_NUM_THREADS": "4", "WORLD_SIZE": "9"}, ranks)
     sizes = [found[name] for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE")]
     assert sizes == [str(ranks), str(local), str(machines)]
@@ -43,6 +43,6 @@ def test_ranks_are_on_one_machine_or_eight_on_each(ranks: int, local: int, machi
     assert _group({}, ranks)["OMP_NUM_THREADS"] == "1"
 
 
-def test_more_ranks_than_a_machine_has_are_a_multiple_of_eight() -> None:
+def test_more_ranks_than_one_machine_supports_must_be_a_multiple_of_eight() -> None:
     with pytest.raises(TraceError, match="129 ranks: PyTorch numbers at most 128 GPUs"):
         ranks_per_machine(129)

@@ -14,7 +14,7 @@ from traces.script import patching
 from traces.script.patching import OutermostCalls, Patches, PhaseScope, argument, around, patch_everywhere, when_imported
 
 
-def test_a_wrapper_has_the_defaults_of_its_function() -> None:
+def test_a_wrapper_has_the_default_arguments_of_its_function() -> None:
     """torch.compile guards on the defaults of a function, and reads them from the wrapper. Calls stay the same."""
 
     def original(x: int, y: int = 2, *, z: int = 3) -> tuple[int, int, int]:
@@ -65,7 +65,7 @@ def test_a_function_is_replaced_in_all_modules_of_torch_and_no_others(modules: A
     assert (first.function, second.function, other.function, alike.function) == (ours, ours, function, ours)
 
 
-def test_a_module_that_imported_a_name_before_the_patch_is_patched_and_gets_its_name_back(modules: Any) -> None:
+def test_a_module_that_imported_the_name_earlier_is_patched_and_restored(modules: Any) -> None:
     """GIVEN a script's module with `from torch.one import function` and one of torch's own WHEN patched THEN only the script's
     module follows, and undoing gives the function back, also where the script imported ours."""
 
@@ -88,7 +88,7 @@ def test_a_module_that_imported_a_name_before_the_patch_is_patched_and_gets_its_
     assert (of_torch.function, script.kept, inner.f, later.kept) == (function, function, function, function)
 
 
-def test_a_callback_runs_when_its_module_is_imported_or_at_once(
+def test_an_import_callback_runs_at_the_import_or_at_once(
     modules: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     (tmp_path / "module_of_a_script.py").write_text("value = 7\n", encoding="utf-8")
@@ -105,14 +105,14 @@ def test_a_callback_runs_when_its_module_is_imported_or_at_once(
     assert seen == [7, 8]
 
 
-def test_an_argument_is_found_by_place_or_name() -> None:
+def test_an_argument_is_found_by_position_or_name() -> None:
     def call(one: int, two: int = 0) -> None: ...
 
     two = argument(call, "two")
     assert (two((1, 5), {}), two((1,), {"two": 6}), two((1,), {})) == (5, 6, None)
 
 
-def test_only_the_outermost_call_of_a_name_enters_its_scope() -> None:
+def test_only_the_outermost_of_nested_calls_enters_the_scope() -> None:
     calls, scopes = OutermostCalls(), []
 
     def scope(args: Any, kwargs: Any) -> Any:
@@ -138,7 +138,7 @@ class Heard:
         self.events.append(f"-{name}")
 
 
-def test_a_phase_is_reported_once_however_deeply_it_is_entered() -> None:
+def test_a_nested_phase_is_reported_once() -> None:
     heard = Heard()
     phase = PhaseScope("backward", lambda: heard)
     with phase, phase:
@@ -155,7 +155,7 @@ def test_a_phase_is_reported_once_however_deeply_it_is_entered() -> None:
     assert heard.events[4:] == ["+backward", "-backward"] and len(done) == 1
 
 
-def test_a_phase_whose_call_fails_ends_and_is_not_completed() -> None:
+def test_a_phase_ends_without_completion_if_its_call_fails() -> None:
     heard, done = Heard(), []
     failing = PhaseScope("optimizer", lambda: heard).wrap(lambda: 1 / 0, lambda listener, args: done.append(args))
     with pytest.raises(ZeroDivisionError):

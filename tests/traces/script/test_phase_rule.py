@@ -29,7 +29,7 @@ def cut(*events: str) -> list[str]:
     return [segment.name for segment in segments_of(events, lasts_ns=10)]
 
 
-def test_a_plain_loop() -> None:
+def test_a_plain_training_loop_has_all_phases() -> None:
     events = ("loader", "h2d", "h2d", "plain", "plain", "loss", "plain", "zero_grad", "backward", "optimizer")
     assert cut(*events) == ["loader", "h2d", "forward", "loss", "zero_grad", "backward", "optimizer"]
 
@@ -40,7 +40,7 @@ def test_gradient_clipping_after_backward_is_phase_other() -> None:
     ]  # fmt: skip
 
 
-def test_the_model_s_next_call_after_a_backward_pass_is_a_forward_pass() -> None:
+def test_a_model_call_after_a_backward_pass_begins_a_forward_pass() -> None:
     assert cut("model", "loss", "backward", "model", "plain", "loss", "backward", "optimizer") == [
         "forward", "loss", "backward", "forward", "loss", "backward", "optimizer",
     ]  # fmt: skip
@@ -49,7 +49,7 @@ def test_the_model_s_next_call_after_a_backward_pass_is_a_forward_pass() -> None
     ]  # fmt: skip
 
 
-def test_a_model_called_within_a_forward_pass_or_a_loss_begins_no_phase() -> None:
+def test_a_model_call_in_a_forward_pass_or_a_loss_does_not_begin_a_phase() -> None:
     assert cut("plain", "model", "loss", "model", "backward") == ["forward", "loss", "backward"]
 
 
@@ -64,7 +64,7 @@ def test_a_step_after_a_manual_weight_update_starts_with_a_forward_pass() -> Non
         assert [segment.name for segment in splitter.close(100 * step + 99)] == ["forward", "loss", "backward", "other"]
 
 
-def test_ops_after_a_step_that_ends_with_backward_are_phase_other() -> None:
+def test_ops_after_a_final_backward_pass_are_phase_other() -> None:
     splitter = PhaseSplitter()
     splitter.enter("backward", 0)
     splitter.leave("backward", 40)
@@ -78,16 +78,16 @@ def test_reads_after_a_step_and_data_created_on_the_device_are_phase_other() -> 
     assert cut("aside", "zero_grad", "plain", "loss", "backward") == ["other", "zero_grad", "forward", "loss", "backward"]
 
 
-def test_a_generator_and_its_critic_have_two_forward_passes() -> None:
+def test_a_step_with_generator_and_critic_has_two_forward_passes() -> None:
     half = ("zero_grad", "plain", "loss", "backward", "optimizer")
     assert cut(*half, *half) == ["zero_grad", "forward", "loss", "backward", "optimizer"] * 2
 
 
-def test_copies_and_dropout_masks_within_a_forward_pass_belong_to_it() -> None:
+def test_copies_and_dropout_masks_in_a_forward_pass_belong_to_it() -> None:
     assert cut("plain", "h2d", "aside", "plain", "loss") == ["forward", "loss"]
 
 
-def test_a_gap_belongs_to_the_later_segment_unless_the_earlier_is_open_ended() -> None:
+def test_time_between_two_phases_belongs_to_the_later_one_unless_the_first_is_open() -> None:
     machine = PhaseSplitter()
     for name, start_ns, end_ns in (("loader", 0, 5), ("h2d", 9, 12), ("backward", 20, 30), ("optimizer", 34, 40)):
         machine.enter(name, start_ns)
@@ -98,7 +98,7 @@ def test_a_gap_belongs_to_the_later_segment_unless_the_earlier_is_open_ended() -
     ]  # fmt: skip
 
 
-def test_the_time_before_the_first_phase_is_phase_other_or_loader() -> None:
+def test_time_before_the_first_phase_is_phase_other_or_loader() -> None:
     machine = PhaseSplitter()
     machine.begin_ns = 100
     machine.enter("h2d", 300)
@@ -115,7 +115,7 @@ def test_ops_are_classified_by_name_without_namespace_and_overload() -> None:
 
 
 @given(st.lists(st.sampled_from([*EXPLICIT, "plain", "loss", "aside", "model"]), min_size=1, max_size=30))
-def test_segments_tile_the_time_from_the_first_event_to_the_end(events: list[str]) -> None:
+def test_phases_fill_the_time_from_the_first_event_to_the_end(events: list[str]) -> None:
     segments = segments_of(events, lasts_ns=5)
     assert segments[0].start_ns == 0 and segments[-1].end_ns == 10 * len(events)
     for one, next_one in pairwise(segments):

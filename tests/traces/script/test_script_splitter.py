@@ -201,7 +201,7 @@ def test_the_next_copy_ends_an_inference_step_only_if_it_moves_a_tensor() -> Non
     assert run.steps == []
 
 
-def test_a_copy_within_a_module_ends_no_inference_step() -> None:
+def test_a_copy_inside_a_module_does_not_end_an_inference_step() -> None:
     run = Script(optimizer=False)
     run.do("h2d evaluated")
     run.splitter.module_called("main", 2, False, run.now_ns)
@@ -223,7 +223,7 @@ def test_a_replay_knows_from_the_recording_whether_more_calls_follow() -> None:
         ("module backward", False),  # it has trained
     ],
 )
-def test_work_before_the_first_batch_belongs_to_no_step_unless_it_trains(set_up: str, ends: bool) -> None:
+def test_work_before_the_first_batch_belongs_to_no_step_unless_the_script_trains(set_up: str, ends: bool) -> None:
     run = Script()
     run.do(set_up)
     run.do("loader module loss backward optimizer")
@@ -231,7 +231,7 @@ def test_work_before_the_first_batch_belongs_to_no_step_unless_it_trains(set_up:
     assert (run.steps == [TRAIN]) is ends
 
 
-def test_set_up_is_recognized_only_before_the_first_step() -> None:
+def test_setup_is_recognized_only_before_the_first_step() -> None:
     run = Script()
     run.do("loader module loss backward optimizer")
     run.do("fill made module loader module loss backward optimizer")
@@ -258,7 +258,7 @@ def test_a_module_before_the_first_zero_grad_belongs_to_the_step() -> None:
     assert steps_of("module zero_grad backward optimizer") == ["train: forward 11 zero_grad 10 backward 11 optimizer 11"]
 
 
-def test_other_threads_make_no_phases_once_the_script_s_thread_is_known() -> None:
+def test_other_threads_begin_no_phases_once_the_training_thread_is_known() -> None:
     run = Script()
     run.do("loader module")
     run.do("op loader module loss backward optimizer".replace("optimizer", "second_optimizer"), thread="prefetcher")
@@ -267,14 +267,14 @@ def test_other_threads_make_no_phases_once_the_script_s_thread_is_known() -> Non
     assert run.splitter.thread == "main"
 
 
-def test_the_first_optimizer_s_thread_is_the_script_s_thread() -> None:
+def test_the_thread_of_the_first_optimizer_is_the_training_thread() -> None:
     run = Script()
     run.do("loader", thread="prefetcher")
     run.do("optimizer", thread="trainer")
     assert run.splitter.thread == "trainer"
 
 
-def test_phases_alone_do_not_show_the_script_s_thread() -> None:
+def test_phases_alone_do_not_show_the_training_thread() -> None:
     run = Script()
     run.do("zero_grad op", thread="other")
     assert run.splitter.thread is None
@@ -282,7 +282,7 @@ def test_phases_alone_do_not_show_the_script_s_thread() -> None:
     assert run.splitter.thread == "main"
 
 
-def test_a_backward_pass_inside_another_one_begins_no_step() -> None:
+def test_a_backward_pass_inside_another_one_does_not_begin_a_step() -> None:
     """GIVEN a loop without modules and optimizer, in which each backward pass starts another backward pass in autograd's thread
     THEN only the outer backward passes divide the loop into steps."""
     run = Script(optimizer=False)
@@ -296,7 +296,7 @@ def test_a_backward_pass_inside_another_one_begins_no_step() -> None:
 
 
 @pytest.mark.parametrize(("thread", "evaluations"), [("other", 1), ("main", 2)])
-def test_only_the_script_s_own_loader_is_exhausted(thread: str, evaluations: int) -> None:
+def test_only_the_loader_of_the_training_thread_is_exhausted(thread: str, evaluations: int) -> None:
     """GIVEN a script that has trained WHEN its loader has no more batches THEN a repeated call is another evaluation."""
     run = Script()
     run.do("loader module loss backward optimizer loader evaluated")
@@ -305,7 +305,7 @@ def test_only_the_script_s_own_loader_is_exhausted(thread: str, evaluations: int
     assert len(run.steps) == 1 + evaluations
 
 
-def test_an_optimizer_in_a_backward_pass_ends_no_step() -> None:
+def test_an_optimizer_in_a_backward_pass_does_not_end_a_step() -> None:
     """Hooks of parameters call optimizers, also in a thread of autograd."""
     run = Script()
     run.do("loader module")
@@ -318,7 +318,7 @@ def test_an_optimizer_in_a_backward_pass_ends_no_step() -> None:
     assert len(run.steps) == 1
 
 
-def test_an_optimizer_after_a_backward_pass_may_end_no_step() -> None:
+def test_an_optimizer_after_a_backward_pass_may_not_end_a_step() -> None:
     """Only the first optimizer ends steps, and an optimizer outside of backward passes shows that the script has one."""
     run = Script()
     run.do("loader module backward")
@@ -327,12 +327,12 @@ def test_an_optimizer_after_a_backward_pass_may_end_no_step() -> None:
     assert run.steps == []
 
 
-def test_a_forward_pass_that_was_not_seen_begins_after_the_loader_in_every_step() -> None:
+def test_an_unseen_forward_pass_begins_after_the_loader_in_every_step() -> None:
     steps = steps_of("loader loss backward optimizer loader loss backward optimizer")
     assert steps == ["train: loader 11 loss 11 backward 10 optimizer 11", "train: loader 12 loss 11 backward 10 optimizer 11"]
 
 
-def test_a_phase_within_another_phase_is_not_left() -> None:
+def test_a_phase_inside_another_phase_does_not_end_it() -> None:
     run = Script()
     run.splitter.enter("main", "backward", 0)
     run.do("h2d")
@@ -341,7 +341,7 @@ def test_a_phase_within_another_phase_is_not_left() -> None:
     assert (run.splitter.entered, run.splitter.current, run.left) == ("", "backward", ["backward"])
 
 
-def test_ops_change_no_phase_while_an_entered_phase_lasts() -> None:
+def test_ops_do_not_change_the_phase_during_an_explicit_phase() -> None:
     run = Script()
     run.splitter.enter("main", "backward", 0)
     assert run.splitter.begins_segment == (False, False, False)
@@ -351,7 +351,7 @@ def test_ops_change_no_phase_while_an_entered_phase_lasts() -> None:
     assert run.splitter.begins_segment == (False, True, False)
 
 
-def test_a_module_within_an_entered_phase_is_no_forward_pass() -> None:
+def test_a_module_call_in_an_explicit_phase_is_not_a_forward_pass() -> None:
     run = Script()
     run.do("loader module")
     run.splitter.enter("main", "optimizer", run.now_ns)
@@ -360,7 +360,7 @@ def test_a_module_within_an_entered_phase_is_no_forward_pass() -> None:
     assert run.began == began
 
 
-def test_a_step_tells_when_its_last_phase_was_left() -> None:
+def test_a_step_records_when_its_last_phase_ended() -> None:
     run = Script()
     run.do("loader module loss backward optimizer")
     assert run.cut_steps[0].left_ns == run.cut_steps[0].end_ns == 54
@@ -369,7 +369,7 @@ def test_a_step_tells_when_its_last_phase_was_left() -> None:
     assert run.cut_steps[0].left_ns is None
 
 
-def test_a_step_becomes_a_training_step_at_its_backward_pass() -> None:
+def test_a_backward_pass_makes_a_step_a_training_step() -> None:
     run = Script()
     run.do("loader")
     assert run.splitter.is_undecided

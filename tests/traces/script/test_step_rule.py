@@ -78,7 +78,7 @@ def test_a_training_loop_ends_a_step_at_each_optimizer_step() -> None:
     assert script.ended == "T" * 6
 
 
-def test_optimizers_that_step_only_in_backward_passes_end_steps_at_the_next_forward_pass() -> None:
+def test_optimizers_that_step_in_backward_passes_end_steps_at_the_next_forward_pass() -> None:
     """GIVEN parameters whose hooks step optimizers THEN a step ends before the model is called again, and the last one with the
     script."""
     script = Script()
@@ -88,7 +88,7 @@ def test_optimizers_that_step_only_in_backward_passes_end_steps_at_the_next_forw
     assert script.ended == "TT" and script.splitter.at_stop == StepEnd.TRAINING
 
 
-def test_an_optimizer_after_the_backward_pass_ends_steps_even_if_others_step_in_the_backward_pass() -> None:
+def test_an_optimizer_after_backward_ends_steps_even_if_others_step_during_backward() -> None:
     """GIVEN two accumulated batches for each step of the optimizer, the first step excepted THEN the batches are one step."""
     script = Script()
     for accumulated in (1, 2, 2):
@@ -121,7 +121,7 @@ def test_only_the_first_of_two_optimizers_ends_steps() -> None:
     assert script.ended == "TTT"
 
 
-def test_validation_after_two_optimizers_is_in_no_training_step() -> None:
+def test_validation_after_two_optimizers_belongs_to_no_training_step() -> None:
     script = Script()
     for _ in range(2):
         script.load()
@@ -205,7 +205,7 @@ def test_a_forward_pass_with_gradients_does_not_end_a_training_step() -> None:
     assert script.ended == "T"
 
 
-def test_a_model_call_before_the_first_batch_ends_no_step() -> None:
+def test_a_model_call_before_the_first_batch_does_not_end_a_step() -> None:
     script = Script()
     script.call(MODEL)
     script.load()
@@ -312,7 +312,7 @@ def _sampling(script: Script, n: int) -> str:
         max_size=12,
     )
 )
-def test_any_sequence_of_training_and_evaluation_is_cut_into_steps(
+def test_any_sequence_of_training_and_evaluation_is_divided_into_steps(
     parts: list[tuple[Callable[[Script, int], str], int]],
 ) -> None:
     script, expected = Script(), ""
@@ -364,7 +364,7 @@ def test_a_script_without_backward_passes_is_one_evaluation_step() -> None:
     ("module", "grad", "ends"),
     [(MODEL, False, "T"), (MODEL, True, "T"), (OTHER, True, "T"), (OTHER, False, "")],
 )
-def test_without_an_optimizer_the_next_forward_pass_ends_a_step_but_a_metric_does_not(
+def test_without_an_optimizer_the_next_forward_pass_ends_a_step(
     module: int, grad: bool, ends: str
 ) -> None:
     """GIVEN a script that updates its weights itself WHEN a module is called after the backward pass."""
@@ -374,7 +374,7 @@ def test_without_an_optimizer_the_next_forward_pass_ends_a_step_but_a_metric_doe
     assert script.ended == ends
 
 
-def test_a_first_backward_pass_without_an_optimizer_is_no_complete_step_at_the_end() -> None:
+def test_one_backward_pass_without_an_optimizer_is_not_a_complete_step() -> None:
     script = Script(StepSplitter(Optimizers()))
     script.train(MODEL)
     assert script.splitter.at_stop == StepEnd.NOTHING
@@ -392,7 +392,7 @@ def test_a_first_backward_pass_without_an_optimizer_is_no_complete_step_at_the_e
         ("abcdefghijklmnop" * 3, "1000000000000000" * 3),  # one for each layer
     ],
 )
-def test_an_optimizer_that_makes_all_steps_becomes_the_first(optimizers: str, first: str) -> None:
+def test_an_optimizer_that_makes_all_recent_steps_becomes_the_first_optimizer(optimizers: str, first: str) -> None:
     """Each letter is the call of an optimizer's `step`."""
     known, made = Optimizers(), {letter: _Optimizer() for letter in optimizers}
     assert "".join(str(int(known.is_first(made[letter]))) for letter in optimizers) == first
@@ -408,7 +408,7 @@ def test_an_optimizer_that_makes_all_steps_becomes_the_first(optimizers: str, fi
         (1, True, False, False),
     ],
 )
-def test_the_next_backward_pass_ends_a_step_of_plain_tensors_without_an_optimizer(
+def test_without_modules_and_optimizer_the_next_backward_pass_ends_a_step(
     optimizers: int, loads: bool, goes_back: bool, ends: bool
 ) -> None:
     splitter = StepSplitter(ONE if optimizers else Optimizers())

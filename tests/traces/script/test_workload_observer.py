@@ -34,7 +34,7 @@ def test_a_model_can_contain_remote_modules() -> None:
     assert (signature.parameters, signature.parameter_bytes) == (3 * 4 + 4, 4 * (3 * 4 + 4))
 
 
-def test_a_remote_module_received_by_rpc_has_no_parts() -> None:
+def test_a_remote_module_received_by_rpc_has_no_submodules() -> None:
     received: nn.Module = object.__new__(_Remote)  # as RemoteModule.__setstate__ makes it
     model = nn.Sequential(nn.Linear(3, 4))
     model._modules["1"] = received

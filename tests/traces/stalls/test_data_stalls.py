@@ -64,7 +64,7 @@ def test_the_last_stage_that_slows_the_pipeline_is_named(
     assert found.data_set_bytes == 10_000 * 100_000
 
 
-def test_figures_of_one_batch() -> None:
+def test_one_batch_has_the_expected_stall_figures() -> None:
     cached = replace(loading(400, pin_ms=5), pin_cpu_ns=30 * 3 * MS, wall_ns=30 * 450 * MS)
     found = stalls_of(run_of(100), run_of(200), [cached], 2, [], run_of(300), [loading(400, missed=4_000_000)])
     assert (found.batch_samples, found.step_batches, found.workers, found.taken_cores) == (64, 1, 2, 0)
@@ -74,7 +74,7 @@ def test_figures_of_one_batch() -> None:
     assert found.estimated_share == 0 and found.notes == []
 
 
-def test_workers_of_a_new_epoch_follow_those_of_the_epoch_before() -> None:
+def test_batches_of_a_new_epoch_continue_the_order_of_workers() -> None:
     """Each of two workers fetches ten batches in 10 ms. In the next epoch, two new workers need 20 ms. The first 8 of 40 steps
     are not measured: (12 x 10 + 20 x 20) / 32 = 16.25 ms."""
     fetched = [Loading(batches=1, samples=64, cpu_ns=10 * MS, workers=2, process=1 + at % 2) for at in range(20)]
@@ -82,7 +82,7 @@ def test_workers_of_a_new_epoch_follow_those_of_the_epoch_before() -> None:
     assert stalls_of(run_of(5, steps=40), run_of(20, steps=40), fetched, 2, []).batch_cpu_ns == 16_250_000
 
 
-def test_the_workers_and_the_disk_rate_that_end_the_stalls_are_found() -> None:
+def test_the_workers_and_the_disk_rate_that_would_end_stalls_are_found() -> None:
     cold = [loading(400, missed=4_000_000)]
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1, 2, 4, 8], run_of(300), cold)
     assert found.enough is not None and found.enough.workers == 4  # 400 ms of work in steps of 100 ms
@@ -141,7 +141,7 @@ def test_evaluation_and_one_time_setup_are_not_counted_as_stalls() -> None:
     assert found.check is not None and found.check.samples_per_s == pytest.approx(640, rel=0.01)
 
 
-def test_more_prefetching_makes_more_batches_ready() -> None:
+def test_more_prefetching_keeps_more_batches_ready() -> None:
     with pytest.raises(TraceError, match="train at least 21 steps"):
         training_pace(run_of(1, steps=20), 64, workers=2, prefetch=8)
 
@@ -157,7 +157,7 @@ def test_more_prefetching_makes_more_batches_ready() -> None:
         (27, 5, 2, 12),  # 11 are skipped, and one more for a multiple of 5
     ],
 )
-def test_the_pace_counts_steps_after_the_prefetched_batches_in_whole_rounds(
+def test_training_speed_is_measured_after_prefetched_batches_in_whole_rounds_of_workers(
     steps: int, workers: int, prefetch: int, first: int
 ) -> None:
     """GIVEN a step i that lasts i ms THEN the mean step is halfway between the first and the last counted step."""
@@ -216,7 +216,7 @@ def test_storage_is_not_the_bottleneck_if_no_bytes_were_read() -> None:
     assert found.bottleneck is Bottleneck.GPU
 
 
-def test_fetches_are_modelled_in_the_order_in_which_the_loader_asks_its_workers() -> None:
+def test_fetches_are_simulated_in_the_order_of_the_loader() -> None:
     """GIVEN 90 fetches of 100 ms by one worker, then 30 fetches of 300 ms by another WHEN two workers load on two cores
 
     THEN the workers alternate. Each of 30 rounds loads two batches in 300 ms. The first worker's other 60 fetches are left out.

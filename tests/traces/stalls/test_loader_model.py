@@ -20,7 +20,7 @@ MS = 1_000_000
     read_bytes=st.integers(0, 20_000_000),
     prefetch=st.integers(1, 4),
 )
-def test_throughput_is_that_of_the_slowest_stage(
+def test_the_slowest_stage_determines_the_throughput(
     workers: int, cores: int, cpu_ms: int, step_ms: int, read_bytes: int, prefetch: int
 ) -> None:
     """The throughput is at most, and nearly, that of the GPU, of preparation by as many workers as there are cores, and of the
@@ -45,14 +45,14 @@ def test_without_a_disk_workers_on_their_own_cores_share_the_work_evenly(workers
     assert one_core.step_ns == pytest.approx(900 * MS, rel=0.001)
 
 
-def test_cpu_work_of_the_script_takes_a_core_from_the_workers() -> None:
+def test_cpu_work_of_the_script_occupies_a_core() -> None:
     alone = simulate_loader(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS)
     beside = simulate_loader(BatchCost(100 * MS), workers=2, cores=2, step_ns=40 * MS, host_ns=20 * MS)
     assert alone.step_ns == pytest.approx(50 * MS, rel=0.01)
     assert beside.step_ns == pytest.approx(60 * MS, rel=0.01)  # 220 ms of work on two cores for two batches
 
 
-def test_data_that_is_ready_in_time_adds_no_wait() -> None:
+def test_a_batch_that_is_ready_in_time_causes_no_wait() -> None:
     run = simulate_loader(BatchCost(50 * MS), workers=2, cores=4, step_ns=40 * MS)
     assert (run.step_ns, run.wait_ns) == (40 * MS, 0)
 
@@ -71,7 +71,7 @@ def test_a_slow_batch_delays_the_batches_after_it() -> None:
     assert simulate_loader(costs, workers=2, cores=2, step_ns=1_000).step_ns == pytest.approx(150_000_000, rel=0.01)
 
 
-def test_other_programs_share_the_cores_and_their_cpu_use_is_reported() -> None:
+def test_other_programs_use_cores_and_their_cpu_use_is_reported() -> None:
     """GIVEN 100 ms of computation for each batch and one core WHEN three other programs always compute THEN each gets a quarter
     of the core."""
     run = simulate_loader(BatchCost(100 * MS), workers=1, cores=1, step_ns=1, others=3)

@@ -30,16 +30,16 @@ from tui.running.replay_progress import expected_steps, progress_text, reporting
         (["train.py", "--steps-per-epoch", "9"], None),
     ],
 )
-def test_the_expected_number_of_steps(words: list[str], steps: int | None) -> None:
+def test_the_expected_number_of_steps_comes_from_script_or_recording(words: list[str], steps: int | None) -> None:
     recorded = replace(training(steps=3), runs={0: Run(script=Script("train.py"), argv=("--lr", "0.1"))})
     assert expected_steps(words, recorded) == steps
 
 
-def test_no_step_count_is_expected_from_a_profile_of_some_steps() -> None:
+def test_a_profile_of_some_steps_does_not_show_the_expected_number_of_steps() -> None:
     assert expected_steps(["train.py"], replace(training(steps=3), runs={0: Run(KINETO)})) is None
 
 
-def test_the_progress_line() -> None:
+def test_the_progress_line_shows_steps_and_remaining_time() -> None:
     assert progress_text(40, 500, 2.1) == "step 40 of 500, 2.1 steps/s, 3 min 39 s left"
     assert progress_text(1, None, 0.25) == "1 step, 4 s per step"
     assert progress_text(501, 500, 2) == "501 steps, 2 steps/s"  # the option meant something else

@@ -32,7 +32,9 @@ def paced(**changes: object) -> StepPace:
         (paced(busy_share=None), PaceLimit("unknown", None, None, "kernels are missing"), ""),
     ],
 )
-def test_the_limit_of_a_trace(of: StepPace | None, limit: PaceLimit | None, text: str) -> None:
+def test_the_limit_of_the_training_speed_is_described_in_one_sentence(
+    of: StepPace | None, limit: PaceLimit | None, text: str
+) -> None:
     assert limit_text(of, limit) == text
 
 

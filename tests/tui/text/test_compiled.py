@@ -30,7 +30,7 @@ from tui.text.compiled import (
 from tui.text.diff import diff_text
 
 
-def test_the_lines_of_compiled_code_and_graphs_give_their_shares() -> None:
+def test_lines_about_compiled_code_and_graphs_show_their_shares_of_gpu_work() -> None:
     """GIVEN steps with 51 us of kernels: 40 us in the region or in the two graphs, of them 16 us in fused kernels."""
     figures = compiled_figures(recording())
     assert compiled_line(figures) == "1 region with 78.4 % of the GPU's work (31.4 % in fused kernels)"
@@ -57,7 +57,7 @@ def test_the_graph_breaks_of_a_replay_are_reported() -> None:
 
 
 @pytest.mark.parametrize(("after_ns", "is_said"), [(220, True), (221, False)])
-def test_compiling_is_named_if_it_explains_half_of_the_difference(after_ns: int, is_said: bool) -> None:
+def test_compilation_is_mentioned_if_it_explains_half_of_the_difference(after_ns: int, is_said: bool) -> None:
     """GIVEN a step of 100 ns and a longer one, of which compiling takes 60 ns."""
     comparison = compare(recording(), recording())
     assert comparison.compiled is not None
@@ -109,7 +109,7 @@ def graph_of(*kernels: str) -> Trace:
         ),
     ],
 )
-def test_a_comparison_says_if_only_one_trace_is_compiled(first: Trace, second: Trace, said: str) -> None:
+def test_diff_says_that_only_one_trace_is_compiled(first: Trace, second: Trace, said: str) -> None:
     assert compilation_difference(compare(first, second)) == said
 
 
@@ -131,14 +131,16 @@ def breaking_twice(*, compiled: bool) -> Trace:
     return events.trace()
 
 
-def test_graph_breaks_of_a_compiled_trace_take_the_sum_of_their_times() -> None:
+def test_the_times_of_all_graph_breaks_are_added_up() -> None:
     eager, compiled = breaking_twice(compiled=False), breaking_twice(compiled=True)
     for pair in ((eager, compiled), (compiled, eager)):
         assert compilation_difference(compare(*pair)).endswith("Graph breaks take 50.0 µs of a step on the host.")
     assert compilation_difference(compare(compiled, compiled)) == ""
 
 
-def test_the_tolerance_also_limits_a_gain_by_compilation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff_fails_if_compilation_changes_times_by_more_than_the_tolerance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """GIVEN an eager and a compiled trace of one program with GPU times of 44 and 26 us WHEN compared THEN the comparison fails
     with a tolerance of 5 %, and passes with 50 %."""
     for name, is_compiled in (("a", False), ("b", True)):

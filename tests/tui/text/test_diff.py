@@ -50,7 +50,7 @@ def test_a_replay_and_its_recording() -> None:
     assert_golden("diff_replay", _text(a_replay()))
 
 
-def test_the_brief_diff_has_the_verdict_four_figures_and_the_main_caveats() -> None:
+def test_the_brief_diff_shows_the_verdict_and_four_figures_and_caveats() -> None:
     found = a_replay()
     text = diff_text(found, "v100.msgpack", "this replay", details=False, next_step="trace diff a b --details")
     assert_golden("diff_replay_brief", text)
@@ -74,7 +74,7 @@ def test_a_slow_host_is_named_as_the_reason() -> None:
     assert "own time" not in _text(compare(recorded, replay_of(recorded, 1.5, lag_ns_per_step=1 * US)))
 
 
-def test_without_steps_whole_traces_are_compared() -> None:
+def test_diff_compares_whole_traces_if_there_are_no_steps() -> None:
     bare = training()
     bare.steps, bare.phases = Trace().steps, Trace().phases
     text = _text(compare(bare, bare))
@@ -96,7 +96,7 @@ def test_diff_of_phase_grained_traces_says_that_ops_are_unknown() -> None:
 
 
 @pytest.mark.parametrize("comparison", [two_recordings(), a_replay()], ids=["recordings", "replay"])
-def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes(comparison: Comparison) -> None:
+def test_text_fits_narrow_terminals_and_colour_adds_only_colour_codes(comparison: Comparison) -> None:
     for width in (72, 80, 100):
         assert max(map(len, _text(comparison, width=width).splitlines())) <= width
     coloured = _text(comparison, colour=True)
@@ -112,7 +112,7 @@ def test_longer_times_are_red_and_shorter_times_are_blue() -> None:
     assert "\x1b[34mstep time" in faster
 
 
-def test_reads_of_unrecorded_values_are_reported() -> None:
+def test_diff_reports_reads_of_values_that_were_not_recorded() -> None:
     comparison = a_replay()
     assert "The script read" not in _text(comparison)
     read = replace(comparison, values=ValueReads(unrecorded_reads=3, computed=False))
@@ -133,7 +133,7 @@ def test_diff_says_that_a_replay_of_phase_times_has_no_kernels() -> None:
     assert origin in a_tenth
 
 
-def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
+def test_diff_shows_data_parallel_stages_on_the_host_and_on_the_gpu() -> None:
     one, two = (load(find(name)) for name in ("p100-no-cudnn", "p100x2-no-cudnn"))
     host, device = (text.partition("\n\n")[0] for text in _text(compare(one, two)).split("Parts of nn.DataParallel ")[1:])
     for text, gather, replica in ((host, "8.5 ms", "247.3 ms"), (device, "300.0 µs", "255.5 ms")):
@@ -144,7 +144,7 @@ def test_parts_of_data_parallel_are_shown_on_the_host_and_on_the_gpu() -> None:
     assert "Parts of" not in _text(a_replay())
 
 
-def test_inference_counted_as_steps_has_no_separate_row() -> None:
+def test_diff_shows_no_evaluation_row_if_inference_passes_are_the_steps() -> None:
     infers = training(steps=1)
     infers.steps.kind[:] = StepKind.EVALUATION
     for other in (infers, training(steps=4)):
@@ -155,7 +155,7 @@ def test_inference_counted_as_steps_has_no_separate_row() -> None:
     assert "evaluation batch" in diff_text(compare(both, both), "a", "b")
 
 
-def test_gpu_time_is_unknown_if_kernels_are_missing() -> None:
+def test_diff_reports_unknown_gpu_time_if_kernels_are_missing() -> None:
     lost = training(steps=4)
     lost.problems = {"lost-kernel": 4}
     said = diff_text(compare(training(steps=4), lost), "a", "b", details=False, width=200)
@@ -163,7 +163,7 @@ def test_gpu_time_is_unknown_if_kernels_are_missing() -> None:
     assert "GPU time is missing from at least one trace, so only step time is judged." in said
 
 
-def test_the_brief_diff_has_the_largest_reason_for_a_difference() -> None:
+def test_the_brief_diff_shows_the_largest_reason_for_a_difference() -> None:
     """GIVEN loaders that take 20 of 100 us and 80 of 160 us of a step."""
     slow = training(steps=4, loader_us=80)
     said = " ".join(diff_text(compare(training(steps=4), slow), "a", "b", details=False).split())
@@ -172,7 +172,7 @@ def test_the_brief_diff_has_the_largest_reason_for_a_difference() -> None:
     assert "Largest reason" not in same
 
 
-def test_kernels_with_equal_names_are_labelled_with_their_ops() -> None:
+def test_diff_labels_kernels_of_equal_name_with_their_ops() -> None:
     kernels = (("tile_a", "mm"), ("tile_a", "addmm"), ("tile_a", ""), ("relu", "relu"))
     changes = [NameChange(name, 1, 1, 10, 20, op) for name, op in kernels]
     assert labels_of(changes) == ["mm: tile_a", "addmm: tile_a", "tile_a", "relu"]

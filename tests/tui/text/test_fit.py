@@ -34,7 +34,7 @@ def card(outcome: Outcome = FITS, estimated: int | None = 20, step: StepTime | N
     return replace(CardFit(V100, outcome, estimated, step), **changes)
 
 
-def test_the_need_and_one_row_per_card() -> None:
+def test_fit_prints_the_memory_need_and_one_row_per_gpu() -> None:
     found = lines(card(), card(FULL, 0))
     assert found[0] == "train.py needs 4.0 GiB at batch 8, and PyTorch reserves 5.0 GiB if available."
     assert lines(card(), batch=None)[0].startswith("train.py needs 4.0 GiB, and")
@@ -48,7 +48,7 @@ def test_the_need_and_one_row_per_card() -> None:
     assert not any("out of memory" in line for line in lines(card()))
 
 
-def test_the_largest_batch_is_estimated_or_measured() -> None:
+def test_fit_marks_the_largest_batch_as_estimated_or_measured() -> None:
     """GIVEN measurements that end with batch 4, and with 5 out of memory."""
     exact, open_ended = MeasuredLimit(CELL, 4, 5), MeasuredLimit(CELL, 4, None)
     text = "~ before a batch: estimated with the simulated allocator."
@@ -64,7 +64,7 @@ def test_the_largest_batch_is_estimated_or_measured() -> None:
     assert told[-5:] == ["yes", "-", "-", "4", "-"]  # the allocator's figures do not apply
 
 
-def test_runs_confirm_or_contradict_a_batch() -> None:
+def test_fit_shows_whether_runs_confirmed_the_largest_batch() -> None:
     said = "✓: runs confirmed that this batch fits and that one more does not. ?: runs contradicted it."
     confirmed, contradicted = lines(card(verified=True)), lines(card(verified=False))
     assert confirmed[3].split()[-3:] == ["~20", "✓", "-"] and contradicted[3].split()[-3:] == ["~20", "?", "-"]
@@ -74,14 +74,14 @@ def test_runs_confirm_or_contradict_a_batch() -> None:
     assert asks in without and said not in without and "The batch is unknown." in without and asks not in confirmed
 
 
-def test_a_measurement_with_other_memory_does_not_apply() -> None:
+def test_fit_ignores_a_measured_limit_if_the_memory_need_differs() -> None:
     """GIVEN a measurement that took 3 GiB at batch 4, and a script that takes 5 GiB."""
     found = card(other=OtherMemory(MeasuredLimit(replace(CELL, source=CellSource(torch="2.1")), 4, None), 4, 5 * GIB))
     took = "but batch 4 took 3.0 GiB in that measurement (PyTorch 2.1) and takes 5.0 GiB here"
     assert lines(found)[-1] == f"{CELL.name}, batch 4 fitted; {took}, so that limit does not apply to this script."
 
 
-def test_times_of_steps_say_where_they_come_from() -> None:
+def test_fit_says_where_step_times_come_from() -> None:
     error = EstimateError(work="training", precision="fp32", card="v100", cases=9, error=0.2)
     by_ops = StepTime(20 * MS, f"{ESTIMATED}, corrected by a measurement", True, error=error)
     worse = replace(by_ops, error=replace(error, error=0.3))
@@ -97,7 +97,7 @@ def test_times_of_steps_say_where_they_come_from() -> None:
     assert inference in lines(card(step=passes), steps_run=0) and inference not in lines(card(step=passes))
 
 
-def test_communication_is_estimated_from_the_link() -> None:
+def test_fit_estimates_communication_from_the_link_between_gpus() -> None:
     slow, fast = StepTime(20 * MS, "g9/net", False, 3 * MS), StepTime(20 * MS, ESTIMATED, True, 2 * MS)
     said = "Steps include up to 3.0 ms of communication, estimated from the card's link"
     assert f"{said}; the other times are from the library: g9/net." in lines(card(step=slow), card(step=fast))
@@ -106,7 +106,7 @@ def test_communication_is_estimated_from_the_link() -> None:
     assert not any("communication" in line for line in lines(card(step=StepTime(20 * MS, "g9/net", False))))
 
 
-def test_facts_about_a_card() -> None:
+def test_the_json_of_fit_contains_facts_about_each_gpu() -> None:
     free = 16 * GIB - V100.context_bytes
     facts = card().facts()
     assert (facts.fits, facts.fits_by_allocator, facts.out_of_memory) == (True, True, None)
@@ -117,7 +117,7 @@ def test_facts_about_a_card() -> None:
     assert (full.largest_batch, full.largest_batch_from, full.alloc_retries) == (None, None, 1)
 
 
-def test_a_measured_limit_decides_only_for_a_known_batch() -> None:
+def test_a_measured_limit_decides_only_if_the_batch_size_is_known() -> None:
     exact = MeasuredLimit(CELL, 4, 5)
     for batch, fits in ((None, True), (4, True), (5, False)):
         assert card(limit=exact, batch=batch).fits is fits

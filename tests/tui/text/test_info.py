@@ -41,14 +41,14 @@ def test_a_phase_grained_recording() -> None:
     assert_golden("info_phase", info_text(summarize(phase_grained()), "p100-no-cudnn"))
 
 
-def test_info_on_a_data_parallel_recording_lists_parts_pipeline_and_collectives() -> None:
+def test_info_on_a_data_parallel_recording_lists_stages_and_collectives() -> None:
     trace = data_parallel()
     scale = {"forward": 0.8, "backward": 0.75, "optimizer": 1.0}
     trace.runs[0] = replace(trace.runs[0], clean=CleanSteps(3, 100_000, 125_000, 1.25), host_scale=scale)
     assert_golden("info_data_parallel", info_text(summarize(trace), "dp.msgpack"))
 
 
-def test_facts_in_other_formats_are_accepted() -> None:
+def test_info_accepts_header_facts_in_other_formats() -> None:
     trace = training()
     told = {"loaders": "four", "recorder": "me", "clean": {"slowdown": None}, "host_scale": {"x": "y"}}
     trace.provenance, trace.runs = told, {0: Run(clean=CleanSteps())}
@@ -56,7 +56,7 @@ def test_facts_in_other_formats_are_accepted() -> None:
     assert "Input pipeline" not in text and "Recording overhead" not in text and "Kinds of steps" in text
 
 
-def test_an_empty_trace_says_that_there_is_nothing_to_replay() -> None:
+def test_info_says_that_an_empty_trace_cannot_be_replayed() -> None:
     assert "nothing to replay" in info_text(summarize(Trace()), "empty.msgpack")
 
 
@@ -67,7 +67,7 @@ def test_long_provenance_is_truncated() -> None:
     assert "and 18 more (--json shows all)" in text and "fact 23" not in text
 
 
-def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:
+def test_text_fits_narrow_terminals_and_colour_adds_only_colour_codes() -> None:
     trace = training()
     trace.strings.texts[trace.strings.find("volta_sgemm_nn")] = "void " + "very_long_kernel_name<" * 20
     summary = summarize(trace)
@@ -78,7 +78,7 @@ def test_lines_fit_narrow_terminals_and_colour_adds_nothing_but_codes() -> None:
     assert re.sub(r"\x1b\[\d+m", "", coloured) == info_text(summary, "v100.msgpack")
 
 
-def test_work_outside_of_the_steps_is_reported() -> None:
+def test_info_reports_gpu_work_outside_the_steps() -> None:
     # GIVEN four batches of which one is marked as a step
     trace = training(steps=4)
     trace.steps, trace.phases = trace.steps.take([0]), trace.phases.take(trace.phases.step == 0)
@@ -100,7 +100,7 @@ def test_info_says_that_a_host_only_recording_has_no_kernels() -> None:
     assert "the recording has none of the launched kernels" in info_text(summarize(trace), "t", details=False)
 
 
-def test_info_shows_problems_from_warnings_on() -> None:
+def test_info_shows_only_problems_that_are_warnings_or_worse() -> None:
     trace = training()
     trace.problems = {"event-without-duration": 2}
     assert "2 events have no duration. They count as 0." in note_sentences(summarize(trace))
@@ -165,7 +165,7 @@ def test_info_reports_idle_time_without_a_visible_reason() -> None:
     )
 
 
-def test_large_variation_between_steps_is_noted() -> None:
+def test_info_notes_a_large_variation_between_steps() -> None:
     """Steps of 100 to 400 us, with quartiles at 175 and 325 us: half of their distance is 30 % of the median, 250 us."""
     trace = training(steps=4)
     trace.steps.duration_ns[:] = [100_000, 200_000, 300_000, 400_000]
@@ -182,7 +182,7 @@ def with_a_pause(trace: Trace, pause_ns: int) -> Trace:
     return trace
 
 
-def test_a_step_that_takes_ten_times_as_long_as_the_others_is_noted() -> None:
+def test_info_notes_a_step_that_takes_ten_times_as_long_as_others() -> None:
     """GIVEN six steps of about 101 us WHEN the host sleeps for 1,000 us before the end of the fourth THEN info names step 8."""
     trace = with_a_pause(training(steps=6), 1_000_000)
     (said,) = [said for said in note_sentences(summarize(trace)) if "times as long" in said]
@@ -190,7 +190,7 @@ def test_a_step_that_takes_ten_times_as_long_as_the_others_is_noted() -> None:
     assert not any("times as long" in said for said in note_sentences(summarize(training(steps=6))))
 
 
-def test_a_step_that_lengthens_the_mean_step_is_named() -> None:
+def test_info_names_a_step_that_lengthens_the_mean_step() -> None:
     """GIVEN ten steps of 100 us WHEN the host sleeps for 400 us in the fourth THEN info names it: the mean is 40 % longer"""
     trace = with_a_pause(training(steps=10), 400_000)
     (said,) = [said for said in note_sentences(summarize(trace)) if "times as long" in said]
@@ -236,7 +236,7 @@ def test_info_names_the_rank_that_the_others_wait_for() -> None:
         (11, 12, 12, "12 similar ranks, mean"),
     ],
 )
-def test_ten_stragglers_have_a_row_each(late: int, on_time: int, rows: int, last: str) -> None:
+def test_info_shows_a_row_for_each_of_ten_stragglers(late: int, on_time: int, rows: int, last: str) -> None:
     """GIVEN ranks that were equally late, with or without ranks that were on time THEN at most ten late ranks are listed.
     Similar ranks share a row only if there are more than ten ranks."""
     found = [RankLateness(rank, 8, 6, 0, 100_000) for rank in range(late)]
@@ -247,7 +247,7 @@ def test_ten_stragglers_have_a_row_each(late: int, on_time: int, rows: int, last
     assert any(row[0] == "1 more stragglers" for row in cells) is (late == 11 and on_time == 12)
 
 
-def test_similar_ranks_are_one_row_below_the_stragglers() -> None:
+def test_info_shows_similar_ranks_as_one_row_below_the_stragglers() -> None:
     """Rank 7 was late by 100 us and rank 2 by 10 us, a tenth. The other ten ranks were never late."""
     late = [RankLateness(7, 8, 6, 2_000, 100_000), RankLateness(2, 8, 2, 30_000, 10_000)]
     late += [RankLateness(rank, 8, 0, 11_000, 0) for rank in range(12) if rank not in (2, 7)]
@@ -264,7 +264,7 @@ def test_similar_ranks_are_one_row_below_the_stragglers() -> None:
     ]
 
 
-def test_info_calls_a_replay_a_replay_and_counts_no_phase_as_a_kernel() -> None:
+def test_info_calls_a_replay_a_replay_and_does_not_count_phases_as_kernels() -> None:
     for made, said in ((training(), "a replay of every op and every kernel"), (phase_grained(), "a replay of phase times")):
         replay = replace(replay_of(made), grain=made.grain)
         text = info_text(summarize(replay), "t", details=False)
@@ -272,7 +272,7 @@ def test_info_calls_a_replay_a_replay_and_counts_no_phase_as_a_kernel() -> None:
         assert ("kernels  " in text) is (made.grain == "kernel")
 
 
-def test_kernels_with_the_same_beginning_differ_on_the_first_screen() -> None:
+def test_info_shortens_similar_kernel_names_so_that_they_differ() -> None:
     """GIVEN two kernels whose names differ only at the end WHEN the names are cut THEN the lines show the ends."""
     trace = training()
     names = [f"multi_tensor_apply_kernel<{'long' * 40}, {operator}>" for operator in ("Sqrt", "Lerp")]

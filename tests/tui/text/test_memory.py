@@ -39,7 +39,7 @@ def test_memory_peaks_are_listed_side_by_side() -> None:
     ]
 
 
-def test_the_rise_within_a_step_is_compared_if_totals_are_missing() -> None:
+def test_the_memory_rise_of_a_step_is_compared_if_totals_are_missing() -> None:
     memory = {"cuda:0": of(recorded_source="summed", replayed_peak_bytes=3 * GIB, capacity_given=False)}
     assert peak_rows(memory) == [
         ["cuda:0", "2.0 GiB", "3.0 GiB", "+1.0 GiB"],
@@ -48,7 +48,7 @@ def test_the_rise_within_a_step_is_compared_if_totals_are_missing() -> None:
     assert memory_sentences(memory) == ["Memory that was allocated before a recording began is not in its memory peak."]
 
 
-def test_a_recorded_total_is_never_compared_with_a_later_sum() -> None:
+def test_recorded_memory_totals_are_never_compared_with_sums() -> None:
     late = of(recorded_source="summed", replayed_peak_bytes=3 * GIB)
     assert late.compared_bytes == (GIB, GIB + MIB)
     assert memory_name(late) == "memory rise within a step"

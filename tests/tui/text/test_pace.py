@@ -19,7 +19,7 @@ def facts(**notes: Any) -> Comparison:
     return compare(recorded, replay_of(recorded, **notes))
 
 
-def test_no_pace_note_is_printed_for_a_real_time_replay_or_a_recording() -> None:
+def test_a_real_time_replay_or_a_recording_gets_no_note_on_speed() -> None:
     recorded = compare(training(), training())
     usual = facts(clock="wall", speed=1.0, events_never_recorded=0)
     assert (recorded.clock, recorded.speed, recorded.events_never_recorded) == (None, None, None)
@@ -37,7 +37,7 @@ def test_notes_on_speed_and_virtual_clock_explain_their_effect() -> None:
     assert "ran on this machine" not in loader_note(said)
 
 
-def test_events_that_were_never_recorded_are_counted() -> None:
+def test_a_note_counts_waits_for_unrecorded_events() -> None:
     assert "an event that it never recorded" in event_sentences(facts(events_never_recorded=1))[0]
     assert "1,200 events that it never recorded" in event_sentences(facts(events_never_recorded=1_200))[0]
 
@@ -51,7 +51,7 @@ def test_a_recording_without_kernels_says_which_phase_shows_that_the_gpu_waits()
     )
 
 
-def test_one_value_and_several_values_are_counted() -> None:
+def test_the_note_on_values_is_singular_or_plural_as_needed() -> None:
     said = facts()
     found = [values_sentences(replace(said, values=replace(said.values, unrecorded_reads=reads))) for reads in (1, 2)]
     assert [text for (text,) in found] == [

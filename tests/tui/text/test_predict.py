@@ -28,7 +28,7 @@ def predicted(step_ms: float = 60.0, **changes: Any) -> Prediction:
     return Prediction(**(usual | changes))
 
 
-def test_a_prediction_is_a_step_its_error_and_its_rate() -> None:
+def test_a_prediction_shows_step_time_and_error_and_samples_per_second() -> None:
     lines = prediction_text(predicted(), "run", None, None).splitlines()
     assert lines[0] == "ESTIMATE, not a measurement: run as recorded"
     step = "step 100.0 ms recorded, about 60.0 ms predicted (-40.0 %)"
@@ -41,7 +41,7 @@ def test_a_prediction_is_a_step_its_error_and_its_rate() -> None:
     assert "has no shapes" not in "\n".join(lines)
 
 
-def test_the_expected_error_of_a_step_with_little_gpu_time_covers_only_the_gpu_time() -> None:
+def test_a_note_says_that_the_expected_error_covers_only_gpu_time() -> None:
     """In a step of 100 ms, the GPU works for 0.3 ms. An error of 50 % in the GPU time is an error of 0.15 % in the step
     time."""
     little = predicted(100.0, busy=PredictedTime(0.5 * MS, 0.3 * MS), expected_error=0.0015)
@@ -51,7 +51,7 @@ def test_the_expected_error_of_a_step_with_little_gpu_time_covers_only_the_gpu_t
     assert "covers only GPU time" not in prediction_text(predicted(), "run", None, None)
 
 
-def test_what_is_known_besides_is_said() -> None:
+def test_a_prediction_shows_throughput_and_notes_only_if_known() -> None:
     text = prediction_text(predicted(batch=0), "run", 0.5, None)
     assert "samples/s" not in text
     text = prediction_text(predicted(unscaled_share=0.2, notes=["links are unknown"]), "run", 0.5, None)
@@ -62,7 +62,7 @@ def test_what_is_known_besides_is_said() -> None:
     assert "Largest kind" not in prediction_text(predicted(kinds={}), "run", None, None)
 
 
-def test_ranks_are_described_by_what_they_move_and_keep() -> None:
+def test_a_prediction_for_ranks_shows_communication_and_memory() -> None:
     parts = {"compute": 50 * MS, "communication": 10 * MS}
     bare = predicted(parallel=Parallel("ddp", 4, 60 * MS, parts, 2 << 20))
     text = prediction_text(bare, "run", None, None)
@@ -88,17 +88,17 @@ def test_ranks_are_described_by_what_they_move_and_keep() -> None:
         (Conditions(host_speed=2.0), "with a host 2 times as fast"),
     ],
 )
-def test_the_conditions_in_words(conditions: Conditions, said: str) -> None:
+def test_the_conditions_of_a_prediction_are_described_in_words(conditions: Conditions, said: str) -> None:
     assert prediction_text(predicted(conditions=conditions), "run", None, None).splitlines()[0].endswith(f": run {said}")
 
 
-def test_an_unknown_error_has_its_reason() -> None:
+def test_an_unknown_expected_error_is_explained() -> None:
     unknown = predicted(expected_error=None, unscaled_share=0.6)
     assert error_words(unknown) == "unknown error, because 60.0 % of the recorded GPU time has no shapes"
     assert "; unknown error, because" in prediction_text(unknown, "run", None, None)
 
 
-def test_a_sweep_is_one_row_per_condition_with_a_bar_of_its_rate() -> None:
+def test_a_prediction_sweep_shows_one_row_per_condition_with_a_bar() -> None:
     """GIVEN 500 and 250 samples/s and an unknown rate THEN the bars have all, half and none of the room of 40 characters."""
     rows = [predicted(), predicted(120.0, conditions=Conditions(nproc=2)), predicted(batch=0, expected_error=None)]
     text = sweep_text(rows, [0.5, 0.25, None], "run", width=100).splitlines()

@@ -57,7 +57,7 @@ def test_the_reasons_for_missing_device_times_are_listed() -> None:
     ]
 
 
-def test_a_script_that_used_no_gpu_lacks_no_kernels() -> None:
+def test_record_reports_no_missing_kernels_if_the_script_used_no_gpu() -> None:
     """GIVEN a profile that names the machine's GPU, which the script did not use."""
     trace = Trace(devices=[Device(0, 0, "GPU")], runs={0: Run(profiler=ProfilerUse((3, 4)))})
     assert lack_lines(trace) == ["no device times: the script used no GPU on this machine"]

@@ -38,7 +38,7 @@ def by_their_counterparts(first: Trace, second: Trace) -> Axis:
 
 
 @pytest.mark.parametrize("by", [by_wall, by_step, by_their_counterparts])
-def test_every_moment_between_first_and_last_step_is_shown(by: object) -> None:
+def test_every_time_between_the_first_and_the_last_step_is_shown(by: object) -> None:
     recorded = training(steps=3)
     replayed = replay_of(recorded, stretch=1.3)
     axis = by(recorded, replayed)  # type: ignore[operator]

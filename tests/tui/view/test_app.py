@@ -691,7 +691,7 @@ def test_an_unreadable_trace_ends_the_app() -> None:
     assert isinstance(asyncio.run(run()).failure, TraceFormatError)
 
 
-def test_keys_before_anything_is_loaded_do_nothing() -> None:
+def test_keys_do_nothing_before_a_trace_is_loaded() -> None:
     async def run() -> None:
         app = ViewApp([])
         async with app.run_test() as pilot:

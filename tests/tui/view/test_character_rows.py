@@ -16,12 +16,12 @@ from tui.view.scene.character_rows import Busy, change_characters, dominant, eig
         (2000, 1, 8), (500, 3, 12), (1000, 3, 24), (2000, 3, 24),
     ],
 )  # fmt: skip
-def test_a_bar_has_eighths_of_a_line(busy_ns: int, lines: int, expected: int) -> None:
+def test_bars_are_drawn_in_eighths_of_a_line(busy_ns: int, lines: int, expected: int) -> None:
     """Of a column of 1000 ns. Any work is at least one eighth, and a half is rounded up."""
     assert eighths(np.array([busy_ns]), np.array([1000]), lines).tolist() == [expected]
 
 
-def test_changes_up_to_the_limit_have_no_sign() -> None:
+def test_changes_up_to_the_tolerance_have_no_sign() -> None:
     """A longer or shorter time is shown even where the work differs."""
     change = np.array([0.5, 0.25, 0.0, -0.25, -0.5, 0.5, 0.0, 0.0])
     is_other = np.array([False] * 5 + [True, True, True])

@@ -99,7 +99,7 @@ print(sorted({{"textual", "torch"}} & sys.modules.keys()))
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
-def test_lane_arithmetic_imports_only_numpy() -> None:
+def test_the_arithmetic_of_lanes_imports_only_numpy() -> None:
     program = "import sys, tui.view.scene.lanes, tui.view.scene.axis\n"
     program += "print(sorted({'textual', 'rich', 'msgpack'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)

@@ -39,7 +39,7 @@ def test_names_are_drawn_if_there_is_room() -> None:
     assert_golden("view_zoomed", text_of(window))
 
 
-def test_a_phase_grained_trace_against_a_kernel_grained_one() -> None:
+def test_a_phase_grained_trace_is_drawn_beside_a_kernel_grained_one() -> None:
     scene = whole(("published.msgpack", phase_grained()), ("recorded.msgpack", training(steps=3)))
     assert_golden("view_phase_against_kernel", text_of(Window(scene, COLUMNS, HEIGHT)))
 
@@ -82,7 +82,7 @@ def test_an_event_of_zero_duration_is_drawn() -> None:
     assert line.startswith("cuda:0 stream 7      ▏") and line.endswith("█")
 
 
-def test_a_trace_against_itself_has_no_difference() -> None:
+def test_a_trace_compared_with_itself_shows_no_difference() -> None:
     scene = whole(("t", training(steps=3)), ("t", training(steps=3)))
     lines = text_of(Window(scene, COLUMNS, HEIGHT)).splitlines()
     differences = "".join(line.removeprefix("difference") for line in lines if line.startswith("difference"))

@@ -32,7 +32,7 @@ def owners(spans: list[tuple[int, int, int]]) -> dict[int, int]:
 
 
 @given(SPANS, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=8))
-def test_coverage_equals_a_count_of_covered_nanoseconds(
+def test_busy_time_of_a_lane_equals_a_count_of_covered_nanoseconds(
     spans: list[tuple[int, int, int]], windows: list[tuple[int, int]]
 ) -> None:
     ordered = sorted(spans, key=lambda span: span[0])
@@ -45,7 +45,7 @@ def test_coverage_equals_a_count_of_covered_nanoseconds(
 
 
 @given(SPANS, st.lists(TIMES, min_size=2, max_size=10))
-def test_the_coverage_of_adjacent_windows_adds_up(spans: list[tuple[int, int, int]], cuts: list[int]) -> None:
+def test_busy_time_of_adjacent_windows_adds_up(spans: list[tuple[int, int, int]], cuts: list[int]) -> None:
     lane, edges = lane_of(spans), sorted(cuts)
     whole = lane.covered(edges[:1], edges[-1:])
     for kind, parts in lane.covered(edges[:-1], edges[1:]).items():
@@ -53,20 +53,20 @@ def test_the_coverage_of_adjacent_windows_adds_up(spans: list[tuple[int, int, in
 
 
 @given(SPANS)
-def test_the_coverage_of_all_categories_is_their_union(spans: list[tuple[int, int, int]]) -> None:
+def test_busy_time_of_all_categories_adds_up_to_their_union(spans: list[tuple[int, int, int]]) -> None:
     covered = lane_of(spans).covered([-5], [END_NS + 40])
     union = {ns for start, duration, _ in spans for ns in range(start, start + duration)}
     assert sum(int(ns[0]) for ns in covered.values()) == len(union)
 
 
 @given(SPANS, st.lists(TIMES, min_size=1, max_size=5))
-def test_at_returns_the_span_that_covers_a_time(spans: list[tuple[int, int, int]], times: list[int]) -> None:
+def test_a_lane_finds_the_event_at_a_time(spans: list[tuple[int, int, int]], times: list[int]) -> None:
     owner = owners(spans)
     assert lane_of(spans).rows_at(times).tolist() == [owner.get(ns, NONE) for ns in times]
 
 
 @given(SPANS, st.lists(st.tuples(TIMES, st.integers(0, 30)), min_size=1, max_size=5))
-def test_instants_are_counted(spans: list[tuple[int, int, int]], windows: list[tuple[int, int]]) -> None:
+def test_events_of_zero_duration_are_counted(spans: list[tuple[int, int, int]], windows: list[tuple[int, int]]) -> None:
     expected = [sum(1 for ns, duration, _ in spans if not duration and a <= ns < a + b) for a, b in windows]
     assert lane_of(spans).instants([a for a, _ in windows], [a + b for a, b in windows]).tolist() == expected
 
@@ -85,7 +85,7 @@ def test_nearest_returns_the_closest_span(spans: list[tuple[int, int, int]], tim
     assert distance(position) == min(map(distance, range(len(lane))))
 
 
-def test_row_numbers_stay_with_their_spans_after_sorting() -> None:
+def test_row_numbers_stay_with_their_events_after_sorting() -> None:
     # GIVEN spans out of order, the second within the first
     lane = Lane([50, 0, 5], [10, 20, 5], [1, 2, 3], row=[7, 8, 9])
     assert lane.row.tolist() == [8, 9, 7]
@@ -94,7 +94,7 @@ def test_row_numbers_stay_with_their_spans_after_sorting() -> None:
     assert [lane.position_of(row) for row in (9, 7, 4)] == [1, 2, NONE]
 
 
-def test_times_of_an_epoch_do_not_overflow() -> None:
+def test_times_since_1970_do_not_overflow() -> None:
     now_ns = 1_700_000_000 * 10**9
     lane = Lane(now_ns + np.arange(1000) * 10, np.full(1000, 7), np.zeros(1000))
     assert lane.covered([0], [2**62])[0].tolist() == [7000]
@@ -121,17 +121,17 @@ def test_the_peak_of_a_curve() -> None:
     assert (Curve([], []).peak, Curve([1], [-4]).peak, Curve([5, 1], [3, 9]).peak) == (0, 0, 9)
 
 
-def test_the_nearest_event_is_the_one_at_the_time_or_the_closer_neighbour() -> None:
+def test_the_nearest_event_is_at_the_time_or_the_closest_to_it() -> None:
     """GIVEN events from 10 to 20 and from 30 to 40 THEN 25 is as far from both, and the earlier one counts."""
     lane = lane_of([(10, 10, 0), (30, 10, 0)])
     assert [lane.nearest(time_ns) for time_ns in (0, 10, 19, 24, 25, 26, 30, 39, 99)] == [0, 0, 0, 0, 0, 1, 1, 1, 1]
     assert lane_of([]).nearest(5) == NONE
 
 
-def test_an_event_begins_at_its_first_nanosecond_and_has_ended_at_its_end() -> None:
+def test_an_event_covers_its_start_but_not_its_end() -> None:
     lane = lane_of([(10, 10, 0), (30, 10, 0)])
     assert lane.rows_at([9, 10, 19, 20, 29, 30, 39, 40]).tolist() == [NONE, 0, 0, NONE, NONE, 1, 1, NONE]
 
 
-def test_neighbouring_events_share_no_nanosecond() -> None:
+def test_adjacent_events_do_not_overlap() -> None:
     assert lane_of([(10, 10, 0), (20, 10, 0)]).nearest(20) == 1

@@ -67,7 +67,7 @@ def test_a_replay_is_followed_step_by_step_to_its_end(tmp_path: Path) -> None:
     assert end == Stage(None, 1.0, "")
 
 
-def test_only_the_recording_is_shown_if_the_script_never_uses_the_gpu(tmp_path: Path) -> None:
+def test_the_view_shows_only_the_recording_if_the_script_never_uses_the_gpu(tmp_path: Path) -> None:
     live = Live(("v100", training()), tmp_path)
     found = live.stages()
     next(found)

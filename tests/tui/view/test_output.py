@@ -49,7 +49,7 @@ def wait_for(condition: str, output: ScriptOutput) -> None:
         time.sleep(0.002)
 
 
-def test_the_script_prints_as_to_a_terminal_without_losing_output(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_writes_to_a_pseudo_terminal_and_no_output_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = screened(monkeypatch)
     with ScriptOutput(stdout=True, stderr=True) as output:
         command = [sys.executable, "-c", _PROGRAM]
@@ -82,7 +82,7 @@ def test_a_redirected_output_stream_is_not_captured() -> None:
 
 
 @given(st.binary(max_size=60), st.integers(1, 7))
-def test_lines_do_not_depend_on_how_the_output_is_chunked(data: bytes, size: int) -> None:
+def test_captured_lines_do_not_depend_on_how_the_output_arrives(data: bytes, size: int) -> None:
     at_once, piecewise = Lines(), Lines()
     at_once.feed(data)
     for begin in range(0, len(data), size):

@@ -55,7 +55,7 @@ def test_the_scene_of_a_real_recording_is_complete(shared_traces: Path, name: st
     assert headline(scene, 80)
 
 
-def test_a_recording_against_the_same_case_recorded_again(shared_traces: Path) -> None:
+def test_two_recordings_of_the_same_program_are_drawn(shared_traces: Path) -> None:
     first, second = (read_kineto(shared_traces / f"v100_resnet50_workers0{again}.json.gz") for again in ("", "_rerun"))
     scene = whole(("first", first), ("again", second))
     assert headline(scene, 130)[0].text.startswith("Same program, ")

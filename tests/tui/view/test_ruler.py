@@ -17,7 +17,7 @@ def test_steps_are_marked_where_they_start() -> None:
 
 
 @pytest.mark.parametrize(("position_ns", "step"), [(-1, NONE), (0, 0), (99_999, 0), (100_000, 1), (250_000, 2)])
-def test_a_position_belongs_to_the_last_step_that_has_started(position_ns: int, step: int) -> None:
+def test_a_ruler_position_belongs_to_the_last_step_that_has_started(position_ns: int, step: int) -> None:
     assert pair_at(MARKS, position_ns) == step
 
 
@@ -41,7 +41,7 @@ def test_a_position_belongs_to_the_last_step_that_has_started(position_ns: int, 
         (5, "│5   ", "╷0 ms", "since step 5"),
     ],
 )
-def test_the_ruler_has_labels_as_far_as_there_is_space(columns: int, steps: str, times: str, since: str) -> None:
+def test_the_ruler_has_as_many_labels_as_fit(columns: int, steps: str, times: str, since: str) -> None:
     window = Window(lone_scene(), columns, 5)
     window.everything()
     assert steps_line(window, MARKS) == steps
@@ -49,7 +49,7 @@ def test_the_ruler_has_labels_as_far_as_there_is_space(columns: int, steps: str,
     assert time_words(window, MARKS, 20) == since and time_words(window, MARKS, 5) == since[:5]
 
 
-def test_a_part_of_the_axis_has_the_labels_of_that_part() -> None:
+def test_the_ruler_of_a_part_of_the_axis_has_the_labels_of_that_part() -> None:
     """GIVEN a window of 40 columns of 1 us from 180 us on THEN step 7 starts in column 20, and a label every 20 us fits."""
     window = Window(lone_scene(), 40, 5)
     window.start_ns, window.ns_per_column = 180_000, 1_000

@@ -41,7 +41,7 @@ def test_copies_are_recognized_whatever_their_names() -> None:
     assert of_device(trace, np.arange(1)).tolist() == [Category.COPY]
 
 
-def test_host_spans_are_categorized_by_kind_with_waits_separate() -> None:
+def test_host_events_are_categorized_by_kind() -> None:
     trace = Trace(threads=[Thread(0, 1)])
     names = [trace.strings.add(text) for text in ("cudaLaunchKernel", "cudaStreamSynchronize", "hipDeviceSynchronize", "relu")]
     kinds = [HostKind.RUNTIME] * 3 + [HostKind.OP]
@@ -49,7 +49,7 @@ def test_host_spans_are_categorized_by_kind_with_waits_separate() -> None:
     assert of_host(trace, np.arange(4)).tolist() == [Category.RUNTIME, Category.WAIT, Category.WAIT, Category.OP]
 
 
-def test_a_track_per_device_and_stream() -> None:
+def test_each_device_and_stream_has_a_row() -> None:
     tracks = gpu_tracks(crowd(devices=2, streams=3))
     assert [track.label for track in tracks.values()] == [
         f"rank {rank} cuda:0 stream {stream}" for rank in range(2) for stream in range(3)
@@ -57,13 +57,13 @@ def test_a_track_per_device_and_stream() -> None:
     assert all(len(track.lane) == 6 for track in tracks.values())
 
 
-def test_a_phase_grained_trace_has_its_phases_on_the_device() -> None:
+def test_phases_of_a_phase_grained_trace_are_drawn_on_the_gpu() -> None:
     (key, track), *others = gpu_tracks(phase_grained()).items()
     assert not others and key.kind is TrackKind.GPU and track.table == "phases"
     assert isinstance(track.lane, Lane) and len(track.lane) == 15  # five phases with device times in each of three steps
 
 
-def test_batches_collectives_and_parts_have_tracks_if_recorded() -> None:
+def test_batches_and_collectives_and_stages_have_rows_if_recorded() -> None:
     tracks = quick_tracks(side_tables())
     found = {(key.kind, track.label): track.table for key, track in tracks.items()}
     assert found[TrackKind.LOADER, "loader"] == found[TrackKind.LOADER, "pinning"] == "batches"
@@ -77,7 +77,7 @@ def test_data_waits_and_collectives_are_found_without_their_tables() -> None:
     assert [(track.table, len(track.lane)) for track in ranks] == [("device", 16)] * 4
 
 
-def test_a_stack_has_a_row_per_depth_and_step_marks_have_no_row() -> None:
+def test_a_call_stack_has_one_row_per_depth() -> None:
     trace = stack(4)
     assert stack_depth(trace).tolist() == [-1, 0, 1, 2, 3]
     assert [track.label for track in host_tracks(trace).values()] == ["main thread", "main +1", "main +2", "main +3"]
@@ -104,7 +104,7 @@ def test_paired_streams_with_different_numbers_share_a_row() -> None:
     assert row.label == "cuda:0 stream 7/0" and None not in row.tracks
 
 
-def test_rows_of_only_one_trace_are_kept() -> None:
+def test_rows_that_only_one_trace_has_are_kept() -> None:
     scene = whole(("a", training()), ("b", phase_grained()))
     lone = [row.label for row in scene.rows if row.tracks[1] is None]
     assert "cuda:0 memory" in lone and "main thread" in lone
@@ -127,7 +127,7 @@ def test_kernel_and_op_names_are_shortened_for_display(text: str, short: str) ->
     assert short_name(text) == short
 
 
-def test_stragglers_come_first_and_similar_ranks_are_one_row() -> None:
+def test_stragglers_are_shown_first_and_similar_ranks_as_one_row() -> None:
     """Twelve ranks run one all-reduce. Rank 5 has the shortest kernel (1 us), so the others wait 9 us each for it."""
     trace = crowd(devices=12, streams=2)
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
@@ -165,7 +165,7 @@ def test_stragglers_come_first_and_similar_ranks_are_one_row() -> None:
         ((8, 0), (9, 5), (8, None), (9, 5)),  # more than the GPU has, and a GPU of unknown size
     ],
 )
-def test_a_memory_chart_ends_at_the_limit_of_its_own_gpu(
+def test_a_memory_chart_ends_at_the_memory_limit_of_its_gpu(
     total_gib: tuple[int, int], held_gib: tuple[int, int], limit_gib: tuple[int | None, int | None], top_gib: tuple[int, int]
 ) -> None:
     trace, gib = training(), 1 << 30
@@ -183,7 +183,7 @@ def test_a_memory_chart_ends_at_the_limit_of_its_own_gpu(
 
 @pytest.mark.parametrize("traces", [1, 2])
 @pytest.mark.parametrize("makes_memory", [True, False])
-def test_rows_grow_as_far_as_the_window_has_lines_for_them(traces: int, makes_memory: bool) -> None:
+def test_rows_grow_if_the_window_has_free_lines(traces: int, makes_memory: bool) -> None:
     """GIVEN windows of every height THEN the rows fit into the window. Rows grow to the next size when the window has enough
     lines for it."""
     scene = Scene.of(*(("a", training()), ("b", training(jitter_us=(5,))))[:traces]).with_host()

@@ -176,7 +176,7 @@ def test_the_window_scrolls_by_whole_rows(window: Window) -> None:
     assert (window.line, window.top, list(window.visible)) == (0, 0, [0, 1, 2, 3])
 
 
-def test_pointing_moves_the_cursor_to_a_column_and_to_the_first_line_of_a_row(window: Window) -> None:
+def test_a_mouse_click_moves_the_cursor_to_a_column_and_a_row(window: Window) -> None:
     window.point(3, 2)
     assert (window.line, window.cursor_ns) == (2, 46_000 + 3_080)
     window.top = 3
@@ -210,7 +210,7 @@ def test_the_view_position_is_kept_when_more_of_the_trace_is_loaded() -> None:
     assert window.at_home
 
 
-def test_a_row_of_two_traces_has_three_lines() -> None:
+def test_each_row_of_a_comparison_has_three_lines() -> None:
     window = Window(pair_scene(), 100, 20)
     parts = [line.part for line in window.rows.lines if line.row == 0]
     assert parts == [LinePart.FIRST, LinePart.SECOND, LinePart.DIFFERENCE]
@@ -256,7 +256,7 @@ def test_the_view_of_a_single_trace_starts_at_its_first_step() -> None:
     assert window.start_ns == 0 and not window.at_home
 
 
-def test_memory_allocated_before_the_recording_is_not_a_difference() -> None:
+def test_memory_allocated_before_the_recording_is_not_shown_as_a_difference() -> None:
     """GIVEN two traces of one run. The totals of the second trace are 300 MiB higher throughout."""
     trace, held_bytes = training(steps=3), 300 << 20
     total_bytes = np.cumsum(trace.memory.bytes)

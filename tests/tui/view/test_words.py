@@ -70,13 +70,13 @@ def test_a_predicted_trace_is_marked_in_every_headline() -> None:
     assert "ESTIMATE by trace predict" in alone and "B is an ESTIMATE" in beside and "ESTIMATE" not in recorded
 
 
-def test_other_programs_are_reported_first_and_in_red() -> None:
+def test_the_headline_shows_a_different_program_first_and_in_red() -> None:
     lines = headline(whole(("a", training()), ("b", training(batch=8))), 80)
     assert lines[0].tone == "bad"
     assert lines[0].text.startswith("NOT the same program: same ops, another batch size: 32 recorded, 8 here")
 
 
-def test_the_gain_of_compilation_comes_before_the_verdict() -> None:
+def test_the_headline_shows_the_gain_of_compilation_before_the_verdict() -> None:
     first, second, *_ = headline(whole(("a", fusing(compiled=False)), ("b", fusing(compiled=True))), 80)
     assert first.tone == "plain" and first.text.startswith("B is compiled and A is eager: a step takes")
     assert second.tone == "bad" and second.text.startswith("Same program, FAIL: GPU time differs by -40.9 %")
@@ -144,14 +144,14 @@ def test_ruler_intervals_are_rounded_up_to_round_numbers() -> None:
     assert [round_ns(least) for least in (0.5, 1, 1.1, 3, 7, 11, 499)] == [1, 1, 2, 5, 10, 20, 500]
 
 
-def test_step_marks_are_thinned_out_if_there_are_many() -> None:
+def test_step_labels_are_thinned_out_if_there_are_many() -> None:
     window = Window(whole(("t", training(steps=40))), 60, 10)
     line = steps_line(window, step_positions(window.scene, window.alignment))
     assert len(line) == 60 and 8 <= line.count("│") <= 20 and "step 5" not in line
     assert all(text.strip().isdecimal() for text in line.split("│")[1:])  # each mark has its number
 
 
-def test_a_step_mark_is_named_in_full_if_a_column_stays_free_before_the_next_mark() -> None:
+def test_a_step_label_is_written_in_full_if_there_is_space() -> None:
     """GIVEN a column of one nanosecond WHEN a mark, the words "step 1" and a space fill the seven columns before the next mark
     THEN there is one column too few for the words, and the mark has its number alone."""
     window = Window(whole(("t", training())), 20, 10)
@@ -317,7 +317,7 @@ def test_idle_time_and_host_phases_are_listed_as_differences() -> None:
     assert found["phase longer"].name == "forward" and found["phase longer"].total_ns == 40 * US
 
 
-def test_data_waits_and_warm_up_steps_are_listed_only_on_request() -> None:
+def test_waits_for_data_and_warm_up_steps_are_listed_only_on_request() -> None:
     first, second = training(steps=3), training(steps=3)
     second.steps.kind[0] = StepKind.WARMUP
     second.device.duration_ns[1] += 9 * US  # in the step that warms up
@@ -335,7 +335,7 @@ def test_two_equal_traces_have_no_differences() -> None:
 # --- search and tables ---
 
 
-def test_a_search_ignores_case_and_counts_hits() -> None:
+def test_a_search_ignores_case_and_counts_matches() -> None:
     hits = search(pair_scene(steps=2), "CONV")
     assert [(hit.what, hit.side, hit.name, hit.count) for hit in hits] == [
         ("op", 0, "aten::conv2d", 2),
@@ -347,7 +347,7 @@ def test_a_search_ignores_case_and_counts_hits() -> None:
     assert search(pair_scene(), "  ") == [] and search(whole(("t", Trace())), "x") == []
 
 
-def test_the_table_of_a_range_needs_a_selected_range() -> None:
+def test_the_table_of_a_range_requires_a_selected_range() -> None:
     scene = lone_scene()
     axis = Window(scene).axis
     for one_axis, range_ns in ((None, None), (axis, None), (None, (0, 10))):
@@ -355,7 +355,7 @@ def test_the_table_of_a_range_needs_a_selected_range() -> None:
     assert not table_of(scene, "range", (), axis, (100_000, 0)).note.startswith("no range selected")
 
 
-def test_tables_have_the_figures_of_diff() -> None:
+def test_tables_of_the_app_agree_with_diff() -> None:
     scene = pair_scene(stretch=1.3)
     comparison = scene.comparison
     assert comparison is not None
@@ -391,7 +391,7 @@ def test_collectives_are_listed_by_name_and_size() -> None:
     assert row.values == ("all_reduce", "", 1 << 20, 2, 15 * US, 1, 15 * US, 15 * US, 15 * US)
 
 
-def test_the_sums_of_a_time_range() -> None:
+def test_the_table_of_a_time_range_adds_up_its_events() -> None:
     # GIVEN the first step of 100 µs, whose kernels are known
     scene = lone_scene()
     trace, axis = scene.traces[0], scene.axis(Alignment.STEP)
@@ -435,7 +435,7 @@ def test_analyses_agree_with_info_and_diff() -> None:
             assert all(len(row.values) == len(table.columns) for row in table.rows), tab
 
 
-def test_launches_of_paired_streams_share_a_row() -> None:
+def test_launches_of_matching_streams_share_a_row() -> None:
     recorded = training(steps=3)
     replayed = replay_of(recorded)
     replayed.device.stream[:] = 0
@@ -443,7 +443,7 @@ def test_launches_of_paired_streams_share_a_row() -> None:
     assert [row.values[0] for row in rows] == ["cuda:0 stream 7/0"] and None not in rows[0].values
 
 
-def test_the_overlap_table_has_the_communication_of_each_rank() -> None:
+def test_the_communication_table_has_a_row_for_each_rank() -> None:
     trace = crowd(devices=2)
     name = [trace.strings.add("all_reduce")]
     trace.collectives = Collectives.of(
@@ -482,7 +482,7 @@ def test_a_table_without_rows_says_what_was_not_recorded() -> None:
     assert table_of(lone_scene(), "kernels").note == ""
 
 
-def test_a_long_name_does_not_hide_the_other_details() -> None:
+def test_a_long_event_name_does_not_hide_other_details() -> None:
     trace = one_event()
     long = f"kernel_{'x' * 3000}"
     trace.device.name[:] = trace.strings.add(long)
