@@ -343,8 +343,8 @@ class ScriptLaunches(LaunchPath):
     def end_capture(self) -> CapturedGraph:
         with self.looking:
             assert self.capture is not None
-            graph, self.capture = self.capture.end(), None
-            return graph
+            capture, self.capture = self.capture, None
+            return capture.end()
 
     def replay_graph(self, graph: CapturedGraph) -> None:
         with self.looking as thread:

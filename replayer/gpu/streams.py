@@ -35,6 +35,7 @@ class Streams:
                 capture.add_call(_record, event, stream)
                 return
             self._tracker.add_gpu_work_so_far(thread)
+            event.captured = False
             event.device = stream.device
             event.time_ns = max(stream.ready_ns, thread.host_ns, self._clock.now_ns())
             if event.awaited:
@@ -47,6 +48,8 @@ class Streams:
             capture = self._launches.capture
             if capture is not None and capture.has_event(event):
                 capture.join(stream, event)
+                capture.add_call(_wait, stream, event)
+            elif capture is not None and stream in capture:
                 capture.add_call(_wait, stream, event)
             elif event.time_ns is None:
                 self._await_nothing(event)

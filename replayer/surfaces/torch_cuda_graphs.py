@@ -68,6 +68,14 @@ class _GraphPools:
                 device.memory.private.difference_update(pool_numbers(pool[1]))
 
 
+def _forbid_reserving() -> None:
+    """Raise the error of cudaMalloc for a stream that is not captured. Graphs get their own memory in another capture mode."""
+    launches = gpu().launches
+    capture, thread = launches.capture, launches.current.thread()
+    if capture is not None and capture.forbids_allocation(thread):
+        raise capture.break_off(CudaError.CAPTURE_UNSUPPORTED.to_torch())
+
+
 class VirtualGraph:
     """Replaces `torch._C._CUDAGraph`, the base class of `torch.cuda.CUDAGraph`."""
 
@@ -122,6 +130,8 @@ class VirtualGraph:
         self._drop_pool.atexit = False
         refuse = CudaError.CAPTURE_UNSUPPORTED.to_torch
         here.launches.begin_capture(self._pool[1], mode=capture_error_mode, refuse=refuse)
+        for device in here.devices:
+            device.memory.before_reserving = _forbid_reserving
         STATE.capturing = True
 
     def capture_end(self) -> None:
@@ -129,8 +139,10 @@ class VirtualGraph:
         capture = here.launches.capture
         if capture is None or here.current.stream(here.current.device()) is not capture.origin:
             raise RuntimeError("Capture must end on the same stream it began on.")
-        graph = here.launches.end_capture()
         STATE.capturing = False
+        for device in here.devices:
+            device.memory.before_reserving = None
+        graph = here.launches.end_capture()
         if capture.is_broken:
             raise CudaError.CAPTURE_INVALIDATED.to_torch()
         if not capture.is_joined:

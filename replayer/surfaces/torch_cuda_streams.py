@@ -113,6 +113,7 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
         event.wait(self)
 
     def wait_stream(self, stream: TorchAny) -> None:
+        _require_same_capture(self.virtual, stream.virtual)
         gpu().streams.wait_stream(self.virtual, stream.virtual)
 
     def record_event(self, event: TorchAny = None) -> TorchAny:
@@ -177,7 +178,7 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
         if interprocess:
             refusal("torch.cuda.Event(interprocess=True)", "synchronise processes with torch.distributed")()
         self: Self = BaseEvent.__new__(cls, device="cpu")
-        self.virtual = VirtualEvent()
+        self.virtual = VirtualEvent(external=external)
         self.enable_timing = enable_timing
         self.device_index = None
         return self
@@ -206,12 +207,15 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
     def wait(self, stream: TorchAny = None) -> None:
         virtual = _stream_of(stream)
+        _require_same_capture(virtual, self.virtual)
         gpu().streams.wait_event(virtual, self.virtual)
 
     def query(self) -> bool:
+        _require_not_captured(self.virtual)
         return gpu().streams.query_event(self.virtual)
 
     def synchronize(self) -> None:
+        _require_not_captured(self.virtual)
         gpu().streams.synchronize_event(self.virtual)
 
     def elapsed_time(self, end_event: TorchAny) -> float:
@@ -234,6 +238,29 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
     def __repr__(self) -> str:
         return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"
+
+
+def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
+    """Apply the rules of cudaStreamWaitEvent: captured work depends only on work of the same capture, and only a graph's
+    streams wait for its events."""
+    capture = gpu().launches.capture
+    event = awaited if isinstance(awaited, VirtualEvent) else None
+    if capture is not None and (awaited in capture if event is None else capture.has_event(event)):
+        if stream.number == 0:
+            raise capture.break_off(CudaError.CAPTURE_IMPLICIT.to_torch())
+        return
+    if event is not None:
+        _require_not_captured(event)
+    is_free = event is not None and (event.external or event.time_ns is None)
+    if capture is not None and stream in capture and not is_free:
+        raise capture.break_off(CudaError.CAPTURE_ISOLATION.to_torch())
+
+
+def _require_not_captured(event: VirtualEvent) -> None:
+    """Reject an event of a capture that has ended."""
+    capture = gpu().launches.capture
+    if event.captured and (capture is None or not capture.has_event(event)):
+        raise CudaError.CAPTURED_EVENT.to_torch()
 
 
 class Event(_CudaEventBase):

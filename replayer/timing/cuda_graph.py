@@ -94,6 +94,7 @@ class GraphCapture:
             event.device = stream.device
         else:
             self._events.pop(event, None)
+        event.captured = stream in self and not event.external
         return stream in self
 
     def has_event(self, event: VirtualEvent) -> bool:
@@ -110,8 +111,15 @@ class GraphCapture:
         """Raise CUDA's error if `thread` must not wait for `of` during the capture. Without `of`, it waits for the device."""
         is_captured = of is None or of in self._preceding or of in self._events
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
-            self.is_broken = True
-            raise self._refuse()
+            raise self.break_off(self._refuse())
+
+    def forbids_allocation(self, thread: HostThread) -> bool:
+        """Return True if `thread` must not allocate device memory outside the graph's pool."""
+        return self._mode == "global" or (thread is self.thread and self._mode != "relaxed")
+
+    def break_off(self, error: BaseException) -> BaseException:
+        self.is_broken = True
+        return error
 
     @property
     def is_joined(self) -> bool:

@@ -69,11 +69,14 @@ class VirtualStream:
 
 
 class VirtualEvent:
-    """Stores the time at which a CUDA event completes. Recording the event again does not affect streams that already wait."""
+    """Stores the time at which a CUDA event completes. Recording the event again does not affect streams that already wait.
+    An external event of a CUDA graph can also be used outside the graph."""
 
-    __slots__ = ("awaited", "device", "time_ns")
+    __slots__ = ("awaited", "captured", "device", "external", "time_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, *, external: bool = False) -> None:
+        self.external = external
+        self.captured = False  # last recorded during a capture, so only the captured graph can use the event
         self.time_ns: int | None = None
         self.awaited = False  # awaited before it was recorded, see Note [Waits on unrecorded events]
         self.device: int | None = None

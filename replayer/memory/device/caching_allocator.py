@@ -74,6 +74,7 @@ class DeviceMemory:
         self._segments = Segments(device, capacity_bytes, outside_bytes, Ages(tie_rule), addresses)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
         self.private: set[int] = set()  # streams of live CUDA graphs
+        self.before_reserving: Callable[[], None] | None = None  # called before memory outside `private` is reserved
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
         self._waiting: list[tuple[int, Block]] = []
@@ -246,6 +247,8 @@ class DeviceMemory:
         settings = self.settings
         if size >= EXABYTE:
             raise self._out_of_memory(size)
+        if self.before_reserving is not None and pool.stream not in self.private:
+            self.before_reserving()
         if size <= SMALL_BYTES:
             segment = SMALL_SEGMENT_BYTES
         elif size < OWN_SEGMENT_BYTES:

@@ -95,7 +95,13 @@ def _copy(into: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
-    return partial(storage.copy_, storage.clone())
+    before = storage.clone()
+
+    def undo() -> None:
+        if storage.nbytes() == before.nbytes():  # an op may resize a result, which then has no earlier values
+            storage.copy_(before)
+
+    return undo
 
 
 def _capturing(device: int) -> GraphCapture | None:

@@ -353,6 +353,52 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
         raise no_kernel("randperm_out_cuda", scalar_type(out.dtype))
 
 
+def _fused_optimizer(names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
+    """Require tensors of one kernel to have the same dtype, shape and strides, without gaps: see `check_fast_path_restrictions`
+    in ATen/native/ForeachUtils.h. The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names` are the names of the lists, and
+    a final name ending with "?" is that of a list which only `amsgrad` uses."""
+    optional = names[-1].endswith("?")
+    if optional and not options["amsgrad"]:
+        names = names[:-1]
+    parameters, *others = lists[: len(names)]
+    if parameters and not _have_one_layout(parameters, others):
+        listed = f"{', '.join(names[:-1])}{',' if len(names) > 2 else ''} and {names[-1].rstrip('?')}"
+        raise RuntimeError(f"{listed} must have same dtype, device, and layout")
+
+
+def _have_one_layout(parameters: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]]) -> bool:
+    dtype = parameters[0].dtype
+    for at, tensors in enumerate((parameters, *others)):
+        if len(tensors) != len(parameters):
+            return False
+        for parameter, tensor in zip(parameters, tensors, strict=True):
+            is_state = at > 1 and tensor.dtype is torch.bfloat16  # allowed in PyTorch's mixed-precision kernels
+            if not (tensor.dtype is dtype or is_state) or tensor.layout is not torch.strided:
+                return False
+            if tensor.shape != parameter.shape or tensor.stride() != parameter.stride():
+                return False
+            if not torch.ops.aten.is_non_overlapping_and_dense(tensor):
+                return False
+    return True
+
+
+def _fused_sgd(parameters: TorchAny, gradients: TorchAny, buffers: TorchAny, **_options: object) -> None:
+    """See ATen/native/cuda/FusedSgdKernel.cu."""
+    if not _have_one_layout(parameters, [gradients, buffers] if buffers else [gradients]):
+        lists = " {params, grads, momentum_buffer_list}" if buffers else "{params, grads}"
+        raise RuntimeError(
+            f"Expected at::native::check_fast_path_restrictions({lists}) to be true, but got false.  (Could this error message"
+            " be improved?  If so, please report an enhancement request to PyTorch.)"
+        )
+
+
+def _scalars_on_host(*args: TorchAny) -> None:
+    """See `convert_tensor_to_scalar_list` in ATen/native/ForeachUtils.h."""
+    scalars = args[3]
+    if not scalars.is_cpu:
+        raise RuntimeError(f"Expected scalars to be on CPU, got {scalars.device} instead.")
+
+
 Overlap = tuple[Where, Where]  # a written argument and an input
 
 
@@ -401,7 +447,15 @@ _MASKED = "masked_fill only supports boolean masks, but got dtype {}"
 _CHOSEN = "where expected condition to be a boolean tensor, but got a tensor with dtype {}"
 _MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fill_) for kind in ("Scalar", "Tensor")]
 _MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
+_LRS = ("default", "tensor_lr")  # the learning rate is a number or a tensor
+_WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
+_ADAM = ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
+_ADAGRAD = ("params", "grads", "state_sums")
 _RULES: dict[Op, Callable[..., None]] = {
+    **{getattr(op, kind): partial(_fused_optimizer, _ADAM) for op in (_aten._fused_adam_, _aten._fused_adamw_) for kind in _LRS},
+    **{getattr(_aten._fused_adagrad_, kind): partial(_fused_optimizer, _ADAGRAD) for kind in _LRS},
+    **{getattr(_aten, f"_foreach_{name}").Tensor: _scalars_on_host for name in _WITH_SCALARS.split()},
+    **{getattr(_aten._fused_sgd_, kind): _fused_sgd for kind in _LRS},
     _aten.as_strided.default: _as_strided,
     _aten.mm.default: partial(_same, 0, 1, "expected mat1 and mat2 to have the same dtype, but got: {} != {}", cpp_type),
     **dict.fromkeys((_aten.addmm.default, _aten.addmm_.default), _addmm),

@@ -121,6 +121,12 @@ def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())
 
 
+def _with_scalars(name: str) -> dict[TorchAny, TorchFunction]:
+    """Return the rule of a foreach op that reads one scalar per tensor from a host tensor, which has no values here."""
+    packet = getattr(aten, f"_foreach_{name}")
+    return {packet.Tensor: lambda *lists: packet.ScalarList(*lists[:3], [1.0] * lists[3].numel())}
+
+
 _HAS_BADDBMM = hasattr(aten.baddbmm, "dtype")
 RULES: dict[TorchAny, TorchFunction] = {
     **CUDA_ONLY,
@@ -136,6 +142,7 @@ RULES: dict[TorchAny, TorchFunction] = {
     aten.multi_margin_loss_backward.default: _second,
     aten.multilabel_margin_loss_forward.default: _multilabel_margin,
     aten.multilabel_margin_loss_backward.default: _second,
+    **_with_scalars("addcmul"), **_with_scalars("addcmul_"), **_with_scalars("addcdiv"), **_with_scalars("addcdiv_"),
     aten.linalg_lstsq.default: _lstsq,
     aten._linalg_svd.default: svd,
     aten.poisson.default: lambda data, *rest: torch.empty_like(data, memory_format=torch.contiguous_format),

@@ -396,3 +396,65 @@ def test_in_a_relaxed_capture_the_host_may_wait_for_uncaptured_work() -> None:
         torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="relaxed"),
     ):
         torch.cuda.current_stream().synchronize()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ("captured work waits for a stream", "dependency created on uncaptured work in another stream"),
+        ("captured work waits for an event", "dependency created on uncaptured work in another stream"),
+        ("the default stream waits", "would make the legacy stream depend on a capturing blocking stream"),
+        ("memory of another stream", "operation not permitted when stream is capturing"),
+    ],
+)
+def test_work_outside_a_capture_and_captured_work_must_not_depend_on_each_other(wrong: str, error: str) -> None:
+    start()
+    x, side, before = torch.ones(4, 4, device="cuda"), torch.cuda.Stream(), torch.cuda.Event()
+    before.record()
+    with (
+        pytest.raises(torch.AcceleratorError, match="previous error during capture") as failed,
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        origin = torch.cuda.current_stream()
+        if wrong == "captured work waits for a stream":
+            origin.wait_stream(side)
+        elif wrong == "captured work waits for an event":
+            origin.wait_event(before)
+        elif wrong == "the default stream waits":
+            torch.cuda.default_stream().wait_stream(origin)
+        else:
+            with torch.cuda.stream(side):
+                x @ x
+    assert error in str(failed.value.__context__)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        x @ x  # the capture has ended
+
+
+def test_only_external_events_of_a_graph_can_be_used_outside_of_it() -> None:
+    """GIVEN events that a capture recorded WHEN they are used after it THEN CUDA's error, until they are recorded again."""
+    start()
+    event, external = torch.cuda.Event(), torch.cuda.Event(external=True)  # type: ignore[call-arg]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        torch.ones(4, 4, device="cuda")
+        event.record()
+        external.record()
+        torch.cuda.current_stream().wait_event(event)
+    graph.replay()
+    for use_event in (event.query, event.synchronize, event.wait):
+        with pytest.raises(torch.AcceleratorError, match="not permitted on an event last recorded in a capturing stream"):
+            use_event()
+    external.synchronize()
+    event.record()
+    event.synchronize()
+
+
+def test_a_relaxed_capture_may_use_memory_of_another_stream() -> None:
+    start()
+    x, side, graph = torch.ones(4, 4, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="relaxed"):
+        with torch.cuda.stream(side):
+            x @ x
+        x @ x
+    graph.replay()

@@ -410,3 +410,57 @@ def test_a_small_batch_norm_in_half_precision_has_a_backward_pass() -> None:
 def test_randn_like_accepts_an_integer_tensor_if_the_dtype_is_floating() -> None:
     use()
     assert torch.randn_like(ints(2), dtype=torch.float16).dtype is torch.float16
+
+
+def fused_adam(name: str = "_fused_adam_", amsgrad: bool = False, **changed: torch.Tensor) -> None:
+    names = ("self", "grads", "exp_avgs", "exp_avg_sqs", *(["max_exp_avg_sqs"] if amsgrad else []))
+    lists = {"max_exp_avg_sqs": [], **{each: [changed.get(each, torch.zeros(3, 4, device="cuda"))] for each in names}}
+    options = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8, "maximize": False}
+    getattr(torch, name)(**lists, state_steps=[torch.ones((), device="cuda")], amsgrad=amsgrad, **options)
+
+
+@pytest.mark.parametrize("name", ["_fused_adam_", "_fused_adamw_"])
+@pytest.mark.parametrize("wrong", ["grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs"])
+def test_a_fused_optimizer_requires_states_and_gradients_in_the_layout_of_the_parameters(name: str, wrong: str) -> None:
+    """GIVEN one tensor of another shape, order or dtype WHEN a fused optimizer runs THEN the error of the CUDA kernel."""
+    use()
+    amsgrad = wrong == "max_exp_avg_sqs"
+    fused_adam(name, amsgrad)
+    lists = "exp_avgs, exp_avg_sqs, and max_exp_avg_sqs" if amsgrad else "exp_avgs, and exp_avg_sqs"
+    message = re.escape(f"params, grads, {lists} must have same dtype, device, and layout")
+    for tensor in (torch.zeros(4), torch.zeros(4, 3).t(), torch.zeros(3, 8)[:, :4], torch.zeros(3, 4, dtype=torch.float64)):
+        with pytest.raises(RuntimeError, match=message):
+            fused_adam(name, amsgrad, **{wrong: tensor.cuda() if tensor.is_contiguous() else _strided_on_gpu(tensor)})
+
+
+def _strided_on_gpu(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), device="cuda")
+
+
+def test_fused_sgd_and_adagrad_require_equal_layouts() -> None:
+    use()
+    fused: Any = torch
+    x, other = torch.zeros(3, 4, device="cuda"), torch.zeros(4, device="cuda")
+
+    def sgd(gradient: torch.Tensor, *buffers: torch.Tensor, momentum: float) -> None:
+        options = {"dampening": 0.0, "nesterov": False, "maximize": False, "is_first_step": False}
+        fused._fused_sgd_([x], [gradient], [*buffers], weight_decay=0.0, momentum=momentum, lr=0.1, **options)
+
+    sgd(x, x, momentum=0.9)
+    with pytest.raises(RuntimeError, match=r"check_fast_path_restrictions\( \{params, grads, momentum_buffer_list\}\)"):
+        sgd(x, other, momentum=0.9)
+    with pytest.raises(RuntimeError, match=r"check_fast_path_restrictions\(\{params, grads\}\)"):
+        sgd(other, momentum=0.0)
+    step = torch.ones((), device="cuda")
+    options = {"lr": 0.1, "lr_decay": 0.0, "weight_decay": 0.0, "eps": 1e-8, "maximize": False}
+    with pytest.raises(RuntimeError, match="params, grads, and state_sums must have same dtype, device, and layout"):
+        fused._fused_adagrad_([x], [x], [other], [step], **options)
+
+
+def test_a_list_of_scalars_in_a_tensor_must_be_on_the_host() -> None:
+    use()
+    listed, foreach = [torch.ones(3, device="cuda")], torch._foreach_addcmul
+    assert foreach(listed, listed, listed, torch.ones(1))[0].shape == (3,)
+    torch._foreach_addcdiv_(listed, listed, listed, torch.ones(1))
+    with pytest.raises(RuntimeError, match="Expected scalars to be on CPU, got cuda:0 instead"):
+        foreach(listed, listed, listed, torch.ones(1, device="cuda"))
