@@ -244,15 +244,15 @@ def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | Virtua
     """Apply the rules of cudaStreamWaitEvent: captured work depends only on work of the same capture, and only a graph's
     streams wait for its events."""
     capture = gpu().launches.capture
-    event = awaited if isinstance(awaited, VirtualEvent) else None
-    if capture is not None and (awaited in capture if event is None else capture.has_event(event)):
+    if capture is not None and (capture.has_event(awaited) if isinstance(awaited, VirtualEvent) else awaited in capture):
         if stream.number == 0:
             raise capture.break_off(CudaError.CAPTURE_IMPLICIT.to_torch())
         return
-    if event is not None:
-        _require_not_captured(event)
-    is_free = event is not None and (event.external or event.time_ns is None)
-    if capture is not None and stream in capture and not is_free:
+    if isinstance(awaited, VirtualEvent):
+        _require_not_captured(awaited)
+        if awaited.external or awaited.time_ns is None:
+            return
+    if capture is not None and stream in capture:
         raise capture.break_off(CudaError.CAPTURE_ISOLATION.to_torch())
 
 

@@ -452,7 +452,8 @@ _WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
 _ADAM = ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
 _ADAGRAD = ("params", "grads", "state_sums")
 _RULES: dict[Op, Callable[..., None]] = {
-    **{getattr(op, kind): partial(_fused_optimizer, _ADAM) for op in (_aten._fused_adam_, _aten._fused_adamw_) for kind in _LRS},
+    **{getattr(_aten._fused_adam_, kind): partial(_fused_optimizer, _ADAM) for kind in _LRS},
+    **{getattr(_aten._fused_adamw_, kind): partial(_fused_optimizer, _ADAM) for kind in _LRS},
     **{getattr(_aten._fused_adagrad_, kind): partial(_fused_optimizer, _ADAGRAD) for kind in _LRS},
     **{getattr(_aten, f"_foreach_{name}").Tensor: _scalars_on_host for name in _WITH_SCALARS.split()},
     **{getattr(_aten._fused_sgd_, kind): _fused_sgd for kind in _LRS},
