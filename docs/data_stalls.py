@@ -443,8 +443,14 @@ def _bars(axes: Any, columns: dict[str, dict[str, float]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=60, help="training steps of each run")
-    parser.add_argument("--images", type=Path, help="a folder of folders of JPEG files [default: synthetic ones]")
-    parser.add_argument("--costs", type=Path, help="take what was measured from this file, or keep it there")
+    parser.add_argument(
+        "--images", type=Path,
+        help="a folder with one subfolder of JPEG files per class [default: synthetic images]",
+    )
+    parser.add_argument(
+        "--costs", type=Path,
+        help="read the measurements from this file, or write them to it if it does not exist",
+    )
     parser.add_argument("--output", type=Path, default=DOCS / "data_stalls.md")
     options = parser.parse_args()
     cost = Cost() if options.costs is None or not options.costs.exists() else Cost.kept(options.costs)

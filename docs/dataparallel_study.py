@@ -56,10 +56,13 @@ TABLES: dict[str, tuple[str, tuple[str, ...]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recording", type=Path, help="of one GPU, in kernels: a trace file or a profiler's JSON")
+    parser.add_argument(
+        "recording", type=Path,
+        help="a recording of one GPU with its kernels: a trace file or a torch.profiler file",
+    )
     parser.add_argument("--results", type=Path, default=DOCS.parent / "out" / "study", help="the folder for the cells")
     parser.add_argument("--tables", default="times,versions,epochs", metavar="A,B", help="which to make [default: %(default)s]")
-    parser.add_argument("--vgg16", action="store_true", help="compute VGG16's epochs too, which takes hours")
+    parser.add_argument("--vgg16", action="store_true", help="also train VGG16, which takes hours")
     args = parser.parse_args()
     names = [name for name in args.tables.split(",") if name] + ["vgg16"] * args.vgg16
     if unknown := set(names) - TABLES.keys():

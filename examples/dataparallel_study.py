@@ -43,31 +43,46 @@ def parse_arguments() -> argparse.Namespace:
     cell = commands.add_parser("cell", help="measure one network at one batch size on some GPUs")
     cell.add_argument("--model", choices=list(MODELS), default="resnet18")
     cell.add_argument("--parallel", choices=list(PARALLEL), default="nn", help="nn.DataParallel, or its plain version")
-    cell.add_argument("--gpus", type=int, default=1, metavar="N", help="the first N GPUs that there are")
+    cell.add_argument("--gpus", type=int, default=1, metavar="N", help="use the first N GPUs")
     cell.add_argument("--batch-size", type=int, default=64, help="of all GPUs together")
-    cell.add_argument("--trainable", type=float, default=1.0, metavar="SHARE", help="of the parameters, from the last layer on")
+    cell.add_argument(
+        "--trainable", type=float, default=1.0, metavar="SHARE",
+        help="share of the parameters to train, counted from the last layer",
+    )
 
-    grid = commands.add_parser("grid", help="measure all combinations; cells that the results hold already are left out")
+    grid = commands.add_parser("grid", help="measure all combinations that are not in the result file yet")
     grid.add_argument("--models", default=",".join(MODELS), metavar="A,B")
     grid.add_argument("--parallels", default=",".join(PARALLEL), metavar="A,B")
     grid.add_argument("--gpu-counts", default="1,2,4", metavar="N,N")
     grid.add_argument("--batch-sizes", default="64,256", metavar="N,N")
     grid.add_argument("--trainables", default="1.0", metavar="SHARE,SHARE")
     this_python = shlex.quote(sys.executable)
-    grid.add_argument("--start", default=this_python, metavar="COMMAND", help="what starts a script [default: this Python]")
+    grid.add_argument(
+        "--start", default=this_python, metavar="COMMAND",
+        help="command that starts a script [default: this Python]",
+    )
 
     for command in (cell, grid):
-        command.add_argument("--image-size", type=int, default=224, help="the 28x28 images are enlarged to it; 64 is enough")
+        command.add_argument("--image-size", type=int, default=224, help="enlarge the 28x28 images to this size; 64 is enough")
         command.add_argument("--pin-memory", action="store_true", help="keep the batches in page-locked memory")
         command.add_argument("--warmup", type=int, default=3, help="steps before anything is measured")
-        command.add_argument("--steps", type=int, default=5, help="measured steps; as many again are timed by stage [0: none]")
+        command.add_argument(
+            "--steps", type=int, default=5,
+            help="number of measured steps; as many further steps are timed stage by stage [0: none]",
+        )
         command.add_argument("--lr", type=float, default=0.001)
-        command.add_argument("--epochs", type=int, default=0, help="epochs to train from scratch, at most [0: none]")
-        command.add_argument("--loss-target", type=float, default=0.04, help="an epoch's mean loss that ends the training")
+        command.add_argument("--epochs", type=int, default=0, help="maximum number of epochs to train from scratch [0: none]")
+        command.add_argument(
+            "--loss-target", type=float, default=0.04,
+            help="stop training when the mean loss of an epoch is below this",
+        )
         command.add_argument("--images", type=int, default=1024, help="in an epoch")
 
-    tables = commands.add_parser("table", help="print the results as a table in Markdown, and draw them")
-    tables.add_argument("--picture", type=Path, metavar="FILE.svg", help="draw the results in the format of the suffix")
+    tables = commands.add_parser("table", help="print the results as a Markdown table, and draw them")
+    tables.add_argument(
+        "--picture", type=Path, metavar="FILE.svg",
+        help="draw the results; the suffix of the file name selects the format",
+    )
     for command in (cell, grid, tables):
         command.add_argument("--results", type=Path, default=Path("study.jsonl"), help="a line of JSON per cell")
     args = parser.parse_args()
@@ -75,9 +90,9 @@ def parse_arguments() -> argparse.Namespace:
         if not 0 < args.trainable <= 1:
             parser.error("--trainable is a share of the parameters: more than 0, at most 1")
         if not 1 <= args.gpus <= args.batch_size:
-            parser.error(f"--gpus {args.gpus}: at least one, and no more than images in a batch ({args.batch_size})")
+            parser.error(f"--gpus {args.gpus}: give at least 1 and at most the batch size ({args.batch_size})")
         if args.epochs and args.images < args.batch_size:
-            parser.error(f"--images {args.images} make no batch of {args.batch_size}")
+            parser.error(f"--images {args.images} are fewer than one batch of {args.batch_size}")
         if not (args.steps or args.epochs):
             parser.error("--steps 0 and --epochs 0: nothing to measure")
     return args

@@ -126,7 +126,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         ) from None
     measured = [row for row in rows if "step_ms" in row]
     if not measured:
-        raise SystemExit("dataparallel_study: no cell of the results was measured: nothing to draw")
+        raise SystemExit("dataparallel_study: the results contain no measurements, so there is nothing to draw")
     shown = [row for row in measured if _kind(row) == max(map(_kind, measured))]
     models = list(dict.fromkeys(row["model"] for row in shown))
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "study", "font.size": 8}):

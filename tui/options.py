@@ -133,7 +133,8 @@ class ReplayOptions(_RankOptions):
         str,
         option(
             "SIZE[,SIZE]",
-            "Check whether the script fits into this GPU memory, such as 7.79GiB. Give one size per GPU if they differ.",
+            "Check whether the script fits into this GPU memory, such as 7.79GiB."
+            " If the GPUs have different sizes, give one size per GPU.",
             group=WHAT_IF,
         ),
     ] = ""
@@ -218,7 +219,8 @@ class StallsOptions:
         str,
         option(
             "DISK",
-            "Model a disk: ssd, hdd, or rate and latency such as 160MB/s,8ms. Or own: this machine's disk with a cold cache.",
+            "Model a disk: ssd, hdd, or rate and latency such as 160MB/s,8ms."
+            " Write own for this machine's disk with a cold cache.",
         ),
     ] = ""
     cached: Annotated[str, option("SHARE", "Share of the data set that fits in the cache, such as 35%.")] = "0%"

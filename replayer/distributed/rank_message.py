@@ -94,5 +94,5 @@ def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:
     for sender, to, receiver in ((mine, other, theirs), (theirs, own, mine)):
         of = own if sender is mine else other
         if sender.sends is not None and receiver.wants is not None and sender.sends[to] != receiver.wants[of]:
-            return f"the sender has {sender.sends[to]} elements for the receiver, which expects {receiver.wants[of]}"
+            return f"the sender sends {sender.sends[to]} elements, but the receiver expects {receiver.wants[of]}"
     return ""

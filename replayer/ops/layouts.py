@@ -184,7 +184,7 @@ class Layouts:
                 if may_be_wider(func, host_args, host_kwargs, refused):
                     host = in_wider_dtypes(func, func, host_args, host_kwargs)
                 elif isinstance(refused, NotImplementedError):
-                    advice = "PyTorch has no CPU version of it; use dense tensors"
+                    advice = "PyTorch has no CPU version of this op; use dense tensors"
                     kind = "nested" if "NestedTensor" in str(refused) else "sparse"
                     raise NotEmulated(f"{func._schema.name} of a {kind} tensor", advice) from refused
                 else:

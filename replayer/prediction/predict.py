@@ -367,7 +367,7 @@ def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: l
         notes.append(f"the recorded GPU ({known or 'no name'}) is not in the table of GPUs; figures of a typical GPU are used")
     capacity = devices[0].total_memory_bytes if devices else None
     if conditions.gpu and peak and capacity and peak > capacity:
-        notes.append("it would not fit: the peak of allocated memory exceeds this GPU's memory")
+        notes.append("the program would not fit: its memory peak exceeds the memory of this GPU")
     if len(recorded.collectives) and (conditions.gpu or conditions.batch):
         notes.append("operations between ranks keep their recorded times; for other times, replay the script with --nproc")
     return notes

@@ -185,7 +185,7 @@ class LibraryPace:
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:
-                self._stop(f"{self._full.name}: no step ran out of memory here, and nobody measured how long such steps take")
+                self._stop(f"{self._full.name}: no step ran out of memory here, and the library has no times of such steps")
         calls, self._calls = tuple(self._calls), []
         self._pending = _Pending()
         copied, self._copied = self._copied, False
@@ -249,7 +249,7 @@ class LibraryPace:
     def _of_another(self, match: Match, batch: int | None, trains: bool) -> ModelCall | None:
         # see Note [Models missing from the library]
         cell = match.cell
-        differing = "; ".join(match.differences[:3]) or "its inputs have no batch in common"
+        differing = "; ".join(match.differences[:3]) or "the inputs do not share a batch size"
         text = f"the library has no times of the script's model on {self.gpu.name}"
         if match.is_related:
             text += f"; the nearest is {cell.name} ({differing})"

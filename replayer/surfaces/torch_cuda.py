@@ -125,11 +125,11 @@ class TorchDeviceProperties(DeviceProperties):
         )
 
 
-_NVML = "recordings do not contain it; guard the call, or use nvidia-smi on the recorded machine"
+_NVML = "recordings do not contain this value; guard the call, or use nvidia-smi on the recorded machine"
 _KERNELS = "custom kernels cannot be timed from a recording; run this part without them"
-_NCCL = "call torch.distributed or nn.DataParallel, which are timed as a whole"
+_NCCL = "use torch.distributed or nn.DataParallel instead"
 _TUNING = "tuning needs a real GPU, and the recording already contains the chosen kernels; leave it out"
-_WHOLE = "the recording is of a whole device; do not partition it"
+_WHOLE = "the recording is of a whole GPU, which a replay cannot partition"
 _GDS = "there is no GPU memory to read files into; load through host memory"
 
 REFUSED = {**dict.fromkeys(("temperature", "power_draw", "clock_rate", "memory_usage"), _NVML), "_compile_kernel": _KERNELS}
@@ -157,13 +157,13 @@ REFUSED_C = {
 
 IGNORED_C: dict[str, tuple[object, str]] = {
     "_cuda_ipc_collect": (None, "shared memory is freed with its last tensor, so there is nothing to collect"),
-    "_cuda_getCurrentBlasHandle": (0x5555_0000_1000, "scripts call it to load cuBLAS early, which costs nothing here"),
+    "_cuda_getCurrentBlasHandle": (0x5555_0000_1000, "scripts call this to load cuBLAS early, which a replay does not need"),
     "_cuda_set_cudnn_benchmark_limit": (None, "the recording has the algorithms that cuDNN chose"),
     "_cuda_get_cudnn_benchmark_limit": (10, "torch's default"),
     "_cuda_get_conv_benchmark_empty_cache": (False, "nothing is benchmarked, so no cache needs emptying"),
-    "_cuda_tunableop_is_enabled": (False, "off by default, and cannot be switched on"),
+    "_cuda_tunableop_is_enabled": (False, "it is off by default, and cannot be switched on"),
     "_cuda_tunableop_tuning_is_enabled": (False, "off, because TunableOp is off"),
-    "_cuda_record_untuned_is_enabled": (False, "off by default, and cannot be switched on"),
+    "_cuda_record_untuned_is_enabled": (False, "it is off by default, and cannot be switched on"),
 }
 
 _ASSUMED_NCCL = "2.19.0"  # a replay uses kernel names of this release

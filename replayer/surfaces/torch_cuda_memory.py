@@ -28,7 +28,7 @@ _POOL = "remove the pool; the allocator's own pools are emulated"
 _CACHE = "leave the cache on, or set its limits in PYTORCH_ALLOC_CONF"
 _ALLOCATOR = "use torch's own allocator, which is emulated; other allocators need a GPU"
 _BLAS = "set cublas_workspace_size instead; both share one workspace"
-_PINNED = "only C++ code calls it; pin with torch.Tensor.pin_memory"
+_PINNED = "only C++ code calls this function; use torch.Tensor.pin_memory"
 
 _OF_POOLS = "_cuda_beginAllocateToPool _cuda_beginAllocateCurrentThreadToPool _cuda_endAllocateToPool _cuda_releasePool".split()
 _OF_GRAPH_TREES = [

@@ -21,8 +21,8 @@ from traces.script.patching import patch, patch_around
 _NO_TOOL = -2
 
 IGNORED: dict[str, tuple[object, str]] = {
-    "deviceRangeStart": (0, "only device code calls it, and a replay runs no device code"),
-    "deviceRangeEnd": (None, "only device code calls it, and a replay runs no device code"),
+    "deviceRangeStart": (0, "only code on the GPU calls this function, and a replay runs no code on the GPU"),
+    "deviceRangeEnd": (None, "only code on the GPU calls this function, and a replay runs no code on the GPU"),
 }
 
 _End = Callable[[str], None]

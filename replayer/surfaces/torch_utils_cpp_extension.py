@@ -12,7 +12,7 @@ from replayer.errors import NotEmulated
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch_around, when_imported
 
-_ADVICE = "its CUDA kernels cannot run; use operations of torch instead, for example an optimizer of torch.optim"
+_ADVICE = "the extension's CUDA kernels cannot run; use operations of torch instead, for example an optimizer of torch.optim"
 
 
 def install(torch_module: ModuleType) -> None:

@@ -66,9 +66,9 @@ class Content:
 class Truth(Enum):
     """Represents unknown values with a known property."""
 
-    ZERO_OR_ONE = "the result of a comparison, perhaps as numbers"
-    IN_RANGE = "the result of comparing floats with bounds; in a healthy run, the floats are within the bounds"
-    EQUAL_OR_IN_RANGE = "the result of comparing floats, which are equal or near to each other in a healthy run"
+    ZERO_OR_ONE = "the result of a comparison, as booleans or as the numbers 0 and 1"
+    IN_RANGE = "the result of comparing floats with bounds, which the floats do not exceed if training goes well"
+    EQUAL_OR_IN_RANGE = "the result of comparing floats, which are nearly equal if training goes well"
 
 
 class Matches(NamedTuple):

@@ -140,7 +140,7 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         return self
 
     def philox_state(self, *_arguments: object) -> TorchAny:
-        raise NotEmulated("torch.Generator.philox_state", "it is for custom kernels, which a recording cannot time")
+        raise NotEmulated("torch.Generator.philox_state", "the state is for custom kernels, which a recording cannot time")
 
     def __repr__(self) -> str:
         return f"<torch._C.Generator object at {id(self):#x}>"

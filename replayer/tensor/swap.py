@@ -32,7 +32,7 @@ def swap(tensor: torch.Tensor, other: torch.Tensor) -> None:
     except RuntimeError as error:
         place = _weak_count_offset()
         if place is None:
-            advice = "a profile with record_shapes holds a reference to it; move it before profiling, or delete the profile"
+            advice = "a profile with record_shapes refers to the tensor; move it before profiling, or delete the profile"
             raise NotEmulated("moving a tensor between CPU and GPU in place", advice) from error
         with _without_weak_references(tensor, *place):
             _swap_in_cpp(tensor, other)

@@ -313,13 +313,13 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         return f"Parameter containing:\n{shown}" if getattr(self, "_is_param", False) else shown
 
     def __dlpack__(self, **options: TorchAny) -> NoReturn:
-        raise NotEmulated("Tensor.__dlpack__", "there is no memory to share; pass x.cpu()")
+        raise NotEmulated("Tensor.__dlpack__", "a virtual tensor has no memory to share; pass x.cpu()")
 
     # -- copying and saving ----------------------------------------------------------------------------------------
 
     @property
     def __cuda_array_interface__(self) -> NoReturn:
-        raise NotEmulated("Tensor.__cuda_array_interface__", "there is no memory to share; pass x.cpu()")
+        raise NotEmulated("Tensor.__cuda_array_interface__", "a virtual tensor has no memory to share; pass x.cpu()")
 
     def __deepcopy__(self, memo: dict[int, TorchAny]) -> TorchAny:
         if not self.is_leaf:

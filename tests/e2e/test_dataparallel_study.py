@@ -215,9 +215,9 @@ def test_a_grid_runs_one_command_per_configuration_and_skips_measured_ones(
     ("words", "said"),
     [
         ("cell --gpus 1", "dataparallel_study: --gpus 1 needs that many CUDA devices; here are 0"),
-        ("cell --gpus 3 --batch-size 2", "--gpus 3: at least one, and no more than images in a batch (2)"),
+        ("cell --gpus 3 --batch-size 2", "--gpus 3: give at least 1 and at most the batch size (2)"),
         ("cell --trainable 0", "--trainable is a share of the parameters: more than 0, at most 1"),
-        ("cell --epochs 1 --images 8 --batch-size 9", "--images 8 make no batch of 9"),
+        ("cell --epochs 1 --images 8 --batch-size 9", "--images 8 are fewer than one batch of 9"),
         ("cell --steps 0", "--steps 0 and --epochs 0: nothing to measure"),
         ("table --results none.jsonl", "dataparallel_study: none.jsonl: No such file or directory"),
     ],
@@ -302,7 +302,7 @@ def test_the_picture_shows_every_network_and_part(tmp_path: Path) -> None:
 
 
 def test_a_picture_without_matplotlib_or_anything_to_draw_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SystemExit, match="no cell of the results was measured"):
+    with pytest.raises(SystemExit, match="the results contain no measurements"):
         study_tables.draw([row(4, failed="out of memory")], tmp_path / "p.svg")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(SystemExit, match=r"pip install matplotlib, or the extra `study`"):

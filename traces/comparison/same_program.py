@@ -457,7 +457,7 @@ def _reordered(ours: list[_DeviceOp], theirs: list[_DeviceOp]) -> str:
     count, at = min(apart, default=(0, None))
     if not count:
         return ""
-    first = f", e.g. {_called(at[0])} where {_called(at[1])} is here" if at else ""
+    first = f", e.g. {_called(at[0])} in the recording, {_called(at[1])} here" if at else ""
     return f"the same ops in another order: {count} of {len(a[0])} are out of place{first}"
 
 

@@ -166,7 +166,7 @@ def stalls_text(found: Stalls, options: StallsOptions, cached: float) -> list[st
     lines = [_verdict(found, bool(options.disk)), "", *table(head, rows, width=88), ""]
     if estimated:
         share = share_text(found.estimated_share)
-        rest = "the rest is from published tables and recordings"
+        rest = "the other times come from published tables and recordings"
         lines.append(f"ESTIMATE: {share} of GPU time is estimated from other shapes, curves or data sheets; {rest}")
     worker = f"one batch of {found.batch_samples:.0f} samples takes a worker {time_text(found.batch_cpu_ns)} of CPU time"
     if found.step_batches > 1:

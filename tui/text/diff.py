@@ -54,7 +54,7 @@ _CHANGE_TITLES = {
 }
 _JUDGED = {"steps": "step time", "compute_side": "step time (excluding data loading)", "gpu_busy": "GPU time"}
 _SIDES = ("recorded", "replayed")
-_WHOLE = "Whole traces (a trace has no training steps)"
+_WHOLE = "Whole traces (one trace has no training steps)"
 COVERAGE = {
     "exact": "matched (same op and shapes)",
     "equivalent": "matched (recorded under another name of the op)",

@@ -41,7 +41,8 @@ def prediction_text(
         lines.append(f"{of.kind} on {counted(of.gpus, 'GPU')}: {parts}; parameters {size_text(of.parameter_bytes)}.")
         if of.moved_bytes:
             kept = ", ".join(f"{name} {size_text(size)}" for name, size in of.rank_bytes.items() if size)
-            lines.append(f"A rank receives about {size_text(of.moved_bytes)} a step" + (f" and keeps {kept}." if kept else "."))
+            moved = f"Each rank receives about {size_text(of.moved_bytes)} per step"
+            lines.append(moved + (f" and keeps {kept}." if kept else "."))
         if of.peak_bytes:
             lines.append(f"Peak allocated memory of a rank: about {size_text(of.peak_bytes)}.")
         if of.assumed:

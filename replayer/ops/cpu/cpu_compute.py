@@ -265,7 +265,7 @@ class CpuCompute:
             if refusal is not None:
                 raise refusal from None
             name = func._schema.name
-            raise NotEmulated(f"{name} under --values compute", "it has no CPU version; use --values recorded") from missing
+            raise NotEmulated(f"{name} under --values compute", "the op has no CPU version; use --values recorded") from missing
         except RuntimeError as error:
             if may_be_wider(func, args, kwargs, error):
                 return in_wider_dtypes(func, run, args, kwargs)
@@ -273,7 +273,7 @@ class CpuCompute:
                 raise
             _request(func, args, kwargs)
             name = func._schema.name
-            raise NotEmulated(f"{name} under --values compute", "not enough memory here; use --values recorded") from error
+            raise NotEmulated(f"{name} under --values compute", "this machine lacks memory; use --values recorded") from error
         finally:
             clock.resume()
 

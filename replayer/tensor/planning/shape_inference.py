@@ -177,7 +177,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
         except NotEmulated:
             raise
         except (RuntimeError, NotImplementedError, OverflowError):
-            advice = "PyTorch has no shape rule for it; replay with --values compute, or do this on the CPU"
+            advice = "PyTorch has no shape rule for this call; replay with --values compute, or call it on the CPU"
             raise NotEmulated(func._schema.name, advice) from missing
     except IndexError:
         # Run the op on the CPU to get PyTorch's error message.
@@ -190,7 +190,7 @@ def _run(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
             raise OtherLayout from None
         error = _cpu_kernel_error(func, args, kwargs) or refused
         if any(internal in str(error) for internal in _INTERNAL):
-            advice = "PyTorch has no shape rule for this call; use other arguments or do it on the CPU"
+            advice = "PyTorch has no shape rule for this call; use other arguments, or call it on the CPU"
             raise NotEmulated(func._schema.name, advice) from None
         raise on_one_device(error) from None
 

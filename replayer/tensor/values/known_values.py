@@ -48,7 +48,7 @@ def payload(allocation: Allocation) -> torch.UntypedStorage:
             known = allocation.known = torch.zeros(allocation.size_bytes, dtype=torch.uint8, device="cpu")
         except RuntimeError as full:
             call = f"a tensor of {allocation.size_bytes} bytes under --values compute"
-            raise NotEmulated(call, "not enough memory here; use --values recorded") from full
+            raise NotEmulated(call, "this machine lacks memory; use --values recorded") from full
     return known.untyped_storage()
 
 

@@ -137,7 +137,7 @@ def test_mismatched_split_sizes_of_two_ranks_are_reported() -> None:
     sends."""
     first = RankMessage(0, "all_to_all_single", 16, "float32", sends=[1, 3], wants=[1, 2])
     second = RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[2, 2])
-    assert conflict_of([first, second], 1, 0) == "the sender has 3 elements for the receiver, which expects 2"
+    assert conflict_of([first, second], 1, 0) == "the sender sends 3 elements, but the receiver expects 2"
     assert conflict_of([first, RankMessage(0, "all_to_all_single", 16, "float32", sends=[2, 2], wants=[3, 2])], 1, 0) == ""
 
 

@@ -16,8 +16,8 @@ def steps(*names: str) -> list[_DeviceOp]:
     ("ours", "theirs", "moved"),
     [
         (("abcdef",), ("abcdef",), None),
-        (("abcdef",), ("bacdef",), "1 of 6 are out of place, e.g. a 2 where b 2 is here"),
-        (("abcdef", "abcdef"), ("fedcba", "abdcef"), "1 of 6 are out of place, e.g. c 2 where d 2 is here"),
+        (("abcdef",), ("bacdef",), "1 of 6 are out of place, e.g. a 2 in the recording, b 2 here"),
+        (("abcdef", "abcdef"), ("fedcba", "abdcef"), "1 of 6 are out of place, e.g. c 2 in the recording, d 2 here"),
         (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # one step in the same order is enough
     ],
 )

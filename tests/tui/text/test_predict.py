@@ -67,11 +67,11 @@ def test_a_prediction_for_ranks_shows_communication_and_memory() -> None:
     bare = predicted(parallel=Parallel("ddp", 4, 60 * MS, parts, 2 << 20))
     text = prediction_text(bare, "run", None, None)
     assert "ddp on 4 GPUs: compute 50.0 ms, communication 10.0 ms; parameters 2.0 MiB." in text
-    assert "A rank receives" not in text and "Peak allocated" not in text and "Assumed" not in text
+    assert "Each rank receives" not in text and "Peak allocated" not in text and "Assumed" not in text
     kept = {"parameters": 1 << 20, "optimizer": 0}
     full = Parallel("fsdp", 4, 60 * MS, parts, 2 << 20, 3 << 20, kept, 5 << 20, "links are even")
     text = prediction_text(predicted(parallel=full), "run", None, None)
-    assert "A rank receives about 3.0 MiB a step and keeps parameters 1.0 MiB." in text
+    assert "Each rank receives about 3.0 MiB per step and keeps parameters 1.0 MiB." in text
     assert "Peak allocated memory of a rank: about 5.0 MiB." in text and "Assumed: links are even." in text
 
 
