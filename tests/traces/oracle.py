@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import groupby, pairwise, takewhile
 from statistics import median, quantiles
 
 from tests.traces.raw_events import Call, Recording, Step, Work
@@ -120,14 +120,26 @@ def figures(recording: Recording, steps: Sequence[Step], steady: Sequence[int]) 
 
 def _per_step(times_ns: list[int]) -> float:
     """The median, or of steps of different lengths that repeat in turn, the median of the means of a turn."""
-    most, mean_ns = min(len(times_ns) // 2, len(times_ns) - 4, 32), sum(times_ns) / len(times_ns)
-    apart_ns = [  # the 90th percentile of how far steps are from the step so many before them
-        quantiles([abs(b - a) for a, b in zip(times_ns, times_ns[turn:], strict=False)], n=10, method="inclusive")[-1]
-        for turn in range(1, most + 1)
-    ]
-    turns = [turn for turn, apart in enumerate(apart_ns, 1) if turn > 1 and apart <= 0.05 * mean_ns]
-    turn = turns[0] if turns and apart_ns[0] > 0.15 * mean_ns else 1
+    turn = period(times_ns)
     return median(sum(times_ns[place : place + turn]) / turn for place in range(len(times_ns) - turn + 1))
+
+
+def period(times_ns: list[int]) -> int:
+    """After how many steps nine in ten times repeat, and more than half of the large changes from step to step. 1: never."""
+    mean_ns, changes_ns = sum(times_ns) / len(times_ns), [after - before for before, after in pairwise(times_ns)]
+    large = [place for place, change_ns in enumerate(changes_ns) if abs(change_ns) > 0.15 * mean_ns]
+
+    def apart_ns(turn: int) -> float:
+        apart = [abs(after - before) for before, after in zip(times_ns, times_ns[turn:], strict=False)]
+        return quantiles(apart, n=10, method="inclusive")[-1]
+
+    def repeats(place: int, turn: int) -> bool:
+        others = [changes_ns[at] for at in (place - turn, place + turn) if 0 <= at < len(changes_ns)]
+        return all(abs(other - changes_ns[place]) <= 0.05 * mean_ns for other in others)
+
+    turns = range(2, min(len(times_ns) // 2, len(times_ns) - 4, 32) + 1)
+    alike = [turn for turn in turns if apart_ns(turn) <= 0.05 * mean_ns and apart_ns(1) > 0.15 * mean_ns]
+    return next((turn for turn in alike if 2 * sum(repeats(place, turn) for place in large) > len(large)), 1)
 
 
 def waits(recording: Recording) -> list[Span]:

@@ -6,7 +6,8 @@ Note [Periodic steps]
     Long and short steps may alternate, for example if only every fourth step updates the weights. If steps repeat with a period
     of k steps, a figure per step is the median over means of k consecutive steps. Steps have the period k if nine in ten steps
     differ from the step k steps earlier by at most REPEATS_WITHIN of the mean. In addition, consecutive steps must differ by
-    more than MUCH_SPREAD of the mean, and at least two periods and four pairs of steps are needed.
+    more than MUCH_SPREAD of the mean, and most of these large differences must occur k steps earlier and later, too: single slow
+    steps have no period. At least two periods and four pairs of steps are needed.
 
 Note [Means of varying steps]
     If half of the steps are short and half are long, the median is the time of a short or a long step by chance. If at least
@@ -125,7 +126,16 @@ def period_of(values: Column) -> int:
     mean = float(np.mean(values)) if most > 1 else 0.0
     if mean <= 0 or _differ_by(values, 1) <= MUCH_SPREAD * mean:
         return 1
-    return next((period for period in range(2, most + 1) if _differ_by(values, period) <= REPEATS_WITHIN * mean), 1)
+    repeated = (period for period in range(2, most + 1) if _differ_by(values, period) <= REPEATS_WITHIN * mean)
+    return next((period for period in repeated if _changes_repeat(values, period, mean)), 1)
+
+
+def _changes_repeat(values: Column, period: int, mean: float) -> bool:
+    changes = np.diff(values)
+    is_alike = np.abs(changes[period:] - changes[:-period]) <= REPEATS_WITHIN * mean
+    unknown = np.ones(period, dtype=bool)
+    repeats = np.append(is_alike, unknown) & np.append(unknown, is_alike)
+    return bool(np.median(repeats[np.abs(changes) > MUCH_SPREAD * mean]) == 1)
 
 
 def slow_starts(values: Column) -> int:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.traces import oracle
 from traces.analyses.idle import idle_times
-from traces.comparison.thresholds import FEWEST_PAIRS, LONGEST_PERIOD, MUCH_SPREAD, REPEATS_WITHIN
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.pace import MeanStep, _done_before, device_windows, pace, pace_intervals, step_times
 from traces.figures.spread import Spread, means_of_periods, median_per_step, noise_floor, period_of, spread
@@ -406,6 +406,10 @@ def test_a_trace_without_steps_has_no_step_times() -> None:
         ([1, 1, 1, 5] * 2, 4, 2, 0.0),  # an update after every fourth batch
         ([2, 6, 2, 6, 2], 1, 2, 1.0),  # three pairs are too few
         ([2, 2, 2, 2, 60, 2, 2, 2, 2, 2], 1, 2, 0.0),  # one slow step
+        ([2] * 11 + [60] + [2] * 8, 1, 2, 0.0),  # nine steps earlier and later are alike in nine of ten pairs, too
+        (([2] * 7 + [60, 2, 2]) * 2, 10, 7.8, 0.0),  # a slow step in ten
+        ([2] * 12 + [60] + [2] * 5 + [60] + [2] * 22, 1, 2, 0.0),  # two slow steps without a period
+        ([1, 1, 1, 5] * 7 + [1, 1, 40, 5] + [1, 1, 1, 5], 4, 2, 0.0),  # most changes repeat
         ([10, 10, 11, 10, 11, 10, 11, 10], 1, 10, 0.05),  # steps that hardly differ
         ([2, 9, 4, 7, 3, 8, 5, 6], 1, 5.5, 3.5 / 2 / 5.5),  # irregular
     ],
@@ -480,16 +484,8 @@ def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
 
 
 @given(st.lists(st.sampled_from([100, 100, 104, 105, 150, 160]), min_size=2, max_size=40))
-def test_a_period_is_the_first_distance_at_which_nine_of_ten_steps_agree(values: list[int]) -> None:
-    times_ns = np.array(values)
-    most = min(len(values) // 2, len(values) - FEWEST_PAIRS, LONGEST_PERIOD)
-
-    def apart_ns(period: int) -> float:
-        return float(np.percentile(np.abs(times_ns[period:] - times_ns[:-period]), 90))
-
-    periods = [period for period in range(2, most + 1) if apart_ns(period) <= REPEATS_WITHIN * times_ns.mean()]
-    varies = most > 1 and apart_ns(1) > MUCH_SPREAD * times_ns.mean()
-    assert period_of(times_ns) == (next(iter(periods), 1) if varies else 1)
+def test_a_period_is_the_first_distance_at_which_nine_in_ten_steps_and_most_changes_are_alike(values: list[int]) -> None:
+    assert period_of(np.array(values)) == oracle.period(values)
 
 
 def test_a_lag_that_grows_in_few_steps_does_not_count() -> None:
