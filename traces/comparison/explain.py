@@ -20,6 +20,7 @@ from traces.comparison.compare import Both, Comparison
 from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 from traces.figures.pace import DEVICE
+from traces.figures.spread import relative_error
 from traces.figures.stage_times import StageError
 from traces.names.equivalent_ops import canonical_op
 
@@ -94,7 +95,8 @@ def explain(comparison: Comparison) -> Explanation:
     for cause in causes:
         ordered += [cause, *(detail for detail in (*parts, *work) if detail.phase == cause.what)]
     summary = [*_throughput(comparison, before_ns, after_ns), *_data_parallel(comparison)]
-    return Explanation(_headline(before_ns, after_ns), summary, delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
+    headline = f"{_headline(before_ns, after_ns)} {slow_steps_sentence(comparison)}".rstrip()
+    return Explanation(headline, summary, delta_ns, _caution(comparison, before_ns, delta_ns), ordered)
 
 
 def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
@@ -106,6 +108,17 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
     elif noise and delta_ns and abs(delta_ns) <= noise * before_ns:
         sentences.append(f"The steps of A differ by {100 * noise:.1f} %, so this difference may be noise.")
     return " ".join(sentences)
+
+
+def slow_steps_sentence(comparison: Comparison) -> str:
+    """Return a warning if the median steps are alike but the average steps are not, or an empty string."""
+    name = "pace_ns" if comparison.judged == "steps" else "without_data_ns"
+    means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
+    error = comparison.figures[comparison.judged].error
+    hidden = not comparison.steps.has_means and error is not None and abs(error) <= comparison.tolerance
+    if not hidden or len(means) < 2 or abs(relative_error(*means) or 0) <= comparison.tolerance:
+        return ""
+    return f"But single slow steps change the average step: {_ms(means[0])} -> {_ms(means[1])}."
 
 
 def _headline(before_ns: int, after_ns: int) -> str:

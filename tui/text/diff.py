@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement
 from traces.comparison.compare import Comparison
-from traces.comparison.explain import Reason, explain
+from traces.comparison.explain import Reason, explain, slow_steps_sentence
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error
 from traces.model.run import HostFigures
@@ -120,7 +120,7 @@ def verdict_sentences(comparison: Comparison) -> list[tuple[str, str]]:
     if comparison.within_tolerance and error is None:
         text, style = "PASS: the traces are identical, but have no steps and no GPU work to compare.", "green"
     elif comparison.within_tolerance:
-        text, style = f"PASS: {differs}; limit {tolerance}.", "green"
+        text, style = f"PASS: {differs}; limit {tolerance}. {slow_steps_sentence(comparison)}".rstrip(), "green"
     elif error is None and comparison.within_tolerance is None:
         text, style = "NOT JUDGED: at least one trace has no steps and no GPU work.", "red"
     elif comparison.within_tolerance is None:

@@ -14,10 +14,11 @@ from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import RankLateness
 from traces.combining.merge import merge_ranks
 from traces.comparison.compare import Both, compare
-from traces.comparison.explain import Explanation, explain
+from traces.comparison.explain import Explanation, explain, slow_steps_sentence
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import NONE, PHASES, DeviceSpans, Trace
+from tui.text.diff import verdict_sentences
 
 
 def explained(one: Trace, other: Trace) -> Explanation:
@@ -286,6 +287,16 @@ def test_a_note_says_that_steps_vary_in_only_one_recording() -> None:
     found = compare(even, slow)
     assert found.problems == Both([], ["The average step is 20 % longer than the median step."])
     assert "In B: The average step is 20 % longer" in explain(found).caution
+
+
+def test_a_single_slow_step_is_mentioned_beside_equal_medians() -> None:
+    """GIVEN five steps of 100 us WHEN the last takes 250 us in B THEN the median steps pass, and the average step is 130 us."""
+    found = compare(training(steps=5), training(steps=5, jitter_us=(0, 0, 0, 0, 150)))
+    text = "But single slow steps change the average step: 100.0 µs -> 130.0 µs."
+    assert found.within_tolerance and verdict_sentences(found)[0][0].endswith(text)
+    assert explain(found).headline == f"Both steps take 100.0 µs. {text}"
+    # WHEN the average steps differ by less than the tolerance THEN nothing is said
+    assert slow_steps_sentence(replace(found, tolerance=0.31)) == ""
 
 
 def test_reasons_on_the_gpu_are_sorted_by_size() -> None:
