@@ -21,6 +21,7 @@ from traces.model.intervals import Intervals
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, DeviceKind, Ending, Trace
 from traces.names.collectives import is_communication
+from traces.names.device_names import copy_direction
 
 _OF_DATA_PARALLEL = re.compile(r"(?:nccl|rccl)\w*_(Broadcast|Reduce)(?:_|$)")
 
@@ -75,6 +76,16 @@ def communication(trace: Trace) -> Communication:
     of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
     per_step = (time_ns // max(len(rows), 1) for time_ns in _overlap(trace, kernels & of_steps, kernels))
     return Communication(_operations(trace), exposed_ns, hidden_ns, len(rows), *per_step)
+
+
+def exposed_copies_ns(trace: Trace) -> int:
+    """Return the mean time per step in which a device only copies from or to the host, in ns. A step's copies are those that it
+    launched."""
+    rows, names = profiled_steps(trace), trace.device.name
+    to_host = trace.strings.matching(names, lambda name: copy_direction(name) in ("h2d", "d2h"))
+    copies = (trace.device.kind == DeviceKind.MEMCPY) & to_host
+    of_steps = np.isin(launch_steps(trace), rows) if len(rows) else True
+    return _overlap(trace, copies & of_steps, copies)[0] // max(len(rows), 1)
 
 
 def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:

@@ -2,8 +2,9 @@
 
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
-A GPU may wait for data, for the host or for other ranks, and the reason for a wait may be unknown. The bottleneck is the reason
-with the longest total wait, or the GPU itself if the GPU computes for longer than the longest total wait.
+A GPU may wait for data, for the host, for copies from or to the host, or for other ranks, and the reason for a wait may be
+unknown. The bottleneck is the reason with the longest total wait, or the GPU itself if the GPU computes for longer than the
+longest total wait. While a GPU only copies or only communicates, it counts as waiting.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
@@ -25,12 +26,12 @@ Note [Slower kernels]
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from traces.analyses.analyse import Analyses
-from traces.analyses.communication import Communication, communication_kernels
+from traces.analyses.communication import Communication, communication_kernels, exposed_copies_ns
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.thresholds import (
@@ -41,6 +42,7 @@ from traces.comparison.thresholds import (
     MUCH_DATA,
     MUCH_LATE,
     MUCH_SPREAD,
+    NOTICEABLE_WAIT,
     STEPS_FALLING_BEHIND,
     STEPS_OF_A_LEVEL,
 )
@@ -55,10 +57,11 @@ from traces.figures.measure import (
 from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
+from traces.model.json_facts import OMITTED_IF_NONE
 from traces.model.trace import NONE, Column, DeviceKind, Origin, Trace
 from traces.rates.estimate_errors import ESTIMATED
 
-DATA, OTHER_RANKS, UNKNOWN = "data", "other ranks", "unknown"
+DATA, OTHER_RANKS, COPIES, UNKNOWN = "data", "other ranks", "copies", "unknown"
 
 
 # see Note [Slower kernels]
@@ -79,7 +82,7 @@ class Slowdown:
 
 @dataclass(frozen=True, slots=True)
 class PaceLimit:
-    """Says what limits the training speed: "device", "host", "data", "other ranks" or "unknown"."""
+    """Says what limits the training speed: "device", "host", "data", "copies", "other ranks" or "unknown"."""
 
     limit: str
     gain_ns: int | None  # the largest possible gain per step: the time that a step would save if the bottleneck were removed
@@ -89,6 +92,8 @@ class PaceLimit:
     caught_up_in: str = ""  # without kernels: the phase that shows that the host is the limit
     behind_ns: int | None = None  # how much later the device finishes this phase than the host
     late_rank: int | None = None  # the rank that the others wait for; `limit` is its limit
+    # the time per step in which the GPU only copies from or to the host, if at least NOTICEABLE_WAIT
+    copies_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
 
 
 # see Note [Without kernels]
@@ -133,7 +138,8 @@ def bottleneck_of(
     trace: Trace, pace: StepPace | None, analyses: Analyses, between_ranks: Communication | None
 ) -> PaceLimit | None:
     """Return what limits the training speed, or None if the trace has no steps."""
-    of = bottleneck(pace, analyses.idle, between_ranks, why_idle_is_unknown(trace), caught_up(trace))
+    why_unknown, keeps_up = why_idle_is_unknown(trace), caught_up(trace)
+    of = bottleneck(pace, analyses.idle, between_ranks, why_unknown, keeps_up, exposed_copies_ns(trace))
     late = next(iter(late_ranks(analyses.stragglers)), None)
     if pace is None or of is None or of.gain_ns is None or late is None:
         return of
@@ -156,6 +162,7 @@ def bottleneck(
     between_ranks: Communication | None,
     why_unknown: str = "",
     keeps_up: CaughtUp | None = None,
+    copies_ns: int = 0,
 ) -> PaceLimit | None:
     if pace is None or not pace.pace_ns:
         return None
@@ -168,30 +175,29 @@ def bottleneck(
     shares = [] if pace.mean else [of.busy_ns / of.window_ns for of in idle.values() if of.window_ns]
     busy_ns = min(round(max(shares, default=step.busy_share) * step.pace_ns), step.pace_ns)
     exposed_ns = 0 if between_ranks is None else min(between_ranks.exposed_per_step_ns, busy_ns)
+    copies_ns = min(copies_ns, busy_ns - exposed_ns) if copies_ns >= NOTICEABLE_WAIT * step.pace_ns else 0
     idle_ns = step.pace_ns - busy_ns
+    waits_ns = idle_ns + exposed_ns + copies_ns
     rest_ns = max(idle_ns - data_ns, 0)
     lost_ns = {
         DATA: min(data_ns, idle_ns),
+        COPIES: copies_ns,
         OTHER_RANKS: exposed_ns + round(rest_ns * _share_of(idle, "collective")),
         UNKNOWN: round(rest_ns * _share_of(idle, "launch", "stream", "unknown")),
     }
-    lost_ns[HOST] = idle_ns + exposed_ns - sum(lost_ns.values())
+    lost_ns[HOST] = waits_ns - sum(lost_ns.values())
     limit = max(lost_ns, key=lambda name: lost_ns[name])
-    if step.limit == DEVICE and busy_ns - exposed_ns >= lost_ns[limit]:
-        gain_ns = idle_ns + exposed_ns - round(rest_ns * _share_of(idle, "unknown"))
-        return _bottleneck(DEVICE, gain_ns, step, exposed_ns=exposed_ns)
-    return _bottleneck(limit, lost_ns[limit], step, "the GPU is idle without a visible reason" * (limit == UNKNOWN), exposed_ns)
-
-
-def _bottleneck(limit: str, gain_ns: int, step: StepPace | MeanStep, reason: str = "", exposed_ns: int = 0) -> PaceLimit:
-    return PaceLimit(limit, gain_ns, gain_ns / step.pace_ns, reason, exposed_ns)
+    gain_ns, reason = lost_ns[limit], "the GPU is idle without a visible reason" * (limit == UNKNOWN)
+    if step.limit == DEVICE and step.pace_ns - waits_ns >= lost_ns[limit]:
+        limit, gain_ns, reason = DEVICE, waits_ns - round(rest_ns * _share_of(idle, "unknown")), ""
+    return PaceLimit(limit, gain_ns, gain_ns / step.pace_ns, reason, exposed_ns, copies_ns=copies_ns or None)
 
 
 def _without_kernels(pace: StepPace, step: StepPace | MeanStep, data_ns: int, keeps_up: CaughtUp | None) -> PaceLimit:
     if pace.host_runs_ahead:
         return PaceLimit(DEVICE, None, None)
     if data_ns >= MUCH_DATA * step.pace_ns:
-        return _bottleneck(DATA, data_ns, step)
+        return PaceLimit(DATA, data_ns, data_ns / step.pace_ns)
     if pace.device_ns is None:
         return PaceLimit(HOST, None, None)
     if keeps_up is not None:

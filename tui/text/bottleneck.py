@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from traces.figures.summary import Summary
 
 WHOLE = "whole"  # the source of steps of a recording in which no steps were found
-_WAITS_FOR = {"data": "data", "host": "the host", "other ranks": "communication with other ranks"}
+_WAITS_FOR = {
+    "data": "data",
+    "host": "the host",
+    "copies": "copies from and to the host",
+    "other ranks": "communication with other ranks",
+}
 
 
 def bottleneck_text(summary: Summary) -> str:
@@ -54,11 +59,12 @@ def bottleneck_text(summary: Summary) -> str:
         if not pace.host_runs_ahead:
             why = f"the GPU is busy {share_text(max(summary.busy_shares.values(), default=0.0))} of {of_step}"
         without = "idle time and communication that does not overlap with compute" if of.exposed_ns else "the GPU's idle time"
+        if of.copies_ns:
+            copies = ", copies and communication" if of.exposed_ns else " and copies"
+            without = f"idle time{copies} that do not overlap with compute"
         the = "the" if step == "recording" else "a"
         idle = f" Without {without}, {the} {step} could be up to {shorter}." if of.gain_ns else ""
-        copies_ns = sum(row.device_ns for row in summary.kernels if row.name.startswith("Memcpy"))
-        copies = f" Copies are {share_text(copies_ns / summary.work_ns)} of the GPU's work." if summary.work_ns else ""
-        return f"The GPU limits the pace: {why}.{copies if copies_ns > MOSTLY_BUSY * summary.work_ns else ''}{idle}"
+        return f"The GPU limits the pace: {why}.{idle}"
     if pace.device_ns is None:
         return f"{takes}; no GPU work was recorded."
     gained = f" {whole} could be up to {shorter}." if shorter else ""

@@ -384,7 +384,7 @@ def test_idle_time_of_clean_steps_is_computed_from_the_kernels_of_profiled_steps
     assert (of.window_ns, of.busy_ns, of.steps) == (400 * US, 200 * US, 4)
     assert {reason: ns // 4 // US for reason, ns in of.by_reason.items() if ns} == {"data": 13, "host": 25, "launch": 12}
     summary = summarize(trace)
-    assert summary.busy_shares == {"cuda:0": 0.5} and summary.bottleneck == PaceLimit("host", 25 * US, 0.25)
+    assert summary.busy_shares == {"cuda:0": 0.5} and summary.bottleneck == PaceLimit("host", 25 * US, 0.25, copies_ns=10 * US)
 
 
 def _clean_and_synchronized(extra_us: int, clean_stretch: float = 1.0) -> Trace:

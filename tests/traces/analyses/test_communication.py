@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.replayer.recordings import US, make_recording
-from traces.analyses.communication import communication, communication_kernels, data_parallel_kernels
+from traces.analyses.communication import (
+    communication,
+    communication_kernels,
+    data_parallel_kernels,
+    exposed_copies_ns,
+)
 from traces.comparison.compare import Both
 from traces.figures.summary import summarize
 from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Trace
@@ -35,6 +40,16 @@ def rank_trace(kernels_us: list[tuple[str, int, int, int]], calls_us: list[int])
         duration_ns=[40 * US] * len(calls_us),
     )
     return trace
+
+
+def test_copies_from_and_to_the_host_without_other_work_are_exposed() -> None:
+    """GIVEN a gemm at 100-160 us WHEN copies run at 140-190 from the host, at 200-210 to it and at 220-290 on the GPU THEN
+    40 us are exposed."""
+    names = ["Memcpy HtoD (Pageable -> Device)", "Memcpy DtoH (Device -> Pinned)", "Memcpy DtoD (Device -> Device)"]
+    times = [(140, 50), (200, 10), (220, 70)]
+    trace = rank_trace([("gemm", 7, 100, 60), *((name, 8, *of) for name, of in zip(names, times, strict=True))], [])
+    trace.device.kind[1:] = DeviceKind.MEMCPY
+    assert exposed_copies_ns(trace) == 40 * US
 
 
 def test_communication_without_concurrent_computation_is_exposed() -> None:

@@ -81,6 +81,22 @@ def test_a_busy_gpu_is_the_bottleneck_unless_it_only_communicates() -> None:
     assert bottleneck(full, five, less) == PaceLimit("device", 35 * MS, 0.35, exposed_ns=30 * MS)
 
 
+def test_copies_alone_count_as_waits() -> None:
+    """GIVEN a GPU that is busy 95 % WHEN 50 of 100 ms are only copies THEN they are the limit, and with 40 ms a part of the
+    gain. Less than 2 % are not mentioned."""
+    full = replace(OF_DATA, limit="device", busy_share=0.95, without_data_ns=100 * MS)
+    five = idle(0, 5, busy_ms=95)
+    assert bottleneck(full, five, None, copies_ns=50 * MS) == PaceLimit("copies", 50 * MS, 0.5, copies_ns=50 * MS)
+    assert bottleneck(full, five, None, copies_ns=40 * MS) == PaceLimit("device", 45 * MS, 0.45, copies_ns=40 * MS)
+    assert bottleneck(full, five, None, copies_ns=MS) == PaceLimit("device", 5 * MS, 0.05)
+    half = Communication((), 900 * MS, 0, steps=10, exposed_per_step_ns=30 * MS, hidden_per_step_ns=0)
+    both = PaceLimit("device", 55 * MS, 0.55, exposed_ns=30 * MS, copies_ns=20 * MS)
+    assert bottleneck(full, five, half, copies_ns=20 * MS) == both
+    # WHEN the host takes longer than the copies THEN the host is the limit
+    of_host = replace(OF_DATA, without_data_ns=100 * MS)
+    assert bottleneck(of_host, idle(0, 60), None, copies_ns=25 * MS) == PaceLimit("host", 60 * MS, 0.6, copies_ns=25 * MS)
+
+
 def test_the_possible_gain_is_computed_from_the_mean_idle_time() -> None:
     """GIVEN a GPU that is busy 40 % of the median step and 30 % of all steps THEN 70 ms of 100 ms are lost."""
     assert bottleneck(OF_DATA, idle(35, 35, busy_ms=30), None) == PaceLimit("data", 35 * MS, 0.35)

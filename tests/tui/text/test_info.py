@@ -15,7 +15,6 @@ from traces.analyses.launches import LOADED, LongLaunches
 from traces.analyses.stragglers import RankLateness, similar_ranks
 from traces.compiled.region_figures import CompiledFigures
 from traces.figures.bottleneck import PaceLimit
-from traces.figures.measure import WorkSum
 from traces.figures.pace import MeanStep
 from traces.figures.summary import summarize
 from traces.model.machine import Machine
@@ -303,12 +302,14 @@ def test_info_names_the_mean_of_steps_that_vary() -> None:
     assert list(found.busy_shares.values()) == [0.5] and busy in bottleneck_text(found)
 
 
-def test_info_says_that_a_busy_gpu_mostly_copies() -> None:
+def test_info_says_that_a_busy_gpu_copies() -> None:
     summary = summarize(training(steps=4))
-    copies = [WorkSum("Memcpy HtoD (Pageable -> Device)", 4, summary.work_ns * 9 // 10)]
-    found = replace(summary, bottleneck=PaceLimit("device", 1000, 0.01), kernels=copies)
-    assert "Copies are 90.0 % of the GPU's work." in bottleneck_text(found)
-    assert "Copies" not in bottleneck_text(replace(found, kernels=summary.kernels))
+    found = replace(summary, bottleneck=PaceLimit("copies", 50_000, 0.5, copies_ns=50_000))
+    assert bottleneck_text(found).startswith("The GPU waits for copies from and to the host. A step of 100.0 µs could be up to")
+    found = replace(summary, bottleneck=PaceLimit("device", 20_000, 0.2, copies_ns=10_000))
+    assert "Without idle time and copies that do not overlap with compute, a step could be" in bottleneck_text(found)
+    found = replace(summary, bottleneck=PaceLimit("device", 20_000, 0.2, exposed_ns=5_000, copies_ns=10_000))
+    assert "Without idle time, copies and communication that do not overlap with compute" in bottleneck_text(found)
 
 
 def test_info_calls_a_prediction_an_estimate() -> None:
