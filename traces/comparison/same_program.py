@@ -144,6 +144,9 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         if verdict.sameness is Sameness.OTHER_PROGRAM:
             again = _same_program(recorded, other, recorded_steps, other_steps, nesting)
             verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
+    if verdict.sameness is Sameness.OTHER_PROGRAM:  # Mixed precision adds casts.
+        again = _same_program(recorded, other, recorded_steps, other_steps, casts=False)
+        verdict = again if again.sameness is Sameness.OTHER_DTYPES else verdict
     if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
         verdict = _otherwise_compiled(recorded, other, recorded_steps, other_steps) or verdict
     cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
@@ -172,13 +175,19 @@ def _step_counts(recorded_steps: Column, other_steps: Column) -> tuple[int, int]
 
 
 def _same_program(
-    recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column, nesting: _Nesting = _Nesting.SHARED
+    recorded: Trace,
+    other: Trace,
+    recorded_steps: Column,
+    other_steps: Column,
+    nesting: _Nesting = _Nesting.SHARED,
+    *,
+    casts: bool = True,
 ) -> Verdict:
     if _identical(recorded, other):
         return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
     ours, theirs = _alike_nested(
-        (recorded, *_launching(recorded, recorded_steps, other)),
-        (other, *_launching(other, other_steps, recorded)),
+        (recorded, *_launching(recorded, recorded_steps, other, casts=casts)),
+        (other, *_launching(other, other_steps, recorded, casts=casts)),
         nesting=nesting,
     )
     if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
@@ -300,7 +309,7 @@ def _otherwise_made(
     (a, ours), (b, theirs) = recorded, other
     if number := _other_numbers(ours, theirs, steps):
         return f"the same ops, called a different number of times: {number}"
-    return _reordered(ours, theirs) or _other_update(a, b)
+    return _reordered(ours, theirs) or _other_update(a, b) or _lone_phase(a, b)
 
 
 def _by_names_alone(
@@ -366,11 +375,15 @@ def _identical(recorded: Trace, other: Trace) -> bool:
     )
 
 
-def _without_ops(recorded: Trace, other: Trace) -> Verdict:
+def _lone_phase(recorded: Trace, other: Trace) -> str:
     ours, theirs = ({name for name, times in phase_times(t).items() if _took_time(times)} for t in (recorded, other))
     lone = sorted(set(_ESSENTIAL) & (ours ^ theirs)) if ours and theirs else []
-    if lone:
-        return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, f"only one of them has the phase {lone[0]}")
+    return f"only one of them has the phase {lone[0]}" if lone else ""
+
+
+def _without_ops(recorded: Trace, other: Trace) -> Verdict:
+    if lone := _lone_phase(recorded, other):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, lone)
     if recorded.workload is None or other.workload is None:
         lacking = "neither trace has" if recorded.workload is other.workload else "only one trace has"
         reason = f"the ops that launched GPU work are unknown, and {lacking} a workload signature"
@@ -543,9 +556,11 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: _Nesting) -
     return np.where(is_part & ~(named[found] & (nesting is not _Nesting.WITHOUT_PARTS)), NONE, found)
 
 
-def _launching(trace: Trace, steps: Column, other: Trace) -> tuple[Column, Column]:
+def _launching(trace: Trace, steps: Column, other: Trace, *, casts: bool = True) -> tuple[Column, Column]:
     between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
     rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
+    if not casts:
+        rows = rows[~_casts(trace, rows)]
     op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phase_names(trace)[rows]
     if len(lost := launches_without_work(trace)):
         host = trace.host
@@ -560,6 +575,15 @@ def _launching(trace: Trace, steps: Column, other: Trace) -> tuple[Column, Colum
             keep &= in_forward
     op, first = np.unique(op[keep], return_index=True)
     return op, step[keep][first]
+
+
+def _casts(trace: Trace, rows: Column) -> Column:
+    """Return which kernels change the dtype of a tensor. If dtypes were not recorded, all kernels of copies are returned."""
+    host, op = trace.host, op_of(trace)[rows]
+    dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
+    changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(_FLOATING))]
+    of_copies = (host.name == trace.strings.find("aten::copy_")) & np.isin(host.dtypes, changing)
+    return np.asarray(np.append(of_copies, False)[op] & (trace.device.kind[rows] == DeviceKind.KERNEL))
 
 
 def _calls(trace: Trace, op: Column, step: Column) -> list[_DeviceOp]:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
+from tests.traces.handmade import MAIN, MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
 from traces.comparison.compare import Both, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.explain import explain
@@ -817,6 +817,27 @@ def test_the_same_ops_in_another_dtype_are_a_different_program() -> None:
     # WHEN one trace has no dtypes THEN they are no difference
     half.host.dtypes[:] = NONE
     assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
+
+
+def test_casts_of_mixed_precision_are_not_other_ops() -> None:
+    """GIVEN a program with two matrix products in float32 WHEN each of them gets two casts and computes in float16 THEN the
+    programs differ in their dtypes, and not in 2 of 3 op names. Copies without a change of the dtype remain other ops."""
+    products = [Call("aten::mm", "64,64;64,64", at, "sgemm") for at in (31, 41)]
+    copies = [Call("aten::to", "64,64", at, "copy_kernel", inner="aten::copy_") for at in (33, 35, 43, 45)]
+    single, mixed = training(made=products), training(made=[*products, *copies])
+    for name, dtypes in (("aten::mm", "float16;float16"), ("aten::copy_", "float16;float32")):
+        mixed.host.dtypes[mixed.host.name == mixed.strings.find(name)] = mixed.strings.add(dtypes)
+    verdict = compare(single, mixed).verdict
+    assert verdict.sameness is Sameness.OTHER_DTYPES and "mostly float32 recorded, float16 here" in verdict.reason
+    mixed.host.dtypes[:] = mixed.strings.add("float32;float32")
+    assert compare(single, mixed).verdict.sameness is Sameness.OTHER_PROGRAM
+
+
+def test_a_program_without_a_backward_pass_is_another_program() -> None:
+    with_backward, without = training(), training(made=[call for call in calls(32) if call.thread == MAIN])
+    without.phases = without.phases.take(without.phases.name != without.strings.find("backward"))
+    verdict = compare(with_backward, without).verdict
+    assert (verdict.sameness, verdict.reason) == (Sameness.OTHER_PROGRAM, "only one of them has the phase backward")
 
 
 def test_a_trace_without_steps_and_gpu_work_is_equal_to_itself() -> None:
