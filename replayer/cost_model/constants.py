@@ -98,7 +98,7 @@ NEAR_OCTAVES = _declare("NEAR_OCTAVES", 1.0, "octaves of size", CHOSEN,
 FADING_OCTAVES = _declare("FADING_OCTAVES", 1.5, "octaves of size", CHOSEN,
     "the more a recorded op differs in size, the less it corrects an estimate;"
     " this is the distance at which its weight fades", "libraries use different algorithms for different sizes")
-ROWS_COUNT = _declare("ROWS_COUNT", 0.5, "octaves of distance for a factor of 2 in rows", CHOSEN,
+ROWS_COUNT = _declare("ROWS_COUNT", 0.5, "octaves for a factor of 2", CHOSEN,
     "weight of a difference in batch or image size, compared with a difference in channels or depth",
     "libraries choose algorithms mainly by channels and depth")
 OTHER_OP_OCTAVES = _declare("OTHER_OP_OCTAVES", 2.0, "octaves", CHOSEN,

@@ -211,7 +211,7 @@ class StoreExchange:
             elif (perf_counter_ns() - changed_ns) * 1e-9 > SHUTDOWN_GRACE_S:
                 running = [rank for rank in range(self.size) if not self._store.check([ended_key(rank)])]
                 sys.stderr.write(
-                    f"trace: rank 0 ended before {_ranks(running)}{self._of_group}: none of them ended within"
+                    f"trace: rank 0 ended before {_ranks(running)}{self._of_group}: these ranks did not end within"
                     f" {SHUTDOWN_GRACE_S:g} s\n"
                 )
                 return

@@ -2,8 +2,7 @@
 
     torch.nested.nested_tensor([[1.0, 2.0], [3.0]], device="cuda")
 
-PyTorch's C++ code creates nested tensors only on devices that it knows. Therefore, each entry is first moved to the virtual
-GPU.
+PyTorch's C++ code cannot create nested tensors on the virtual GPU, so each entry is first moved there.
 """
 
 from __future__ import annotations

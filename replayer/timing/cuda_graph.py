@@ -123,7 +123,7 @@ class GraphCapture:
 
     @property
     def is_joined(self) -> bool:
-        """Return True if the capture's first stream waits for all work on the other captured streams."""
+        """Return True if the first stream of the capture waits for all work on the other captured streams."""
         # see Note [Joined streams]
         return all(works[stream] <= self._preceding[self.origin][stream] for stream, works in self._preceding.items())
 

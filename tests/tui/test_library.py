@@ -135,9 +135,9 @@ def test_add_names_at_most_three_added_entries(own: Path, capfd: pytest.CaptureF
 
 def test_add_reports_problems_of_the_entry(own: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_cells("virtual.cells", GPU, [a_cell(source=CellSource(source="x", virtual_gpu="p100"))], {})
-    said = "it was recorded on a virtual GPU, the times are those of p100, so it was not measured"
+    said = "the entry was recorded on a virtual GPU, the times are those of p100, so it was not measured"
     code, _, err = told(capfd, "add", "virtual.cells")
-    assert code == 0 and err.endswith(f"\ntrace: before you contribute it, mend this: {said}\n")
+    assert code == 0 and err.endswith(f"\ntrace: fix this before you contribute the file: {said}\n")
     assert facts(capfd, "add", "virtual.cells", "--name", "g9/more")["against_sending_it"] == [said]
 
 
@@ -200,11 +200,11 @@ def test_contributed_cells_are_checked(own: Path, capfd: pytest.CaptureFixture[s
     code, out, _ = told(capfd, "check", "bad.cells", "good.cells")
     assert code == 1
     for text in (
-        "error: g9/line: the last batches' forward lie on one line: extrapolated, not measured",
+        "error: g9/line: the forward times of the last batches lie on one line, so they were extrapolated",
         "warning: g9/noisy: forward at batch 1 varies by more than 10%",
         "error: g9/personal: script holds a path in a home folder: /home/ada/train.py",
         "error: g9/personal: hostname names a person or a machine",
-        "error: g9/large: at batch 8 more memory was used than Test GPU G9 has",
+        "error: g9/large: at batch 8 the memory peak exceeds the memory of Test GPU G9",
         "error: g9/unsigned: its workload signature lacks modules, optimizer",
     ):
         assert text in out

@@ -123,7 +123,7 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return a slice that selects the original events, and the times that these events had before the export."""
+        """Return a slice of the events that came from the original trace, and the times of these events before the export."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

@@ -81,8 +81,8 @@ class ProfiledSteps:
         return [labels.texts[row] for row in np.unique(labels.of[self.rows]).tolist()]
 
     def rows_by_step(self, labels: PhaseLabels, texts: Sequence[str], steps: Column | None = None) -> list[Column]:
-        """For each step, return the indices of the phases with the labels `texts`, but leave out steps without these phases. If
-        `steps` is given, also leave out the phases in the mask `unseen`."""
+        """For each step, return the indices of the phases with the labels `texts`, but omit steps without these phases. If
+        `steps` is given, omit phases that the recorder has not seen completely (mask `unseen`)."""
         named = np.isin(labels.of[self.rows], [labels.ids[text] for text in texts])
         if steps is not None:
             named &= ~self.unseen

@@ -191,7 +191,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return a factor for each label, and for each name without numbers."""
+    """Return a factor for each label, such as "backward#1/2", and for each name, such as "backward"."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -206,8 +206,8 @@ def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> lis
 
 
 def replaced_work(first: Trace, second: Trace, steps: _BothSides, rows: _BothSides) -> _BothSides:
-    """Return a group number for each GPU event in `rows`, or NONE. A group contains different kernels of two traces that do the
-    same work."""
+    """Group different kernels of two traces that do the same work. Return the number of the group for each GPU event in
+    `rows`, or NONE."""
     # see Note [Replaced, not gone]
     by_phase = bool(len(first.phases) and len(second.phases))
     launched = [_work_by_launch(trace, own, by_phase) for trace, own in zip((first, second), steps, strict=True)]

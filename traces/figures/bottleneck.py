@@ -67,7 +67,7 @@ DATA, OTHER_RANKS, COPIES, UNKNOWN = "data", "other ranks", "copies", "unknown"
 # see Note [Slower kernels]
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Says from which step on the same kernels take longer."""
+    """Describes a slowdown of the GPU: the step from which on the same kernels take longer."""
 
     step: int  # number of the first slower step
     before_ns: int  # kernel time of a step, without communication

@@ -70,8 +70,8 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If the trace has none, return steps after
-    a profile, else profiled steps, else warm-up steps, else evaluation steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If there are no such steps, return the
+    first kind that exists: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -279,7 +279,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Mark the copies to the host that hooks made inside other ops."""
+    """Return a mask of the copies to the host that a hook started inside another op."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP

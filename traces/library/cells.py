@@ -230,7 +230,7 @@ def fault(cell: LibraryCell) -> str | None:
         return "no times of the forward pass"
     for batches in (cell.batches, cell.memory_batches):
         if len(batches) and (batches[0] < 1 or (np.diff(batches) <= 0).any()):
-            return "batch sizes do not increase from 1"
+            return "batch sizes must be positive and increase"
     for name, column in (*cell.phases_ns.items(), *((_SPREAD + name, of) for name, of in cell.spread_ns.items())):
         if len(column) != len(cell.batches):
             return f"{name} has {len(column)} values for {len(cell.batches)} batch sizes"

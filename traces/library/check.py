@@ -67,7 +67,8 @@ def _of_cell(cell: LibraryCell, path: Path) -> Iterator[Fault]:
         yield Fault(ERROR, name, "the card's memory is missing")
     elif len(cell.peak_bytes) and cell.peak_bytes.max() > cell.gpu.memory_bytes:
         at = cell.memory_batches[int(cell.peak_bytes.argmax())]
-        yield Fault(ERROR, name, f"at batch {at} more memory was used than {cell.gpu.device} has, so this was not measured")
+        yield Fault(ERROR, name, f"at batch {at} the memory peak exceeds the memory of {cell.gpu.device}, so it was not"
+        f" measured")
     for phase, times in cell.phases_ns.items():
         noise = cell.spread_ns.get(phase)
         if noise is not None:
@@ -79,9 +80,9 @@ def _of_cell(cell: LibraryCell, path: Path) -> Iterator[Fault]:
             at = int(cell.batches[1:][drops.argmax()])
             yield Fault(WARNING, name, f"{phase} at batch {at} takes less than half as long as at the next smaller batch")
         if _ends_on_a_line(cell.batches, times):
-            yield Fault(ERROR, name, f"the last batches' {phase} lie on one line: extrapolated, not measured")
+            yield Fault(ERROR, name, f"the {phase} times of the last batches lie on one line, so they were extrapolated")
     if not cell.spread_ns and not cell.source.spread:
-        yield Fault(WARNING, name, "the variation of its times is missing")
+        yield Fault(WARNING, name, "the variation of the step times is missing")
     for file in cell_files():
         if file.path.resolve() == path.resolve() or file.gpu.device != cell.gpu.device:
             continue
@@ -100,7 +101,7 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
     facts = to_json(run) | trace.provenance
     source = fitting(CellSource, facts | {"virtual_gpu": run.virtual_gpu})
     if trace.workload is None:
-        yield Fault(ERROR, name, "it has no workload signature (what was trained), so --gpu cannot find it")
+        yield Fault(ERROR, name, "the entry has no workload signature (what was trained), so --gpu cannot find it")
     else:
         yield from _of_signature(trace.workload, source, name)
     yield from _of_source(source, facts, name)
@@ -113,7 +114,7 @@ def _of_recording(trace: Trace, name: str) -> Iterator[Fault]:
         times = trace.steps.duration_ns[steps]
         quarter = float(np.percentile(times, 75) - np.percentile(times, 25)) / 2
         if quarter > MOST_NOISE * float(np.median(times)):
-            yield Fault(WARNING, name, f"its steps vary by more than {MOST_NOISE:.0%}")
+            yield Fault(WARNING, name, f"the step times vary by more than {MOST_NOISE:.0%}")
     for kind, count in sorted(trace.problems.items()):
         yield Fault(WARNING, name, f"{count} x {kind}")
 
@@ -127,10 +128,10 @@ def _of_signature(workload: WorkloadSignature, source: CellSource, name: str) ->
 
 def _of_source(source: CellSource, facts: dict[str, Json], name: str) -> Iterator[Fault]:
     if not (source.repository or source.study or source.source or facts.get("script")):
-        yield Fault(ERROR, name, "it does not name the source of its figures")
+        yield Fault(ERROR, name, "the entry does not name the source of its figures")
     if source.virtual_gpu:
         whose = f"the times are those of {source.virtual_gpu}"
-        yield Fault(ERROR, name, f"it was recorded on a virtual GPU, {whose}, so it was not measured")
+        yield Fault(ERROR, name, f"the entry was recorded on a virtual GPU, {whose}, so it was not measured")
     for key, text in _texts(facts, ""):
         for pattern, what in _PERSONAL:
             if (found := pattern.search(text)) is not None:

@@ -247,7 +247,7 @@ CARDS: tuple[Card, ...] = (
     _H100_SXM,
     _variant_of(_H100_SXM, "NVIDIA H100 PCIe", multi_processors=114, memory_gbps=2039, tflops=_rates(51, 51, 756, 1513, tf32=378, bf16=756, fp8=1513), link=_PCIE_5),
     _H100_NVL,
-    _variant_of(_H100_SXM, "NVIDIA H800", memory_bytes=85_045_477_376, link=_NVLINK_A800, source="same as H100 but half the links, according to reports"),
+    _variant_of(_H100_SXM, "NVIDIA H800", memory_bytes=85_045_477_376, link=_NVLINK_A800, source="reported to be an H100 with half as many links"),
     Card(("NVIDIA H20",), _HOPPER, 78, 60 * _MIB, 96 * _GIB, 4000, _rates(1, 44, 148, 296, tf32=74, bf16=148, fp8=296), _NVLINK_H100, "as reported; NVIDIA has no public data sheet"),
     _variant_of(_H100_SXM, "NVIDIA H200", l2_bytes=60 * _MIB, memory_bytes=150_109_880_320, memory_gbps=4800, source="NVIDIA H200 data sheet; L2 and memory as PyTorch reports them on an H200"),
     _variant_of(_H100_NVL, "NVIDIA H200 NVL", memory_bytes=150_110_011_392, memory_gbps=4800, link=_NVLINK_H100, source="NVIDIA H200 data sheet"),

@@ -177,13 +177,13 @@ def stalls_of(
         notes.append("No file was read through Python's open while loading: reads by C or C++ code are not counted.")
     elif cached.stored_bytes > READ_FROM_DISK * cached.read_bytes:
         share = min(cached.stored_bytes / cached.read_bytes, 1)
-        notes.append(f"This machine's own storage delivered {share:.0%} of what was read: not all data was cached. Run again.")
+        notes.append(f"This machine's disk delivered {share:.0%} of the data, so not all data was cached. Run again.")
     if cold is not None and cold.dropped and cold.kept:
         share = cold.kept / cold.dropped
         notes.append(f"{share:.0%} of the files stayed cached: their file system ignores posix_fadvise.")
     if cold is not None and cold.dropped and cold.undetermined:
         share = cold.undetermined / cold.dropped
-        notes.append(f"For {share:.0%} of the files, the file system cannot show whether they left the cache.")
+        notes.append(f"For {share:.0%} of the files, the file system does not report whether they are still cached.")
     return Stalls(
         gpu=paces[0],
         estimated_share=_estimated_share(gpu),

@@ -151,7 +151,7 @@ def _torch() -> Iterator[Diagnosis]:
     yield _judged(
         "torch.profiler", bool(facts["profiled"]), "records host operations", "record with --grain phase", "records nothing"
     )
-    none = "no GPU; replays need none, and trace record can use a recording with --on"
+    none = "no GPU; replays do not need a GPU, and trace record --on can use a recording"
     yield Diagnosis("GPU", Health.ok, ", ".join(facts["gpus"]) if facts["gpus"] else none)
     if facts["gpus"]:
         yield _kernels(facts, done.stderr)
@@ -162,7 +162,7 @@ def _kernels(facts: KernelFacts, stderr: str) -> Diagnosis:
         text = f"the GPU failed to run a test kernel: {facts['gpu_error']}"
         return Diagnosis("kernels", Health.warn, text, "check it with nvidia-smi")
     if facts["kernels"]:
-        return Diagnosis("kernels", Health.ok, "torch.profiler records them: trace record works here")
+        return Diagnosis("kernels", Health.ok, "torch.profiler records kernels, so trace record works here")
     obstacle = why_no_kernels(line for line in stderr.splitlines() if line.startswith(("WARNING", "ERROR")))
     return Diagnosis("kernels", Health.warn, f"cannot be recorded: {obstacle.reason}", obstacle.remedy)
 
@@ -201,7 +201,8 @@ def _locked_memory() -> Iterator[Diagnosis]:
     limit_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     is_free = limit_bytes == resource.RLIM_INFINITY or _may_lock_anything()
     text = "no limit: pinned memory is page-locked as on a GPU machine"
-    advice = "pinned memory beyond that is not page-locked; raise it: `ulimit -l unlimited`, docker --ulimit memlock=-1"
+    advice = "more pinned memory than this is not page-locked; raise the limit: `ulimit -l unlimited`, docker --ulimit"
+    " memlock=-1"
     yield _judged("locked memory", is_free, text, advice, f"{size_text(limit_bytes)} at most")
 
 
@@ -229,7 +230,8 @@ def usable_cores() -> int:
 def _processors() -> Iterator[Diagnosis]:
     count, load = usable_cores(), os.getloadavg()[0]
     text = f"{count} for this process, load {load:.1f}"
-    yield _judged("processors", load <= count, text, "other programs use them too, so replays run slower than necessary")
+    yield _judged("processors", load <= count, text, "other programs use the processors too, so replays run slower than"
+    " necessary")
 
 
 def _extras() -> Iterator[Diagnosis]:

@@ -249,7 +249,7 @@ def add(path: Path, name: str, json: bool) -> int:
             lacks = "" if trace.workload is not None else " (it has no workload signature)"
             say(f"--gpu does not find recordings with kernels{lacks}; replay by name: trace replay --trace {names[0]} train.py")
         for text in against:
-            say(f"before you contribute it, mend this: {text}")
+            say(f"fix this before you contribute the file: {text}")
     return 0
 
 

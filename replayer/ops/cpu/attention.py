@@ -96,8 +96,8 @@ class _Attention:
 
 
 def uniform(shape: TorchAny, seed: int) -> torch.Tensor:
-    """Return the random numbers that decide which weights are dropped. A weight with a smaller number than the dropout
-    probability is dropped."""
+    """Return the random numbers that decide which weights are dropped. A weight is dropped if its random number is smaller
+    than the dropout probability."""
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed), device="cpu")
 
 

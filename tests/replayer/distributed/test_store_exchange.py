@@ -223,7 +223,7 @@ def test_the_first_rank_waits_at_exit_for_the_others_unless_it_failed(
     exchange = StoreExchange(HashStore(), rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int)
     exchange.leave(failed=failed)
     exchange.leave(failed=failed)  # only the first call counts
-    assert capsys.readouterr().err.count("trace: rank 0 ended before rank 1: none of them ended within 0.01 s\n") == waits
+    assert capsys.readouterr().err.count("trace: rank 0 ended before rank 1: these ranks did not end within 0.01 s\n") == waits
 
 
 def test_the_last_rank_to_exit_waits_for_no_other_rank(

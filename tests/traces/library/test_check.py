@@ -39,7 +39,7 @@ def found(folder: Path, cell: LibraryCell) -> list[tuple[str, str]]:
 
 LESS = "forward at batch 2 takes less than half as long as at the next smaller batch"
 VARIES = "forward at batch 2 varies by more than 10%: record more steps"
-LINE = "the last batches' forward lie on one line: extrapolated, not measured"
+LINE = "the forward times of the last batches lie on one line, so they were extrapolated"
 
 
 @pytest.mark.parametrize(
@@ -85,15 +85,15 @@ def test_a_memory_peak_above_the_memory_of_the_gpu_is_rejected(own_library: Path
     memory: dict[str, Any] = {"memory_batches": np.array([1, 2]), "persistent_bytes": np.array([0, 0])}
     assert found(own_library, measured([10, 20], peak_bytes=np.array([1, 8 << 30]), **memory)) == []
     (beyond,) = found(own_library, measured([10, 20], peak_bytes=np.array([1, (8 << 30) + 1]), **memory))
-    assert beyond == (ERROR, "at batch 2 more memory was used than Test GPU G9 has, so this was not measured")
+    assert beyond == (ERROR, "at batch 2 the memory peak exceeds the memory of Test GPU G9, so it was not measured")
     assert found(own_library, measured([10], gpu=replace(GPU, memory_bytes=0))) == [(ERROR, "the card's memory is missing")]
 
 
 def test_missing_facts_about_source_and_workload_are_reported(own_library: Path) -> None:
     assert found(own_library, measured([10])) == []
-    spread = "the variation of its times is missing"
+    spread = "the variation of the step times is missing"
     assert found(own_library, replace(measured([10]), source=replace(SOURCE, spread=""))) == [(WARNING, spread)]
-    unsourced = "it does not name the source of its figures"
+    unsourced = "the entry does not name the source of its figures"
     assert found(own_library, replace(measured([10]), source=replace(SOURCE, repository=""))) == [(ERROR, unsourced)]
     for kind, lacking, level in (("", "optimizer", ERROR), ("published", "optimizer", WARNING), ("published", "inputs", ERROR)):
         cell = replace(measured([10]), source=replace(SOURCE, kind=kind), workload=replace(NETWORK, **{lacking: None}))
@@ -149,7 +149,7 @@ def test_recordings_are_checked_like_files_of_measurements(tmp_path: Path) -> No
     10 %: 11.5 of 111.5 us."""
     assert of_recording(tmp_path, recording()) == []
     assert of_recording(tmp_path, recording(jitter_us=(0, 22))) == []
-    assert of_recording(tmp_path, recording(jitter_us=(0, 23))) == [(WARNING, "its steps vary by more than 10%")]
+    assert of_recording(tmp_path, recording(jitter_us=(0, 23))) == [(WARNING, "the step times vary by more than 10%")]
     few = recording(jitter_us=(0, 80))
     few.steps.kind[3:] = StepKind.EVALUATION
     assert of_recording(tmp_path, few) == []  # three steps tell nothing of the noise

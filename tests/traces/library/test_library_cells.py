@@ -165,7 +165,7 @@ def test_damaged_unrelated_and_newer_files_are_reported_in_one_line(tmp_path: Pa
     path.write_bytes(newer)
     with pytest.raises(TraceFormatError, match="written by a newer release"):
         read_cells(path)
-    with pytest.raises(TraceWriteError, match="batch sizes do not increase"):
+    with pytest.raises(TraceWriteError, match="batch sizes must be positive and increase"):
         write_cells(path, GPU, [a_cell(batches=(2, 1))], {})
     assert path.read_bytes() == newer and [file.name for file in tmp_path.iterdir()] == ["g9.cells"]
 
@@ -258,15 +258,15 @@ TWO = np.array([1, 2])
         ({}, None),
         ({"batches": np.array([], np.int64)}, "no batch size was measured"),
         ({"phases_ns": {"rest": np.array([1, 2, 3])}}, "no times of the forward pass"),
-        ({"batches": np.array([1, 2, 2])}, "batch sizes do not increase from 1"),
-        ({"batches": np.array([0, 2, 4])}, "batch sizes do not increase from 1"),
+        ({"batches": np.array([1, 2, 2])}, "batch sizes must be positive and increase"),
+        ({"batches": np.array([0, 2, 4])}, "batch sizes must be positive and increase"),
         ({"phases_ns": {"forward": TWO}}, "forward has 2 values for 3 batch sizes"),
         ({"phases_ns": {"forward": np.array([0, 1, -1])}}, "forward is negative"),
         ({"phases_ns": {"forward": np.array([0, 1, 1])}}, None),
         ({"memory_batches": TWO, "peak_bytes": TWO}, None),
         ({"memory_batches": TWO, "peak_bytes": np.array([1])}, "peak_bytes does not fit its 2 batch sizes"),
         ({"memory_batches": TWO, "peak_bytes": np.array([1, -1])}, "peak_bytes does not fit its 2 batch sizes"),
-        ({"memory_batches": np.array([2, 2]), "peak_bytes": TWO}, "batch sizes do not increase from 1"),
+        ({"memory_batches": np.array([2, 2]), "peak_bytes": TWO}, "batch sizes must be positive and increase"),
         ({"out_of_memory_batch": 4}, "out of memory at batch 4, but batch 4 was measured"),
         ({"out_of_memory_batch": 5}, None),
     ],

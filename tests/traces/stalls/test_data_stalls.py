@@ -117,7 +117,7 @@ def test_the_share_of_files_still_cached_after_dropping_is_reported() -> None:
     found = stalls_of(run_of(100), run_of(200), [loading(400)], 2, [1], run_of(300), [cold])
     assert [note.partition(":")[0] for note in found.notes if "files" in note] == [
         "25% of the files stayed cached",
-        "For 50% of the files, the file system cannot show whether they left the cache.",
+        "For 50% of the files, the file system does not report whether they are still cached.",
     ]
 
 

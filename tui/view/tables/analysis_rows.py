@@ -65,7 +65,7 @@ def _overlap(of: Communication | None) -> dict[str, tuple[Value, ...]]:
     whole_ns = 0 if of is None else of.exposed_per_step_ns + of.hidden_per_step_ns
     if of is None or not whole_ns:
         return {}
-    parts = {"exposed: the GPU has nothing else to do": of.exposed_per_step_ns}
+    parts = {"exposed: communication while the GPU has nothing else to do": of.exposed_per_step_ns}
     parts["hidden behind computation"] = of.hidden_per_step_ns
     return {words: (ns, ns / whole_ns) for words, ns in parts.items()}
 
