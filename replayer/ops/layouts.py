@@ -93,7 +93,8 @@ SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTenso
 class NestedVirtualTensor(SparseVirtualTensor):
     """Represents a nested tensor. See Note [Nested tensors]."""
 
-    # The backward passes of these methods cast nested tensors to a C++ class. With virtual tensors, this crashes the process.
+    # PyTorch's own backward passes of `unbind` and similar methods cast nested tensors to a C++ class, which crashes the
+    # process if the tensors are virtual.
     def unbind(self, dim: int = 0) -> TorchAny:
         return _Unbind.apply(self) if dim == 0 and self.requires_grad else super().unbind(dim)
 

@@ -201,7 +201,8 @@ class RecordedRun:
     def nearest_steps(
         self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
     ) -> list[RecordedStep]:
-        """Return those recorded steps of the kind of `step` whose call of an op has the most similar shapes.
+        """Return the recorded steps in which a call of an op has the most similar shapes, among steps of the same kind as
+        `step`.
 
         Args:
             place: the phase's name and its number in the step

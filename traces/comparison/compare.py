@@ -271,7 +271,8 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Change `fits=True` to None (unknown), because the rest of a failed script might need more memory."""
+        """Return a copy for a script that failed: `fits=True` becomes None (unknown), because a complete run might need more
+        memory."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)
 

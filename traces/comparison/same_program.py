@@ -69,14 +69,16 @@ _BETWEEN_LAYERS = frozenset(
     " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
 )
 
-# In eager and compiled code, these ops call libraries such as cuBLAS. Compiled code may add the bias in a separate kernel.
+# Matrix products, convolutions and attention call libraries such as cuBLAS, in eager and in compiled code. Compiled code may
+# add the bias in a separate kernel.
 _PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
 
 _Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype of each product
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# Inductor's kernel names contain the names of these layers. Compilation does not add layers to a program.
+# The names of Inductor's kernels contain the names of layers such as relu and batch_norm. Compilation does not add layers to a
+# program.
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()
