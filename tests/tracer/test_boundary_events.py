@@ -34,7 +34,7 @@ class Events:
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50_000)), min_size=1, max_size=60))
-def test_event_times_are_those_at_which_the_gpu_reached_them(script: list[tuple[int, int]]) -> None:
+def test_recorded_event_times_are_the_times_at_which_the_gpu_reached_the_events(script: list[tuple[int, int]]) -> None:
     """Differences are exact. The offset is the earliest that agrees with the host: exact if the GPU was idle at any event."""
     here = Events()
     taken: list[BoundaryEvent] = []
@@ -59,7 +59,7 @@ def test_reading_events_never_blocks_the_host() -> None:
     assert (here.clock.ns, event.time_ns) == (1_000_000, NONE)
 
 
-def test_events_are_done_between_their_end_and_their_reading() -> None:
+def test_events_count_as_completed_until_they_are_read() -> None:
     here = Events()
     here.cuda.launch(5_000)
     events = [here.take(), here.take()]
@@ -69,7 +69,7 @@ def test_events_are_done_between_their_end_and_their_reading() -> None:
     assert here.events.read_finished(events) and not here.events.are_done(events)
 
 
-def test_a_pending_event_narrows_the_offset_of_the_gpu_clock() -> None:
+def test_a_pending_event_improves_the_estimate_of_the_gpu_clock_offset() -> None:
     """GIVEN a GPU that is never idle WHEN the host finds it busy at 4 000 ns THEN it was busy until then."""
     here = Events(0)
     here.cuda.launch(5_000)
@@ -210,7 +210,7 @@ def test_recording_an_event_never_creates_a_context(contexts: set[int], taken_on
     assert here.events.untimed is Untimed.NO and here.access.device_lost == ""
 
 
-def test_a_completed_event_completes_earlier_events_of_its_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_completed_event_shows_that_earlier_events_of_its_stream_completed(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN ten completed events of two streams THEN only two of them are queried."""
     here = Events()
     taken = []

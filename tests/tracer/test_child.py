@@ -93,7 +93,7 @@ def by_kernel(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace
     return recorded(run, tmp_path_factory.mktemp("kernel"), grain="kernel")
 
 
-def test_every_step_has_its_batch_its_loss_and_its_phases(by_phase: tuple[Trace, list[Path]]) -> None:
+def test_every_step_is_recorded_with_its_batch_and_loss_and_phases(by_phase: tuple[Trace, list[Path]]) -> None:
     """GIVEN a script with six batches of four rows WHEN it runs THEN each step waits for 8 float and 1 label per row."""
     trace, _ = by_phase
     assert trace.steps.number.tolist() == [0, 1, 2, 3, 4, 5]
@@ -113,7 +113,7 @@ def test_collectives_of_every_step_are_recorded_with_their_size(by_phase: tuple[
     assert set(calls.ending.tolist()) == {Ending.SEEN}
 
 
-def test_a_recording_by_phases_profiles_no_step_and_says_what_it_lacks(by_phase: tuple[Trace, list[Path]]) -> None:
+def test_a_phase_grained_recording_profiles_no_step_and_lists_what_is_missing(by_phase: tuple[Trace, list[Path]]) -> None:
     trace, profiles = by_phase
     assert profiles == []
     assert StepKind.PROFILED not in trace.steps.kind
@@ -122,7 +122,7 @@ def test_a_recording_by_phases_profiles_no_step_and_says_what_it_lacks(by_phase:
     assert not any("buckets" in lack for lack in trace.lacks)
 
 
-def test_a_recording_by_kernels_profiles_the_steps_after_the_clean_ones(by_kernel: tuple[Trace, list[Path]]) -> None:
+def test_a_kernel_grained_recording_profiles_steps_after_the_clean_ones(by_kernel: tuple[Trace, list[Path]]) -> None:
     trace, profiles = by_kernel
     kinds = trace.steps.kind.tolist()
     assert kinds[:3] == [StepKind.WARMUP, StepKind.STEADY, StepKind.STEADY]
@@ -131,7 +131,7 @@ def test_a_recording_by_kernels_profiles_the_steps_after_the_clean_ones(by_kerne
 
 
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.execl('/bin/sh', 'sh', '-c', 'exit 3')"])
-def test_a_script_that_ends_without_atexit_is_recorded_whole(run: Run, tmp_path: Path, end: str) -> None:
+def test_a_script_that_ends_without_atexit_is_recorded_completely(run: Run, tmp_path: Path, end: str) -> None:
     session = json.dumps({"out": str(tmp_path / "run.msgpack"), "config": {"grain": "phase"}})
     assert run(f"{TRAIN}\nimport os; {end}", session) == 3
     (part,) = tmp_path.glob("run.msgpack.*.part")

@@ -100,7 +100,7 @@ def test_a_collective_without_a_python_call_is_reported_once_with_its_bytes(monk
     assert any(lack.startswith("durations of collectives") for lack in flight.lacks())
 
 
-def test_no_ring_buffer_is_read_for_a_process_group_written_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ring_buffer_is_not_read_for_process_groups_written_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a group whose calls are recorded as Python calls WHEN its backend's ring has an entry THEN it is not read."""
     ring = Ring()
     flight = flight_of(ring, monkeypatch, group=GroupInPython())
@@ -236,7 +236,7 @@ def test_reads_of_the_ring_buffer_take_at_most_a_thousandth_of_the_time(
     assert (flight.facts()["forgotten"] >= forgotten) if forgotten else found == ring.begun
 
 
-def test_read_intervals_double_until_half_the_ring_buffer_fills_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_intervals_double_until_half_of_the_ring_buffer_fills_between_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Five collectives in each step fill half of a ring buffer of 200 entries in 20 steps."""
     ring, clock = Ring(size=200), FakeClock()
     flight = flight_of(ring, monkeypatch, clock)

@@ -41,7 +41,7 @@ class Costly:
         self.work(took_ns)
 
 
-def test_the_time_of_nested_recorder_calls_counts_once() -> None:
+def test_time_of_nested_recorder_calls_counts_once() -> None:
     costly = Costly(FakeClock())
     costly.work_twice(30)
     assert (costly.cost.spent_ns, costly.cost.calls) == (60, 1)
@@ -49,7 +49,7 @@ def test_the_time_of_nested_recorder_calls_counts_once() -> None:
     assert (costly.cost.spent_ns, costly.cost.calls) == (65, 2)
 
 
-def test_a_failed_recorder_call_counts_and_releases_the_lock() -> None:
+def test_a_failed_recorder_call_is_measured_and_releases_the_lock() -> None:
     costly = Costly(FakeClock())
     with pytest.raises(TypeError):
         costly.work("a")  # type: ignore[arg-type]
@@ -90,7 +90,7 @@ def test_the_cost_of_reading_events_is_a_median_per_step() -> None:
     assert costly.cost.set_up_ns == 120 + 900 + 8 + 20 + 700 + 50 - 12 * 14
 
 
-def test_all_recorder_time_counts_before_the_first_step_ends() -> None:
+def test_before_the_first_step_ends_all_recorder_time_counts() -> None:
     costly = Costly(FakeClock())
     costly.work(33)
     assert costly.cost.per_step_ns == 33
@@ -140,7 +140,7 @@ def test_overhead_that_occurs_once_is_not_part_of_a_steps_overhead() -> None:
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (30, 1360)
 
 
-def test_a_single_append_counts_as_set_up() -> None:
+def test_a_single_append_counts_as_setup_time() -> None:
     costly = Costly(FakeClock())
     costly.append(400)
     costly.cost.steps_ended(1)
@@ -150,7 +150,7 @@ def test_a_single_append_counts_as_set_up() -> None:
     assert (costly.cost.per_step_ns, costly.cost.set_up_ns) == (10, 390)
 
 
-def test_an_interrupted_round_does_not_change_the_measured_cost_of_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_does_not_change_the_measured_cost_of_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a clock that advances by 1 ns per reading, and by 5 us between the first two readings."""
     clock = FakeClock()
     ticks = itertools.chain([0], itertools.count(5_000))

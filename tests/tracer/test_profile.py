@@ -102,7 +102,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(profile_module, "PATIENCE_NS", 20_000_000)
 
 
-def test_a_window_of_two_steps() -> None:
+def test_a_profile_covers_the_two_requested_steps() -> None:
     here = Profiled()
     here.cuda.launch(5_000)
     here.steps("prepare", "record", "record", "")
@@ -121,13 +121,13 @@ def test_the_profiler_starts_after_the_device_is_idle() -> None:
 
 
 @pytest.mark.parametrize(("stacks", "has_trace_only"), [(True, True), (False, False)])
-def test_all_events_are_kept_for_stacks_and_older_releases(stacks: bool, has_trace_only: bool) -> None:
+def test_recording_stacks_keeps_all_profiler_events(stacks: bool, has_trace_only: bool) -> None:
     here = Profiled(stacks=stacks, has_trace_only=has_trace_only)
     here.steps("prepare")
     assert here.calls[1] == "trace_only None"
 
 
-def test_windows_neither_begin_nor_end_in_a_capture() -> None:
+def test_a_profile_neither_begins_nor_ends_during_a_graph_capture() -> None:
     here = Profiled()
     here.cuda.captures.add("graph")
     here.steps("prepare")
@@ -162,7 +162,7 @@ def test_only_the_host_is_profiled_without_a_gpu() -> None:
     assert not here.profiler.must_wait and here.calls[0] == "CPU" and here.calls[-1] == "t.profile.json"
 
 
-def test_no_profile_is_prepared_while_the_script_has_prepared_one() -> None:
+def test_no_profile_is_started_while_the_script_prepares_its_own() -> None:
     """GIVEN a profile that the script has prepared and not yet started THEN the recorder prepares its own after the script's
     profile has ended."""
     here = Profiled()
@@ -190,7 +190,7 @@ def test_a_step_is_not_profiled_if_the_device_was_too_busy_to_begin() -> None:
     assert recorded == [False, True] and here.profiler.use().steps == (2,)
 
 
-def test_a_window_without_a_whole_step_is_not_written() -> None:
+def test_a_profile_without_a_complete_step_is_not_written() -> None:
     """GIVEN a window in whose first step the script starts a profile THEN the next window is the first one that is written."""
     here = Profiled()
     here.steps("prepare")
@@ -205,7 +205,7 @@ def test_a_window_without_a_whole_step_is_not_written() -> None:
     assert here.calls[-1] == "t.profile.json" and here.profiler.use().steps == (3,)
 
 
-def test_the_profile_is_written_at_the_end_if_python_starts_no_threads_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_exit_the_profile_is_written_without_starting_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.12 starts no threads after the script has ended."""
     here = Profiled()
     here.steps("prepare", "record")
@@ -239,7 +239,7 @@ def test_the_profile_is_discarded_if_the_device_fails() -> None:
     assert here.profiler.use().failed == "the device did not finish: CUDA error: device-side assert triggered"
 
 
-def test_messages_of_kineto_are_kept_and_other_output_is_passed_on(capfd: pytest.CaptureFixture[str]) -> None:
+def test_messages_of_kineto_are_kept_and_other_output_is_forwarded(capfd: pytest.CaptureFixture[str]) -> None:
     here = Profiled()
     here.kineto.says = (
         DENIED
@@ -292,7 +292,7 @@ def test_the_main_thread_may_end_the_profile_of_another_thread() -> None:
     assert here.calls[-2:] == ["stop", "t.profile.json"]
 
 
-def test_a_signal_during_the_start_of_a_profile_is_handled_after_it() -> None:
+def test_a_signal_during_the_start_of_a_profile_is_handled_afterwards() -> None:
     """GIVEN a handler that raises WHEN its signal arrives while the profile starts THEN the profile has started, and the
     exception reaches the script."""
     here = Profiled()

@@ -69,7 +69,7 @@ def test_the_script_is_identified_by_its_hash(monkeypatch: pytest.MonkeyPatch, t
     assert cost is not None and (cost.overhead_ns_per_step, cost.overhead_share) == (1, 0.1)
 
 
-def test_memory_outside_of_torch_is_neither_free_nor_reserved_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_outside_of_torch_is_the_memory_neither_free_nor_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a card of 16 GiB with 3 GiB free WHEN torch has reserved 5 GiB THEN 8 GiB are outside of torch
 
     The two figures are not read at the same moment. If torch seems to have reserved more than is used, 0 bytes are outside.
@@ -93,7 +93,7 @@ def test_memory_outside_of_torch_is_neither_free_nor_reserved_by_torch(monkeypat
 @pytest.mark.parametrize(
     ("block_bytes", "held_bytes"), [(0, 0), (USUAL_WORKSPACE_BYTES, USUAL_WORKSPACE_BYTES), (USUAL_WORKSPACE_BYTES + 512, 0)]
 )
-def test_an_allocated_block_of_the_size_of_a_workspace_counts_as_held_by_cublas(block_bytes: int, held_bytes: int) -> None:
+def test_a_block_as_large_as_a_workspace_counts_as_a_cublas_workspace(block_bytes: int, held_bytes: int) -> None:
     """GIVEN an allocated tensor of 1,000 bytes, a freed block of the size of a workspace, and another allocated block."""
     recorded: Any = FakeTorch(cublas_bytes=block_bytes)
     facts = ProcessFacts(recorded, 0, RecordConfig())
@@ -103,7 +103,9 @@ def test_an_allocated_block_of_the_size_of_a_workspace_counts_as_held_by_cublas(
 
 
 @pytest.mark.parametrize(("of_torch", "of_cudnn"), [(False, False), (True, False), (False, True), (True, True)])
-def test_a_run_is_deterministic_if_torch_or_cudnn_is(monkeypatch: pytest.MonkeyPatch, of_torch: bool, of_cudnn: bool) -> None:
+def test_a_run_is_deterministic_if_torch_or_cudnn_is_deterministic(
+    monkeypatch: pytest.MonkeyPatch, of_torch: bool, of_cudnn: bool
+) -> None:
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: of_torch)
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", of_cudnn)
     assert ProcessFacts(torch, 0, RecordConfig()).machine().settings.deterministic is (of_torch or of_cudnn)
@@ -118,7 +120,7 @@ def test_a_run_is_deterministic_if_torch_or_cudnn_is(monkeypatch: pytest.MonkeyP
         ({"PYTORCH_ALLOC_CONF": "a:1", "PYTORCH_CUDA_ALLOC_CONF": "b:2"}, "a:1"),
     ],
 )
-def test_the_new_name_of_the_allocators_settings_comes_first(
+def test_the_new_variable_for_allocator_settings_is_preferred(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], kept: str | None
 ) -> None:
     for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):

@@ -53,7 +53,7 @@ def test_a_plain_loop_becomes_steps_of_phases(bench: Bench) -> None:
     assert phases_of(trace, 1) == [("loader", 10), ("forward", 100), ("loss", 10), ("backward", 200), ("optimizer", 30)]
 
 
-def test_steps_begin_at_unix_time_wherever_the_monotonic_clock_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_begin_at_unix_time_for_any_start_of_the_monotonic_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts_ns = []
     for offset_ns in (0, 7_000):
         monkeypatch.setattr(FakeClock, "offset_ns", offset_ns)
@@ -64,7 +64,7 @@ def test_steps_begin_at_unix_time_wherever_the_monotonic_clock_begins(tmp_path: 
     assert (starts_ns[1] - starts_ns[0]).tolist() == [7_000] * 6
 
 
-def test_calls_that_take_no_time_are_no_overhead(bench: Bench) -> None:
+def test_calls_that_take_no_time_add_no_overhead(bench: Bench) -> None:
     for _ in range(12):
         bench.train_step()
         bench.evaluate_batch()
@@ -72,7 +72,7 @@ def test_calls_that_take_no_time_are_no_overhead(bench: Bench) -> None:
     assert cost.calls >= 12 * 8 and (cost.spent_ns, cost.per_step_ns, cost.set_up_ns) == (0, 0, 0)
 
 
-def test_the_overhead_of_all_steps_and_of_the_set_up_is_all_time_of_the_recorder(
+def test_overhead_of_steps_and_setup_adds_up_to_all_recorder_time(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GIVEN a clock that advances by 1 ns per reading, and whose every 20th step waits until the file is written."""
@@ -88,7 +88,7 @@ def test_the_overhead_of_all_steps_and_of_the_set_up_is_all_time_of_the_recorder
     assert (cost.spent_ns - cost.set_up_ns) / cost.per_step_ns == pytest.approx(steps, rel=0.1)
 
 
-def test_phases_tile_their_steps_and_steps_follow_one_another(bench: Bench) -> None:
+def test_phases_fill_their_steps_and_steps_follow_without_gaps(bench: Bench) -> None:
     for _ in range(4):
         bench.train_step()
         bench.run(7)  # logging between the steps belongs to the next one
@@ -159,7 +159,7 @@ def test_gradient_accumulation_is_one_step(bench: Bench) -> None:
     assert [name for name, _ in phases_of(trace, 0)].count("backward") == 3
 
 
-def test_a_second_optimizer_does_not_end_the_step(bench: Bench) -> None:
+def test_the_second_optimizer_does_not_end_the_step(bench: Bench) -> None:
     bench.train_step()
     bench.recorder.enter_phase("optimizer")
     bench.recorder.leave_phase("optimizer")
@@ -229,7 +229,7 @@ def test_batch_waits_and_pins_are_recorded(bench: Bench) -> None:
     assert trace.batches.bytes.tolist() == [4096, 4096]
 
 
-def test_parts_are_recorded_within_their_phase(bench: Bench) -> None:
+def test_stages_are_recorded_inside_their_phase(bench: Bench) -> None:
     recorder = bench.recorder
     bench.load(10)
     recorder.module_called(bench.model, True)
@@ -272,7 +272,7 @@ def test_a_blocking_collective_is_timed_between_two_stream_events(bench: Bench) 
     }  # fmt: skip
 
 
-def test_collectives_of_a_script_without_steps_are_written_when_complete(bench: Bench) -> None:
+def test_without_steps_collectives_are_written_when_they_complete(bench: Bench) -> None:
     stream = FakeStream(0)
     for done in range(5):
         begin = bench.recorder.communication.begin_call(stream)
@@ -312,7 +312,7 @@ def wait_for(bench: Bench, pending: PendingCollective, host_ns: int = 2_000) -> 
         (0, 100_000, 100_000, Ending.BY),  # the operation ends between two events of the host, so its end is unknown
     ],
 )
-def test_an_asynchronous_collective_ends_when_a_stream_had_to_wait(
+def test_an_asynchronous_collective_ends_when_a_stream_waits_for_it(
     bench: Bench, busy_ns: int, host_ns: int, duration_ns: int, ending: Ending
 ) -> None:
     bench.train_step()
@@ -326,7 +326,7 @@ def test_an_asynchronous_collective_ends_when_a_stream_had_to_wait(
     assert (calls.duration_ns.tolist(), calls.ending.tolist(), calls.device.tolist()) == ([duration_ns], [ending], [0])
 
 
-def test_a_collective_with_several_work_objects_ends_with_the_last(bench: Bench) -> None:
+def test_a_collective_with_several_work_objects_ends_with_the_last_one(bench: Bench) -> None:
     pending = let_go(bench, 20_000, works=2)
     wait_for(bench, pending)
     bench.run(100_000)
@@ -393,7 +393,7 @@ def test_a_model_without_modules_still_has_a_forward_pass(bench: Bench) -> None:
     assert ("forward", 70) in phases_of(recorded(bench), 0)
 
 
-def test_the_profiler_runs_in_its_scheduled_window(tmp_path: Path) -> None:
+def test_the_profiler_runs_in_the_scheduled_steps(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=2))
     for _ in range(8):
         bench.train_step()
@@ -409,7 +409,7 @@ def test_the_profiler_runs_in_its_scheduled_window(tmp_path: Path) -> None:
     ("clean", "has_attached", "kind_after"),
     [(5, True, StepKind.AFTER_PROFILE), (4, True, StepKind.STEADY), (5, False, StepKind.STEADY)],
 )
-def test_steps_after_a_profile_of_the_device_are_not_clean_if_enough_clean_steps_ran_before_it(
+def test_steps_after_a_gpu_profile_are_not_clean_if_enough_ran_before_it(
     tmp_path: Path, clean: int, has_attached: bool, kind_after: StepKind
 ) -> None:
     """GIVEN 1 warm-up step, `clean` steps, 1 step in which the profiler attaches, and 1 profiled step THEN the next 6 steps
@@ -422,7 +422,7 @@ def test_steps_after_a_profile_of_the_device_are_not_clean_if_enough_clean_steps
     assert recorded(bench).steps.kind.tolist() == kinds
 
 
-def test_evaluation_and_captures_after_a_profile_keep_their_kind(tmp_path: Path) -> None:
+def test_evaluation_steps_and_captures_after_a_profile_keep_their_kind(tmp_path: Path) -> None:
     bench = Bench(tmp_path, Schedule(warmup=0, clean=50, profiled=0))
     for _ in range(6):
         bench.train_step()
@@ -499,7 +499,7 @@ def test_a_failing_optimizer_ends_its_phase(bench: Bench) -> None:
     assert names == ["other", "optimizer", "loader", "forward", "loss", "backward", "optimizer"]
 
 
-def test_a_step_in_graph_capture_makes_no_cuda_calls_and_is_marked_untimed(bench: Bench) -> None:
+def test_a_step_during_a_graph_capture_makes_no_cuda_calls_and_has_no_times(bench: Bench) -> None:
     """GIVEN a step during which another stream captures WHEN rows are due to be written THEN no CUDA call is made."""
     bench.train_step()
     bench.run(FLUSH_NS)
@@ -521,7 +521,7 @@ def test_a_step_in_graph_capture_makes_no_cuda_calls_and_is_marked_untimed(bench
     assert (trace.phases.device[trace.phases.step == 3] == 0).all()
 
 
-def test_replays_of_a_graph_of_a_whole_step_are_steps(bench: Bench) -> None:
+def test_each_launch_of_a_graph_of_a_whole_step_is_a_step(bench: Bench) -> None:
     """GIVEN a graph of forward, backward and optimizer THEN the capture is not a step, and each replay is one. Its device time
     is in the forward pass with which it begins."""
     recorder = bench.recorder
@@ -561,7 +561,7 @@ class CudaGraph:
     """Stands for torch.cuda.CUDAGraph."""
 
 
-def test_calls_of_other_threads_during_a_capture_are_processed_at_once(bench: Bench) -> None:
+def test_calls_in_other_threads_during_a_capture_are_processed_at_once(bench: Bench) -> None:
     graph = CudaGraph()
     bench.recorder.capture_begins(graph)
     thread = threading.Thread(target=lambda: bench.recorder.enter_phase("loader"))
@@ -571,7 +571,7 @@ def test_calls_of_other_threads_during_a_capture_are_processed_at_once(bench: Be
     assert bench.recorder._reports_of(graph) == []
 
 
-def test_a_script_that_profiles_itself_gets_no_events_of_ours(bench: Bench) -> None:
+def test_no_cuda_events_are_recorded_while_the_script_profiles_itself(bench: Bench) -> None:
     bench.train_step()
     calls, asked = bench.cuda.calls, bench.cuda.asked
     bench.profiles.add("its own")
@@ -689,7 +689,7 @@ def test_recording_ends_while_another_thread_holds_the_lock(bench: Bench, in_cud
         assert bench.access.device_lost == "a call into CUDA did not return"
 
 
-def test_a_phase_between_two_devices_has_no_device_time(bench: Bench) -> None:
+def test_a_phase_between_two_devices_has_no_gpu_time(bench: Bench) -> None:
     """GIVEN a script that changes the current device during the forward pass THEN the phase's time is unknown, not 0."""
     bench.train_step()
     bench.recorder.module_called(bench.model, True)
@@ -737,7 +737,7 @@ def test_cuda_events_are_reused(bench: Bench) -> None:
     assert bench.cuda.made < 850  # about 3 500 events were recorded, and events are reused after 128 steps
 
 
-def test_the_overhead_is_a_share_of_the_usual_clean_step(tmp_path: Path) -> None:
+def test_the_overhead_is_a_fraction_of_the_median_clean_step(tmp_path: Path) -> None:
     """GIVEN a warm-up step of 1 300 ns, then clean steps of 350, 360 and 370 ns THEN the usual step is 360 ns."""
     bench = Bench(tmp_path, Schedule(warmup=1, clean=100, profiled=0))
     for load_ns in (960, 10, 20, 30):
@@ -833,7 +833,7 @@ def test_the_time_of_reporting_a_module_call_counts_as_overhead(bench: Bench, mo
     assert bench.recorder.cost.spent_ns == before_ns + 3
 
 
-def test_every_report_counts_although_only_some_are_timed(bench: Bench) -> None:
+def test_the_overhead_includes_all_recorder_calls_although_only_some_are_timed(bench: Bench) -> None:
     """GIVEN 100 steps of 9 reports THEN the recorder counts 900 calls."""
     bench.recorder.workload.is_open = False
     for _ in range(100):
@@ -854,7 +854,7 @@ def test_other_threads_that_use_the_gpu_are_profiled(bench: Bench, does: str) ->
     assert bench.profiler.all_threads == (does != "loader")
 
 
-def test_an_optimizer_that_steps_on_a_thread_of_autograd_ends_no_step(bench: Bench) -> None:
+def test_an_optimizer_step_in_an_autograd_thread_does_not_end_a_step(bench: Bench) -> None:
     """GIVEN an optimizer that a hook steps during the backward pass THEN the step ends with the first optimizer's step, on the
     script's thread."""
     recorder = bench.recorder

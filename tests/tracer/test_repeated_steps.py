@@ -33,7 +33,7 @@ from traces.script.phase_rule import Segment
 from traces.script.script_splitter import CutStep
 
 
-def test_a_repeated_step_is_cut_at_its_new_times(tmp_path: Path) -> None:
+def test_a_repeated_step_is_divided_at_its_new_times(tmp_path: Path) -> None:
     """GIVEN a step of forward (0 to 5) and optimizer (5 to 8, left at 8), ended at 9 WHEN the reports come at 10, 14, 17 and 18
     in a step that began at 9 THEN forward is 9 to 14 and the optimizer 14 to 18, left at 17."""
     steps = Bench(tmp_path).recorder.steps._repeated
@@ -65,7 +65,7 @@ def test_a_step_with_time_before_its_first_phase(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("why", ["given up", "not closed", "evaluation", "no such segments"])
-def test_steps_that_cannot_be_learned(tmp_path: Path, why: str) -> None:
+def test_some_steps_cannot_be_compared_with_earlier_ones(tmp_path: Path, why: str) -> None:
     steps = Bench(tmp_path).recorder.steps._repeated
     steps.add_call(Meaning(MODULE, (1, True), CONTINUES, NONE, ""), 0)
     if why == "given up":
@@ -130,7 +130,7 @@ def _rows(trace: Trace) -> list[list[list[object]]]:
 
 
 @given(st.lists(st.sampled_from(KINDS), max_size=30))
-def test_learned_and_unlearned_steps_give_the_same_recording(kinds: list[str]) -> None:
+def test_the_shortcut_for_repeated_steps_does_not_change_the_recording(kinds: list[str]) -> None:
     """Steps of every kind follow one another, within and outside the repetition. They are read three at a time."""
     traces = []
     three = [patch.multiple(f"tracer.{name}", TOGETHER=3) for name in ("step_recorder", "recording_writer")]
@@ -147,7 +147,7 @@ def test_learned_and_unlearned_steps_give_the_same_recording(kinds: list[str]) -
     assert _rows(learned) == _rows(cut)
 
 
-def test_the_steps_of_a_training_loop_are_learned(tmp_path: Path) -> None:
+def test_steps_of_a_training_loop_are_recognized_as_repeated(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.recorder.workload.is_open = False
     for _ in range(3):
@@ -171,7 +171,7 @@ def _step_with_copies(bench: Bench, copies: int) -> None:
     recorder.optimizer_stepped(True)
 
 
-def test_a_phase_that_is_entered_twice_in_a_row_needs_no_event_in_between(tmp_path: Path) -> None:
+def test_a_phase_entered_twice_in_a_row_needs_one_event(tmp_path: Path) -> None:
     """GIVEN steps that copy two tensors one after the other WHEN the steps are alike THEN no event is recorded after the first
     copy: 4 events instead of 5. WHEN a step copies one tensor THEN the event is recorded 1 ns later, when the model is called,
     so the copy lasts 11 ns instead of 10 and the forward pass 30 instead of 31."""
@@ -237,7 +237,7 @@ def test_an_error_of_the_recorder_does_not_reach_the_script(tmp_path: Path, caps
     assert len(load(bench.path).steps) == 4
 
 
-def test_whose_error_it_is() -> None:
+def test_errors_of_the_recorder_and_of_the_script_are_distinguished() -> None:
     """Errors inside the recorder are its own. Errors of the script's functions, which are in this file, are not."""
     with pytest.raises(KeyError) as inside:
         StepPlan([], ["forward"], [7], NONE)

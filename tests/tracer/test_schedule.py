@@ -19,14 +19,16 @@ def kinds(schedule: Schedule, evaluations: list[bool]) -> list[StepKind]:
 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(1, 5), st.integers(0, 30))
-def test_the_schedule_has_the_requested_numbers_of_each_step_kind(warmup: int, clean: int, profiled: int, steps: int) -> None:
+def test_the_schedule_contains_the_requested_number_of_steps_of_each_kind(
+    warmup: int, clean: int, profiled: int, steps: int
+) -> None:
     told = kinds(Schedule(warmup, clean, profiled), [False] * steps)
     plan = [StepKind.WARMUP] * warmup + [StepKind.STEADY] * clean + [StepKind.WARMUP] + [StepKind.PROFILED] * profiled
     assert told == (plan + [StepKind.STEADY] * steps)[:steps]
 
 
 @given(st.lists(st.booleans(), max_size=40))
-def test_evaluation_does_not_change_the_first_window(evaluations: list[bool]) -> None:
+def test_evaluation_does_not_change_the_first_profile(evaluations: list[bool]) -> None:
     evaluations = [False, *evaluations]
     told = kinds(Schedule(2, 3, 2), evaluations)
     training = [kind for kind, evaluation in zip(told, evaluations, strict=True) if not evaluation]
@@ -46,7 +48,7 @@ def actions_of(schedule: Schedule, steps: str) -> str:
     return actions
 
 
-def test_a_run_of_evaluation_steps_before_the_first_window_is_profiled_once() -> None:
+def test_evaluation_steps_before_the_first_profile_are_profiled_once() -> None:
     """The profiler attaches after two evaluated batches, and ends with the next training step, which does not count."""
     schedule = Schedule(warmup=0, clean=8, profiled=2)
     assert actions_of(schedule, "TTTTTvvvv") == ".......pr"
@@ -58,7 +60,7 @@ def test_a_run_of_evaluation_steps_before_the_first_window_is_profiled_once() ->
     assert actions_of(Schedule(warmup=0, clean=20, profiled=2), "TTTTTvvvvvvT") == ".......prr.."
 
 
-def test_evaluation_that_could_disturb_the_clean_steps_is_not_profiled_before_the_first_window() -> None:
+def test_evaluation_is_not_profiled_if_that_would_disturb_clean_steps() -> None:
     """Single evaluated batches are profiled in the first window. A run of evaluation steps after too few clean steps is
     profiled later."""
     assert actions_of(Schedule(warmup=0, clean=6, profiled=2), "TvTvTvTvTvTvTvTvTvTv") == "...........pprrrr..."
@@ -84,7 +86,7 @@ def test_evaluation_that_could_disturb_the_clean_steps_is_not_profiled_before_th
         ("TTTTTTwvvvTTT", "..prr..prr..."),
     ],
 )
-def test_a_later_kind_of_step_gets_another_window(steps: str, actions: str) -> None:
+def test_a_new_kind_of_step_is_profiled_later(steps: str, actions: str) -> None:
     assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps) == actions
 
 
@@ -96,7 +98,7 @@ def test_training_with_another_optimizer_is_another_kind_of_step() -> None:
     assert actions == "..prr....prr.."
 
 
-def test_the_number_of_windows_is_limited() -> None:
+def test_the_number_of_profiles_is_limited() -> None:
     """GIVEN 30 kinds of steps, one after the other THEN seven of them are profiled."""
     steps = "".join(letter * 6 for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
     assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps).count("p") == 7
@@ -112,7 +114,7 @@ def test_inference_steps_are_profiled() -> None:
 
 
 @given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3), st.integers(1, 30))
-def test_training_after_an_initial_evaluation_is_recorded_as_scheduled(
+def test_training_after_an_initial_evaluation_follows_the_schedule(
     warmup: int, clean: int, profiled: int, evaluations: int
 ) -> None:
     """The first training step is warm-up, because before it trains it could be evaluation. The other steps follow the
@@ -130,7 +132,7 @@ def test_training_after_an_initial_evaluation_is_recorded_as_scheduled(
     assert told.count(StepKind.STEADY) >= clean - (warmup == 0)
 
 
-def test_the_phase_grain_needs_no_profiler() -> None:
+def test_a_phase_grained_recording_needs_no_profiler() -> None:
     schedule = Schedule(1, 2, 0)
     assert kinds(schedule, [False] * 5) == [StepKind.WARMUP] + [StepKind.STEADY] * 4
     assert schedule.profile == ""
@@ -148,7 +150,7 @@ def test_steps_are_clean_until_a_postponed_profile_begins() -> None:
     assert kinds == [StepKind.WARMUP, steady, steady, steady, StepKind.WARMUP, StepKind.PROFILED, steady]
 
 
-def test_a_lost_window_is_recorded_later() -> None:
+def test_a_lost_profile_is_recorded_later() -> None:
     """GIVEN three steps to profile WHEN the window ends after one of them THEN the profiler attaches again in the next step.
     It then records the other two."""
     schedule = Schedule(warmup=1, clean=1, profiled=3)
@@ -178,7 +180,7 @@ def test_all_steps_are_clean_after_the_profiler_has_failed() -> None:
     ("profiled", "settled_after"),
     [(0, 3), (2, None)],
 )
-def test_a_schedule_is_settled_once_all_later_steps_are_clean(profiled: int, settled_after: int | None) -> None:
+def test_a_schedule_is_settled_when_all_later_steps_are_clean(profiled: int, settled_after: int | None) -> None:
     """Three steps of warm-up without a profile, or with a profile that lasts until its end."""
     schedule = Schedule(warmup=3, clean=4, profiled=profiled)
     settled = []

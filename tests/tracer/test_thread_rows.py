@@ -15,7 +15,7 @@ def in_thread(name: str, rows: ThreadRows, role: str = "") -> int:
     return found[0]
 
 
-def test_threads_are_named_by_their_role_or_by_themselves() -> None:
+def test_threads_are_named_after_their_role_or_keep_their_name() -> None:
     """GIVEN threads of autograd and of replicas, and one with another role THEN only those of autograd are backward threads.
     A role has one row, whichever thread has it."""
     rows = ThreadRows(rank=3)
@@ -33,7 +33,7 @@ def test_threads_are_named_by_their_role_or_by_themselves() -> None:
     assert rows.threads[0].tid == threading.get_native_id()
 
 
-def test_the_script_may_continue_in_another_thread() -> None:
+def test_the_script_can_continue_in_another_thread() -> None:
     rows = ThreadRows(rank=0)
     own = threading.get_ident()
     in_thread("script", rows)  # row 1

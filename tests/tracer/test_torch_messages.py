@@ -22,7 +22,7 @@ def torchs_warning() -> Any:
     profiler._WARNINGS_SHOWN.discard(TEXT)
 
 
-def test_a_warning_of_the_recorders_profile_is_left_to_the_script(torchs_warning: Any) -> None:
+def test_a_warning_shown_by_the_recorder_can_still_be_shown_by_the_script(torchs_warning: Any) -> None:
     """GIVEN a filter that makes warnings exceptions WHEN the profiler warns in the block THEN nothing is raised, and the script
     gets the same warning after the block."""
     with warnings.catch_warnings():
@@ -35,7 +35,7 @@ def test_a_warning_of_the_recorders_profile_is_left_to_the_script(torchs_warning
             torchs_warning()
 
 
-def test_a_warning_that_the_script_had_is_not_given_again(torchs_warning: Any) -> None:
+def test_a_warning_that_the_script_has_shown_is_not_shown_again(torchs_warning: Any) -> None:
     with pytest.warns(UserWarning, match=TEXT):
         torchs_warning()
     with quiet_profiler(torch, []):
@@ -43,7 +43,7 @@ def test_a_warning_that_the_script_had_is_not_given_again(torchs_warning: Any) -
     torchs_warning()  # would raise here, as warnings are errors in this test suite
 
 
-def test_a_once_warning_of_c_plus_plus_is_left_to_the_script() -> None:
+def test_a_warning_that_c_plus_plus_shows_once_is_left_to_the_script() -> None:
     """PyTorch gives this warning once in a process, from C++ (TORCH_WARN_ONCE in aten/src/ATen/native/TensorShape.cpp)."""
     cube = torch.ones(2, 2, 2)
     with quiet_profiler(torch, []):
@@ -53,7 +53,7 @@ def test_a_once_warning_of_c_plus_plus_is_left_to_the_script() -> None:
         assert cube.T.shape == (2, 2, 2)
 
 
-def test_python_does_not_forget_the_warnings_of_the_script() -> None:
+def test_python_remembers_which_warnings_the_script_has_shown() -> None:
     """Python shows a warning once per line under its default filter; a changed filter would make it show the warning again."""
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("default")
@@ -64,7 +64,7 @@ def test_python_does_not_forget_the_warnings_of_the_script() -> None:
     assert len(shown) == 1
 
 
-def test_another_thread_may_warn_meanwhile() -> None:
+def test_another_thread_can_warn_meanwhile() -> None:
     with warnings.catch_warnings(record=True) as shown:
         warnings.simplefilter("always")
         with quiet_profiler(torch, []):

@@ -117,7 +117,7 @@ def test_an_asynchronous_gloo_operation_is_recorded_when_it_completes(notes: Not
     assert notes.calls == [("all_reduce", "int64", "0", 1, "gloo", 24)]
 
 
-def test_a_composite_collective_is_recorded_once_with_the_bytes_of_its_parts(notes: Notes) -> None:
+def test_a_composite_collective_is_recorded_once_with_all_its_bytes(notes: Notes) -> None:
     """Pickled objects are sent as their sizes (8 bytes each) and as their bytes."""
     got: list[Any] = [None]
     dist.all_gather_object(got, {"loss": 1.5})
@@ -127,7 +127,7 @@ def test_a_composite_collective_is_recorded_once_with_the_bytes_of_its_parts(not
     assert size_bytes >= 8 + len(pickle.dumps({"loss": 1.5}))
 
 
-def test_a_group_has_its_own_name_and_size(notes: Notes) -> None:
+def test_each_process_group_has_a_name_and_a_size(notes: Notes) -> None:
     group = dist.new_group([0])
     dist.all_reduce(SIX.clone(), group=group)
     [(_, _, name, size, _, _)] = notes.calls
@@ -144,11 +144,11 @@ def test_failed_collectives_and_those_of_other_ranks_are_not_recorded(notes: Not
     assert len(notes.calls) == 1
 
 
-def test_the_rank_is_reported_when_the_group_is_joined(notes: Notes) -> None:
+def test_the_rank_is_reported_when_the_process_joins_a_group(notes: Notes) -> None:
     assert notes.rank == 0
 
 
-def test_a_model_is_reported_when_made_and_before_its_group_ends(notes: Notes) -> None:
+def test_a_model_is_reported_when_it_is_created_and_before_its_group_ends(notes: Notes) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
     assert notes.models == [model] and not notes.left
     dist.destroy_process_group()

@@ -98,7 +98,7 @@ def test_a_wait_in_another_thread_is_recorded_on_the_stream_of_that_thread(notes
     assert notes.waited == [(operation, "other on 3")]
 
 
-def test_waiting_for_the_future_is_recorded_after_its_work_is_deleted(notes: Notes, works: Works) -> None:
+def test_waiting_for_a_future_is_recorded_after_its_work_object_is_deleted(notes: Notes, works: Works) -> None:
     work, operation = begin(), pending()
     works.watch([work], operation)
     future = work.get_future()
@@ -112,7 +112,7 @@ def test_waiting_for_the_future_is_recorded_after_its_work_is_deleted(notes: Not
     assert not notes.given_up
 
 
-def test_work_objects_without_a_wait_are_released_and_marked(notes: Notes, works: Works) -> None:
+def test_work_objects_that_are_never_waited_for_are_released(notes: Notes, works: Works) -> None:
     tensor, operation = torch.ones(3), pending()
     work: Any = dist.all_reduce(tensor, async_op=True)
     works.watch([work], operation)
@@ -124,7 +124,7 @@ def test_work_objects_without_a_wait_are_released_and_marked(notes: Notes, works
     assert not works._handles
 
 
-def test_work_objects_of_a_batch_are_recorded_one_by_one(notes: Notes, works: Works) -> None:
+def test_each_work_object_of_a_batch_is_recorded(notes: Notes, works: Works) -> None:
     batch, operation = [begin(), begin()], pending(works=2)
     works.watch(batch, operation)
     for work in batch:
@@ -132,7 +132,7 @@ def test_work_objects_of_a_batch_are_recorded_one_by_one(notes: Notes, works: Wo
     assert [found for found, _ in notes.waited] == [operation, operation]
 
 
-def test_other_work_objects_are_not_changed(notes: Notes, works: Works) -> None:
+def test_work_objects_of_other_process_groups_are_not_changed(notes: Notes, works: Works) -> None:
     begin().wait()
     assert not notes.begun
     future: Any = torch.futures.Future()
@@ -167,7 +167,7 @@ def test_work_objects_written_in_python_are_recorded(notes: Notes, works: Works)
 
 
 @pytest.mark.real_time
-def test_a_failed_wait_is_not_recorded_and_cpp_does_not_recurse(notes: Notes, works: Works) -> None:
+def test_a_failed_wait_is_not_recorded(notes: Notes, works: Works) -> None:
     """WHEN a class does not override the wait of C++ THEN C++ does not call the recorder's wait as an override, which would
     recurse forever."""
     work, operation = Bare(), pending()

@@ -81,14 +81,14 @@ def _in_threads(modules: Any, inputs: Any) -> list[Any]:
     return [results[number] for number in range(len(modules))]
 
 
-def test_scatter_is_recorded_as_one_part_from_every_entry_point(notes: Notes) -> None:
+def test_scatter_is_recorded_as_one_stage_from_every_entry_point(notes: Notes) -> None:
     """Objects that are not tensors are repeated, which needs no device."""
     assert parallel.scatter({"a": 1}, [0, 1]) == [{"a": 1}, {"a": 1}]
     assert parallel.scatter_gather.scatter_kwargs((1,), {"b": 2}, [0, 1]) == (((1,), (1,)), ({"b": 2}, {"b": 2}))
     assert notes.parts == [("scatter", "")] * 2
 
 
-def test_each_replica_is_a_part_in_its_own_thread(notes: Notes) -> None:
+def test_each_replica_is_a_stage_in_a_separate_thread(notes: Notes) -> None:
     results = torch_nn_parallel.replicas(_in_threads, [lambda x: x + 1, lambda x: x * 10], [1, 2])
     assert results == [2, 20]
     assert sorted(notes.parts) == [("parallel_apply", "replica 0"), ("parallel_apply", "replica 1")]
@@ -101,7 +101,7 @@ def test_no_event_is_recorded_before_the_first_replicas_run(notes: Notes) -> Non
     assert notes.with_event == [False, False, True, True]
 
 
-def test_a_failing_replica_raises_its_error_and_ends_its_part(notes: Notes) -> None:
+def test_a_failing_replica_raises_its_error_and_ends_its_stage(notes: Notes) -> None:
     def failing(x: int) -> int:
         raise ZeroDivisionError("in a replica")
 
@@ -110,14 +110,14 @@ def test_a_failing_replica_raises_its_error_and_ends_its_part(notes: Notes) -> N
     assert notes.parts == [("parallel_apply", "replica 0")]
 
 
-def test_a_part_is_reported_after_an_earlier_part_failed(notes: Notes) -> None:
+def test_a_stage_is_reported_after_an_earlier_stage_failed(notes: Notes) -> None:
     for _ in range(2):
         with pytest.raises((RuntimeError, AssertionError)):
             parallel.gather([torch.ones(2), torch.ones(2)], 0)
     assert notes.parts == [("gather", "")] * 2
 
 
-def test_the_backward_pass_of_gather_is_recorded_as_a_part(notes: Notes) -> None:
+def test_the_backward_pass_of_gather_is_recorded_as_a_stage(notes: Notes) -> None:
     class Context:
         input_gpus, input_sizes, dim, unsqueezed_scalar = (0,), (2,), 0, False
 
@@ -143,7 +143,7 @@ def test_wrapped_functions_are_replaced_in_every_module_and_can_be_pickled(notes
     assert function.__wrapped__ is not None and function.__name__ == name
 
 
-def test_data_parallel_without_a_gpu_reports_no_parts(notes: Notes) -> None:
+def test_data_parallel_without_a_gpu_reports_no_stages(notes: Notes) -> None:
     model = nn.DataParallel(nn.Linear(2, 1))
     copy = pickle.loads(pickle.dumps(model))
     assert torch.equal(copy(torch.ones(3, 2)), model(torch.ones(3, 2)))

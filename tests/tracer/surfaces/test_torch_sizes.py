@@ -39,7 +39,7 @@ INDICES: list[Any] = [
 
 
 @pytest.mark.parametrize("place", range(len(INDICES)))
-def test_the_number_of_set_mask_elements_is_read_from_the_result_shape(place: int) -> None:
+def test_the_number_of_selected_elements_is_read_from_the_result_shape(place: int) -> None:
     """GIVEN an index of any form WHEN it is used THEN the size read from the result for each mask is the number of set
     elements."""
     index = INDICES[place]
@@ -54,11 +54,11 @@ def test_ambiguous_sizes_are_recorded_as_unknown(index: Any) -> None:
 
 
 @pytest.mark.parametrize("index", [0, slice(2), (0, ...), torch.tensor([1, 2]), None, ([0, 1], 2)])
-def test_indices_without_masks_record_no_size(index: Any) -> None:
+def test_indexing_without_a_mask_records_no_size(index: Any) -> None:
     assert _masks(index) == []
 
 
-def test_torch_where_with_three_arguments_records_no_size() -> None:
+def test_torch_where_with_three_arguments_records_no_output_size() -> None:
     choose: Callable[..., Any] = torch.where
     assert list(_where(choose(FIVE, 1, 0), FIVE, 1, 0)) == []
     assert list(_where(choose(FIVE), FIVE)) == [Found(NONZERO, (5,), 3)]
@@ -138,5 +138,5 @@ def noted() -> dict[str, list[list[Any]]]:
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_each_call_with_a_data_dependent_size_is_noted_once(call: str, noted: dict[str, list[list[Any]]]) -> None:
+def test_each_call_with_a_data_dependent_output_size_is_recorded_once(call: str, noted: dict[str, list[list[Any]]]) -> None:
     assert noted[call] == CALLS[call]

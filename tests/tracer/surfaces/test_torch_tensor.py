@@ -130,13 +130,13 @@ def test_a_machine_without_a_gpu_records_reads_of_cpu_tensors_outside_the_optimi
     assert [values for _, _, values in on_cpu.recorder.reads] == [[1.0]]
 
 
-def test_an_optimizer_s_read_from_a_gpu_is_recorded(on_gpu: Script) -> None:
+def test_a_read_from_a_gpu_in_an_optimizer_is_recorded(on_gpu: Script) -> None:
     on_gpu.recorder.phase = "optimizer"
     on_gpu.tensor([2.0]).item()
     assert len(on_gpu.recorder.reads) == 1
 
 
-def test_reads_of_a_compiler_and_quiet_reads_are_not_recorded(on_gpu: Script) -> None:
+def test_reads_by_torch_compile_and_by_the_recorder_are_not_recorded(on_gpu: Script) -> None:
     on_gpu.compiles = True
     on_gpu.tensor([1.0]).item()
     on_gpu.compiles = False
@@ -147,7 +147,7 @@ def test_reads_of_a_compiler_and_quiet_reads_are_not_recorded(on_gpu: Script) ->
     assert len(on_gpu.recorder.reads) == 1
 
 
-def test_a_process_without_a_recorder_reads_as_usual(on_gpu: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_recorder_tensors_are_read_as_usual(on_gpu: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(vars(state._STATE), "recorder", None)
     assert on_gpu.tensor([3.0]).item() == 3.0
     assert on_gpu.recorder.reads == []
@@ -208,7 +208,9 @@ def test_a_printed_tensor_is_one_read(on_gpu: Script) -> None:
         ("cpu", None, [], 0),
     ],
 )
-def test_to_is_an_upload_a_read_or_neither(on_gpu: Script, device: str, target: Any, phases: list[str], reads: int) -> None:
+def test_the_method_to_is_recorded_as_an_upload_or_a_read_or_not_at_all(
+    on_gpu: Script, device: str, target: Any, phases: list[str], reads: int
+) -> None:
     on_gpu.tensor([1.0], device).to(target)
     assert (on_gpu.recorder.phases, len(on_gpu.recorder.reads)) == (phases, reads)
 
@@ -217,7 +219,7 @@ def test_to_is_an_upload_a_read_or_neither(on_gpu: Script, device: str, target: 
     ("into", "source", "phases", "reads"),
     [("cuda", "cpu", UPLOAD, 0), ("cpu", "cuda", [], 1), ("cuda", "cuda", [], 0), ("cpu", "cpu", [], 0)],
 )
-def test_copy_into_a_tensor_is_an_upload_or_a_read(
+def test_copying_into_a_tensor_is_recorded_as_an_upload_or_a_read(
     on_gpu: Script, into: str, source: str, phases: list[str], reads: int
 ) -> None:
     tensor = on_gpu.tensor([0.0], into)
@@ -225,19 +227,19 @@ def test_copy_into_a_tensor_is_an_upload_or_a_read(
     assert (on_gpu.recorder.phases, len(on_gpu.recorder.reads)) == (phases, reads)
 
 
-def test_a_number_copied_into_a_tensor_is_no_copy_between_devices(on_gpu: Script) -> None:
+def test_a_number_copied_into_a_tensor_is_not_a_copy_between_devices(on_gpu: Script) -> None:
     on_gpu.tensor([0.0]).copy_(4.0)
     assert (on_gpu.recorder.phases, on_gpu.recorder.reads) == ([], [])
 
 
-def test_cuda_is_an_upload_unless_the_tensor_is_already_there(on_gpu: Script) -> None:
+def test_the_method_cuda_is_an_upload_unless_the_tensor_is_already_on_the_gpu(on_gpu: Script) -> None:
     on_gpu.tensor([1.0], "cuda").cuda()
     assert on_gpu.recorder.phases == []
     on_gpu.tensor([1.0], "cpu").cuda()
     assert on_gpu.recorder.phases == UPLOAD
 
 
-def test_a_comparison_of_gpu_tensors_is_one_read_of_a_truth_value(on_gpu: Script) -> None:
+def test_comparing_gpu_tensors_with_equal_is_one_read_of_a_boolean(on_gpu: Script) -> None:
     assert on_gpu.torch.equal(on_gpu.tensor([1.0]), on_gpu.tensor([1.0])) is True
     on_gpu.torch.equal(on_gpu.tensor([1.0], "cpu"), on_gpu.tensor([1.0], "cpu"))
     assert on_gpu.recorder.reads == [("aten::equal", "bool", [1.0])]
