@@ -52,6 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(item.nodeid.startswith(folder) for folder in WHOLE_PROGRAMS):
             item.add_marker("program")
+    # An error is found early if small tests come first. The order is stable, so the tests of a file stay together.
+    items.sort(key=lambda item: any(item.get_closest_marker(long) for long in ("program", "slow")))
     if config.getoption("--slow"):
         return
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -81,7 +81,7 @@ class SceneRow:
         return self.kind == TrackKind.MEMORY
 
     def lane(self, side: int) -> Lane | None:
-        track = self.tracks[side] if side < len(self.tracks) else None
+        track = self.tracks[side]
         return track.lane if track is not None and isinstance(track.lane, Lane) else None
 
 
