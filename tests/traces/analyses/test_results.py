@@ -16,6 +16,7 @@ from traces.analyses.launches import queue_length
 from traces.analyses.peak_memory import held_at_peak
 from traces.analyses.python_functions import function_times
 from traces.analyses.transfers import transfers
+from traces.combining.merge import merge_ranks
 from traces.kineto import read_kineto
 from traces.model.trace import Trace
 
@@ -38,12 +39,11 @@ def test_real_recordings(name: str, shared_traces: Path) -> None:
     assert_golden(GOLDEN / f"{name}.txt", figures(read_kineto(found)))
 
 
-@pytest.mark.parametrize("name", ["training", "data_parallel", "replay", "crowded"])
+@pytest.mark.parametrize("name", ["training", "data_parallel", "replay", "crowded", "crowded_ranks"])
 def test_handmade_recordings(name: str) -> None:
     made = {"training": training(jitter_us=(0, 3)), "data_parallel": data_parallel(), "replay": replay_of(training(), 1.2)}
-    made["crowded"] = crowded(seed=1)
+    made |= {"crowded": crowded(seed=1), "crowded_ranks": merge_ranks([crowded(seed=1), crowded(seed=2)])}
     assert_golden(GOLDEN / f"{name}.txt", figures(made[name]))
-
 
 
 @pytest.mark.parametrize("table", ["steps", "phases", "collectives", "batches"])

@@ -9,6 +9,7 @@ import pytest
 from tests.goldens import assert_golden, in_short
 from tests.traces.crowded import crowded, mixed, without
 from tests.traces.handmade import Call, calls, data_parallel, phase_grained, replay_of, training
+from traces.combining.merge import merge_ranks
 from traces.comparison.compare import compare
 from traces.comparison.counterparts import counterparts, paired_steps
 from traces.comparison.explain import explain
@@ -65,6 +66,12 @@ def test_recordings_of_which_one_lacks_a_table(table: str) -> None:
     whole = crowded(seed=1)
     part = without(whole, table)
     assert_golden(GOLDEN / f"crowded_without_{table}.txt", figures(whole, part) + figures(part, whole))
+
+
+def test_recordings_of_two_ranks() -> None:
+    first, second = (merge_ranks([crowded(1), crowded(2)]), merge_ranks([crowded(2), crowded(1, grid_ns=11_000)]))
+    assert_golden(GOLDEN / "crowded_ranks.txt", figures(first, second))
+    assert_golden(GOLDEN / "crowded_gpus.txt", figures(crowded(1), first))
 
 
 def test_recordings_with_steps_of_several_kinds() -> None:

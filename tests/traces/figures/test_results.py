@@ -12,6 +12,7 @@ import pytest
 from tests.goldens import assert_golden, in_short
 from tests.traces.crowded import crowded, without
 from tests.traces.handmade import data_parallel, phase_grained, replay_of, training
+from traces.combining.merge import merge_ranks
 from traces.figures.measure import launch_phase_names, launch_time_ns, phase_busy_ns, phase_times
 from traces.figures.pace import device_series, host_series, pace_intervals, step_times
 from traces.figures.step_memory import step_rises
@@ -51,10 +52,11 @@ def test_real_recordings(name: str, shared_traces: Path) -> None:
     assert_golden(GOLDEN / f"{name}.txt", figures(read_kineto(found)))
 
 
-@pytest.mark.parametrize("name", ["training", "data_parallel", "replay", "phases", "mixed", "crowded"])
+@pytest.mark.parametrize("name", ["training", "data_parallel", "replay", "phases", "mixed", "crowded", "crowded_ranks"])
 def test_handmade_recordings(name: str) -> None:
     made = {"training": training(jitter_us=(0, 3)), "data_parallel": data_parallel(), "replay": replay_of(training(), 1.2)}
     made |= {"phases": phase_grained(), "mixed": mixed(), "crowded": crowded(seed=1)}
+    made |= {"crowded_ranks": merge_ranks([crowded(seed=1), crowded(seed=2)])}
     assert_golden(GOLDEN / f"{name}.txt", figures(made[name]))
 
 

@@ -7,6 +7,7 @@ import pytest
 from tests.traces.crowded import GRID, crowded, mixed, without
 from tests.tui.goldens import assert_golden
 from tests.tui.view.scenes import text_of, whole
+from traces.combining.merge import merge_ranks
 from tui.view.differences import differences
 from tui.view.scene.alignment import Alignment
 from tui.view.scene.categories import Category
@@ -39,6 +40,7 @@ SCENES = {
     "slower": whole(("A", crowded(seed=1)), ("B", crowded(seed=1, grid_ns=11_000))),
     "other": whole(("A", crowded(seed=1)), ("B", crowded(seed=2))),
     "mixed": whole(("A", mixed(1, "WSESPS")), ("B", mixed(3, "SSPESSS"))),
+    "ranks": whole(("A", merge_ranks([crowded(1), crowded(2)])), ("B", merge_ranks([crowded(2), crowded(1, grid_ns=11_000)]))),
     "without_steps": whole(("A", without(crowded(seed=1), "steps"))),
 }
 LETTERS = {of: chr(ord("a") + number) for number, of in enumerate(Category)} | {
@@ -148,7 +150,7 @@ def test_tables(name: str) -> None:
     assert_golden(f"view_crowded_{name}_tables", "".join(text))
 
 
-@pytest.mark.parametrize("name", ["alone", "slower", "mixed"])
+@pytest.mark.parametrize("name", ["alone", "slower", "mixed", "ranks"])
 def test_events(name: str) -> None:
     window = windows(SCENES[name])[2 if name == "mixed" else 1]
     assert_golden(f"view_crowded_{name}_events", "".join(event_text(window, span) for span in events(window)))
