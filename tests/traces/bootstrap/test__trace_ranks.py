@@ -12,7 +12,7 @@ import pytest
 
 from traces.bootstrap import _trace_ranks
 
-BOOTSTRAP = Path(__file__).parents[2] / "traces/bootstrap"
+BOOTSTRAP = Path(__file__).parents[3] / "traces/bootstrap"
 START = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(BOOTSTRAP)!r})
