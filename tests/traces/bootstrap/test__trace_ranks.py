@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -67,11 +68,31 @@ def test_a_rank_that_fails_ends_all_ranks(ends: str, code: int, told: str) -> No
     assert done.stderr == f"trace: rank 1 of 3 ended with {told}; stopping the others\n"
 
 
-def test_a_signal_is_passed_on_to_all_ranks() -> None:
-    script = f"{FORK}\nif rank == 0: os.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(50)"
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_is_passed_on_to_all_ranks(name: str) -> None:
+    """The ranks have no terminal, which would signal them itself."""
+    script = f"{FORK}\nif rank == 0: os.kill(os.getppid(), signal.{name})\ntime.sleep(50)"
+    done = run(f"os.setsid()\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n{script}", LOCAL_WORLD_SIZE="3")
+    assert done.returncode == 128 + signal.Signals[name]
+    assert f"ended with signal {name}" in done.stderr
+
+
+def test_the_other_ranks_may_clean_up_after_a_failure() -> None:
+    script = f"""
+ready = [os.pipe() for _ in range(2)]
+{FORK}
+def clean_up(number, frame):
+    say("cleaned up", rank)
+    os._exit(0)
+if rank == 2:
+    [os.read(read, 1) for read, _ in ready]
+    os._exit(5)
+signal.signal(signal.SIGTERM, clean_up)
+os.write(ready[rank][1], b"x")
+while True: time.sleep(0.01)
+"""
     done = run(script, LOCAL_WORLD_SIZE="3")
-    assert done.returncode == 128 + 15
-    assert "ended with signal SIGTERM" in done.stderr
+    assert done.returncode == 5 and sorted(done.stdout.splitlines()) == ["cleaned up 0", "cleaned up 1"]
 
 
 def test_random_numbers_of_numpy_differ_between_ranks() -> None:
