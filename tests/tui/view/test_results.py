@@ -79,11 +79,10 @@ def paints(window: Window, drawing: Drawing) -> str:
 def strips(window: Window) -> str:
     """Where the style changes in each line, with the range, the cursor and the lit events."""
     drawing, palette, lines = Drawing(), palette_of(True), []
-    usual = set(palette.styles.values())
     for number, (line, cells) in zip(window.visible, drawing.frame(window), strict=True):
         strip = strip_of(window, line, cells, 12, number == window.line, palette)
         assert strip.text == f"{label_of(window, line, 12)} {cells.text()}"
-        lit = {palette.styles[paint | LIT] for paint in cells.paints.tolist()}
+        usual, lit = ({palette.styles[paint | flag] for paint in cells.paints.tolist()} for flag in (0, LIT))
         of = ["r" if part.style in lit else "." if part.style in usual else "c" for part in strip]
         lines.append("".join(mark * len(part.text) for mark, part in zip(of, strip, strict=True)))
     return "\n".join(lines) + "\n"
