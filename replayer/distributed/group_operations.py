@@ -127,7 +127,7 @@ class GroupOperations:
         stream = comm_stream.stream
         if stream is None:
             return all_arrived_ns
-        self._watchdog.check(message, all_arrived_ns)
+        self._watchdog.check(message, min(other.arrived_ns for other in messages), all_arrived_ns)
         transfer = here.ranks.costs.next(message.operation, size_bytes, self._size, called.position)
         end_ns = max(all_arrived_ns, stream.ready_ns) + transfer.duration_ns
         call = GroupOperation(message.operation, message.dtype, str(self.group_name), self._size, "nccl", size_bytes)

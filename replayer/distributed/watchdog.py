@@ -2,7 +2,7 @@
 """Ends the process if a collective takes too long, like NCCL's watchdog.
 
     watchdog = Watchdog(rank=0, timeout_s=600)
-    watchdog.check(message, all_arrived_ns)     # returns if the last rank came in time
+    watchdog.check(message, first_ns, last_ns)  # returns if the last rank came in time
 
 With TORCH_NCCL_BLOCKING_WAIT=1, `wait` raises DistBackendError instead.
 """
@@ -37,13 +37,17 @@ class Watchdog:
         self.timeout_s = timeout_s
         self._rank = rank
 
-    def check(self, message: RankMessage, all_arrived_ns: int) -> None:
+    def check(self, message: RankMessage, first_ns: int, last_ns: int) -> None:
+        """End the process if the first and the last rank arrived more than the timeout apart. The late rank gets no result
+        either, because the first rank has aborted the operation."""
         clock = gpu().clock
         limit_ns = int(self.timeout_s * 1_000_000_000 * clock.speed)
-        if all_arrived_ns - message.arrived_ns > limit_ns:
+        after_ns, before_ns = last_ns - message.arrived_ns, message.arrived_ns - first_ns
+        if max(after_ns, before_ns) > limit_ns:
             clock.wait_until(message.arrived_ns + limit_ns)
-            late_s = (all_arrived_ns - message.arrived_ns) / 1e9 / float(clock.speed)
-            self.end(message, f"another rank called {message.operation} {late_s:.6g} s after rank {self._rank}")
+            apart, when = (after_ns, "after") if after_ns > limit_ns else (before_ns, "before")
+            apart_s = apart / 1e9 / float(clock.speed)
+            self.end(message, f"another rank called {message.operation} {apart_s:.6g} s {when} rank {self._rank}")
 
     def end(self, message: RankMessage, reason: str) -> NoReturn:
         text = self._text(message, round(self.timeout_s * 1_000))
