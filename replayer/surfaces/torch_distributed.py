@@ -55,7 +55,8 @@ def install(torch_module: ModuleType) -> None:
         # PyTorch 2.14.1 uses the name ProcessGroupNCCL2.
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)
     patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
-    for name, by in {"init_process_group": _init_and_set_rank, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
+    replaced = {"init_process_group": _init_and_set_rank, "monitored_barrier": _monitored_barrier}
+    for name, by in {**replaced, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
         original = getattr(c10d, name)
         patch_everywhere(original, around(original, by))
     if hasattr(c10d, "_get_split_source"):
@@ -178,6 +179,34 @@ def _carry_objects(call: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> 
         return call(*args, **kwargs)
     finally:
         group.operations.carries_objects -= 1
+
+
+def _monitored_barrier(
+    barrier: Callable[..., None], group: TorchAny = None, timeout: TorchAny = None, wait_all_ranks: bool = False
+) -> None:
+    """Compare the ranks' virtual times after gloo's barrier, because sleeps on a virtual clock take no real time."""
+    barrier(group, timeout, wait_all_ranks)
+    here, c10d, size = gpu(), dist.distributed_c10d, dist.get_world_size(group)
+    if here.ranks.read_clock_offset is None or size < 1:
+        return
+    offset_ns, now_ns = here.ranks.read_clock_offset(), here.streams.host_now_ns()
+    times_ns = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    dist.all_gather(times_ns, torch.tensor([now_ns - offset_ns]), group=group)
+    first_ns, *others_ns = (int(time_ns) for time_ns in times_ns)
+    limit = timedelta(seconds=timeout) if isinstance(timeout, float) else timeout or c10d._get_default_timeout("gloo")
+    limit_ns = int(limit.total_seconds() * 1_000_000_000 * here.clock.speed)
+    late = [place for place, time_ns in enumerate(others_ns, 1) if time_ns - first_ns > limit_ns]
+    end_ns = max(now_ns, offset_ns + (first_ns + limit_ns if late else max(first_ns, *others_ns)))
+    here.simulator.scheduler.block(here.current.thread(), end_ns)
+    if not late:
+        return
+    if own := dist.get_rank(group):
+        raise RuntimeError(
+            f"Rank {own} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+            " Please check rank 0 logs for faulty rank."
+        )
+    names = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
+    raise RuntimeError(f"[Rank 0]: {names} failed to pass monitoredBarrier in {limit_ns // 1_000_000} ms")
 
 
 def _verify_parameters(verify: Callable[..., None], group: TorchAny, tensors: TorchAny, logger: TorchAny = None) -> None:

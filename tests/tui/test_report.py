@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
+from tests.tui.view.scenes import crowd
 from traces.format.trace_file import save
 from traces.kineto import read_kineto
-from traces.model.trace import Trace
+from traces.model.trace import DeviceSpans, Trace
 from tui.cli import run
-from tui.report.page import NamedTrace, report_html
+from tui.report.page import NamedTrace, report_html, report_of
 
 _VOID = {"meta", "br"}
 
@@ -104,3 +106,18 @@ def test_a_real_recording_makes_a_small_page(shared_traces: Path) -> None:
     text = report_html([NamedTrace("v100", trace)])
     assert len(text) < 200_000 and "Limit: device memory" in text
     Page(text)
+
+
+def test_a_report_of_many_ranks_has_one_of_the_similar_ranks() -> None:
+    """GIVEN twelve similar ranks, of which rank 5 has twice the kernels THEN the page is about ranks 0 and 5."""
+    trace = crowd(devices=12, streams=2)
+    mine = trace.device.take(trace.device.device == 5)
+    trace = replace(trace, device=DeviceSpans.concatenated([trace.device, mine]))
+    words = " ".join(Page(report_of([("many.msgpack", trace)])).words)
+    assert "Ranks 1-4, 6-11 are omitted, because they are similar to rank 0." in words
+    assert "rank 0 cuda:0" in words and "rank 5 cuda:0" in words and "rank 1 cuda:0" not in words
+    # AND two traces are compared rank by rank, if their ranks are the same
+    words = " ".join(Page(report_of([("many.msgpack", trace), ("other.msgpack", trace)])).words)
+    assert "Ranks 1-4, 6-11 are omitted" in words
+    words = " ".join(Page(report_of([("many.msgpack", trace), ("other.msgpack", training())])).words)
+    assert "omitted" not in words

@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from traces.analyses.communication import communication_kernels
-from traces.comparison.thresholds import STRAGGLER_SHARE, STRAGGLER_TIMES
+from traces.combining.merge import trace_of_ranks
+from traces.comparison.thresholds import SIMILAR_WORK, STRAGGLER_SHARE, STRAGGLER_TIMES
 from traces.figures.measure import device_ranks
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
@@ -88,10 +89,29 @@ def rank_order(trace: Trace) -> RankOrder:
     if len(trace.ranks) <= _FEW_SIMILAR:
         return RankOrder()
     found = stragglers(trace)
-    similar = similar_ranks(found) if found else trace.ranks
-    first = [of.rank for of in found if of.rank not in set(similar)] or similar[:1]
-    similar = [rank for rank in similar if rank not in first]
+    similar = _with_similar_work(trace, similar_ranks(found) if found else trace.ranks)
+    late = [of.rank for of in found if of.rank not in set(similar)]
+    first = [*late, *(rank for rank in trace.ranks if rank not in {*similar, *late})] or similar[:1]
+    similar = [rank for rank in similar if rank not in set(first)]
     return RankOrder(tuple(first), tuple(similar) if len(similar) > _FEW_SIMILAR else ())
+
+
+def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
+    events = Counter[int]()
+    of_devices = np.bincount(trace.device.device, minlength=len(trace.devices)).tolist()
+    for device, count in zip(trace.devices, of_devices, strict=True):
+        events[device.rank] += count
+    usual = sorted(events[rank] for rank in ranks)[(len(ranks) - 1) // 2] if ranks else 0
+    return [rank for rank in ranks if abs(events[rank] - usual) <= SIMILAR_WORK * usual]
+
+
+def folded(traces: Sequence[Trace]) -> tuple[RankOrder, list[Trace]]:
+    """Return the traces without the similar ranks, except the first of them. Traces with different ranks are not changed."""
+    order = rank_order(traces[0])
+    if not order.similar or any(trace.ranks != traces[0].ranks for trace in traces):
+        return order, list(traces)
+    shown = sorted([*order.first, order.similar[0]])
+    return order, [trace_of_ranks(trace, shown) for trace in traces]
 
 
 def without_waits(trace: Trace) -> Trace:

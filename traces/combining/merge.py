@@ -90,27 +90,43 @@ def merge_ranks(recordings: Sequence[Trace], ranks: Sequence[int] | None = None)
 
 
 def trace_of_rank(trace: Trace, rank: int) -> Trace:
-    of_threads = np.array([*(thread.rank for thread in trace.threads), NONE])
-    of_devices = np.array([*(device.rank for device in trace.devices), NONE])
+    return trace_of_ranks(trace, [rank])
+
+
+def trace_of_ranks(trace: Trace, ranks: Sequence[int]) -> Trace:
+    """Return the part of the trace that belongs to the given ranks. Columns of a lazy trace stay lazy."""
     of_steps = np.append(trace.steps.rank, NONE)
-    of_phases = np.append(of_steps[trace.phases.step], NONE)
-    memory, parts = trace.memory, trace.parts
-    owners: dict[str, Sequence[Column]] = {
-        "phases": [of_phases[:-1]],
-        "host": [of_threads[trace.host.thread]],
-        "device": [of_devices[trace.device.device]],
-        "memory": [of_devices[memory.device], of_threads[memory.thread]],
-        "parts": [of_threads[parts.thread], of_devices[parts.device], of_phases[parts.phase]],
+    ranks_of = {
+        "thread": np.array([*(thread.rank for thread in trace.threads), NONE]),
+        "device": np.array([*(device.rank for device in trace.devices), NONE]),
+        "step": of_steps,
+        "phase": np.append(of_steps[trace.phases.step], NONE),
+    }
+    # whether the rank of a thread, device, step or phase is one of `ranks`; NONE if the rank is unknown
+    is_chosen = {column: np.where(of == NONE, NONE, np.isin(of, ranks)).astype("i1") for column, of in ranks_of.items()}
+    owners = {
+        "phases": ["step"],
+        "host": ["thread"],
+        "device": ["device"],
+        "memory": ["device", "thread"],
+        "parts": ["thread", "device", "phase"],
     }
     rows = {}
     for name in TABLES:
-        owner = np.full(len(getattr(trace, name)), NONE)
-        for known in owners.get(name) or [getattr(trace, name).rank]:
-            owner = np.where(owner == NONE, known, owner)
-        rows[name] = np.flatnonzero(np.where(owner == NONE, trace.ranks[0], owner) == rank)
+        table = getattr(trace, name)
+        if name not in owners:
+            rows[name] = np.flatnonzero(np.isin(table.rank, ranks))
+            continue
+        first, *others = owners[name]
+        chosen = is_chosen[first][getattr(table, first)]
+        for column in others:
+            if (chosen == NONE).any():
+                chosen = np.where(chosen == NONE, is_chosen[column][getattr(table, column)], chosen)
+        chosen[chosen == NONE] = trace.ranks[0] in ranks
+        rows[name] = np.flatnonzero(chosen)
     part = with_rows(trace, rows)
-    threads = [row for row, thread in enumerate(trace.threads) if thread.rank == rank]
-    devices = [row for row, device in enumerate(trace.devices) if device.rank == rank]
+    threads = [row for row, thread in enumerate(trace.threads) if thread.rank in ranks]
+    devices = [row for row, device in enumerate(trace.devices) if device.rank in ranks]
     places = {"threads": new_positions(threads, len(trace.threads)), "devices": new_positions(devices, len(trace.devices))}
     part = repointed(part, places)
     return replace(part, threads=[trace.threads[row] for row in threads], devices=[trace.devices[row] for row in devices])

@@ -237,6 +237,9 @@ STRAGGLER_SHARE = _declare("STRAGGLER_SHARE", 0.1, "share of the latest rank's l
 STRAGGLER_TIMES = _declare("STRAGGLER_TIMES", 2, "times the median lateness", CHOSEN,
     "a rank is a straggler only if its total lateness is more than this many times the median of all ranks",
     "ranks that differ only by chance are not stragglers")
+SIMILAR_WORK = _declare("SIMILAR_WORK", 0.1, "share of the median number of kernels and copies", CHOSEN,
+    "ranks are shown as one rank only if their numbers of kernels and copies differ by at most this share from the median rank",
+    "stages of a pipeline are different work, even if none of them is late")
 LATE_NS = _declare("LATE_NS", 500_000, "ns", CHOSEN,
     "`trace doctor` warns if sleeps end this late (99th percentile)",
     "0.1 % of a step of 500 ms")

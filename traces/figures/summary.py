@@ -183,13 +183,14 @@ class Outline:
 
 
 @result_cache()
-def outline(trace: Trace) -> Outline:
-    """Return fewer statistics than `summarize`, in less time."""
+def outline(trace: Trace, whole: Trace | None = None) -> Outline:
+    """Return fewer statistics than `summarize`, in less time. If `trace` contains only some ranks of the trace `whole`, the
+    ranks, devices and numbers of events are those of `whole`."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
-        ranks=trace.ranks,
-        devices=_devices(trace),
-        counts=_counts(trace),
+        ranks=(whole or trace).ranks,
+        devices=_devices(whole or trace),
+        counts=_counts(whole or trace),
         step_median_ns=median_ns(step_times(trace), steady_steps(trace)),
         busy_shares={trace.device_label(row): own.busy_ns / own.window_ns for row, own in busy.items() if own.window_ns},
         memory={trace.device_label(row): peak for row, peak in memory_peaks(trace).items()},

@@ -38,6 +38,8 @@ PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes
 # limits a reader's memory
 MAX_CONTENT_BYTES = 64 << 20
 
+_BEGINNING_BYTES = 64
+
 # The lzma parameters lc=0 and pb=0 make files 5 % smaller.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
 _FILTERS = {LZMA_TEXT: [_THOROUGH | {"lc": 3}], LZMA_PLANES: [_THOROUGH | {"lc": 0}]}
@@ -85,6 +87,13 @@ class Frame:
     codec: int
     content_bytes: int
     payload: bytes
+
+    def beginning(self) -> bytes:
+        """Return the first bytes of the content, or fewer if the frame is damaged."""
+        try:
+            return _decompress(self.codec, self.payload, _BEGINNING_BYTES)[:_BEGINNING_BYTES]
+        except (zlib.error, lzma.LZMAError):
+            return b""
 
     def content(self) -> bytes:
         try:

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model.json_facts import Json
 from traces.model.machine import Machine, from_kineto, to_kineto
 from traces.model.run import Run
-from traces.model.trace import TABLES, Batches, Column, Device, DeviceSpans, PhaseTiming, Strings, Table, Thread, Trace
+from traces.model.trace import TABLES, Device, PhaseTiming, Strings, Table, Thread, Trace
 from traces.model.typed_json import from_json, to_json
 from traces.model.workload import WorkloadSignature
 
@@ -47,6 +48,7 @@ _BYTES_PER_JSON_CHARACTER = 24
 _ROW_BYTES = {name: sum(np.dtype(dtype).itemsize for dtype in kind.DTYPES.values()) for name, kind in TABLES.items()}
 _ROW_BYTES["steps"] = 512  # with the figures computed for each step
 _BYTES_PER_TRACK = 32 << 10  # a timeline row and sums of a thread, device, stream or loader
+TRACKS = {"device": ("device", "stream"), "batches": ("rank", "loader")}  # columns with a timeline row per pair of values
 _LONGEST_TEXT = 1 << 20  # characters; C++ template names have thousands
 
 # depth of nested lists and objects in provenance and properties; PyTorch uses three levels
@@ -109,7 +111,7 @@ def unpacked_bytes(trace: Trace) -> int:
     rows_and_texts = sum(bytes_of_row * len(getattr(trace, name)) for name, bytes_of_row in _ROW_BYTES.items())
     rows_and_texts += sum(map(len, texts)) + _BYTES_PER_TEXT * len(texts)
     header = _BYTES_PER_JSON_CHARACTER * len(header_item(trace, row_counts(trace)))
-    tracks = _tracks(len(trace.devices) + len(trace.threads), trace.device, trace.batches)
+    tracks = len(trace.devices) + len(trace.threads) + sum(_pairs(getattr(trace, name), *of) for name, of in TRACKS.items())
     return max(rows_and_texts, header, tracks * _BYTES_PER_TRACK)
 
 
@@ -122,7 +124,7 @@ class Assembly:
 
     def __init__(self, limit: UnpackLimit, *, is_lazy: bool = False) -> None:
         self._limit = limit
-        self._is_lazy = is_lazy
+        self.is_lazy = is_lazy
         self._unpacked_bytes = 0
         self._last_header: tuple[Any, int] | None = None  # content and offset
         self._texts: list[str] = []
@@ -141,6 +143,29 @@ class Assembly:
             raise Damaged(error.reason, offset_bytes) from error
         except TooLarge as error:
             raise Damaged(str(error), offset_bytes) from error
+
+    def add_later(self, beginning: bytes, content: Callable[[], bytes], offset_bytes: int) -> bool:
+        """Add the table rows of a frame that is decompressed when a column is first read. Return False if the frame's first
+        bytes are not the beginning of a table."""
+        kind, rows = _head_of_table(beginning)
+        if kind not in TABLES:
+            return False
+        self._grow(_ROW_BYTES[kind] * rows)
+        first_row = self._rows[kind]
+
+        @cache
+        def table() -> Table:
+            try:
+                items = list(_unpack(content()))
+                if len(items) != 1 or claimed_rows(items[0][1]) != rows:
+                    raise Damaged("a large frame that is not a single table")
+                return unpack_table(TABLES[kind], items[0][1], first_row, is_lazy=True)
+            except Damaged as error:
+                raise Damaged(error.reason, offset_bytes) from error
+
+        self._parts[kind].append(TABLES[kind].deferred(rows, lambda name: {name: getattr(table(), name)}))
+        self._rows[kind] += rows
+        return True
 
     def _header(self) -> dict[str, Json]:
         if self._last_header is None:
@@ -165,7 +190,7 @@ class Assembly:
             self._texts += value
         elif kind in TABLES:
             self._grow(_ROW_BYTES[kind] * claimed_rows(value))
-            part = unpack_table(TABLES[kind], value, self._rows[kind], is_lazy=self._is_lazy)
+            part = unpack_table(TABLES[kind], value, self._rows[kind], is_lazy=self.is_lazy)
             self._parts[kind].append(part)
             self._rows[kind] += len(part)
         else:
@@ -184,13 +209,14 @@ class Assembly:
         header["threads"] = [_made(Thread, thread) for thread in header["threads"]]
         header["workload"] = values.get("workload")
         header["phase_timing"] = values.get("phase_timing", PhaseTiming.ASYNCHRONOUS)
-        self._check_tracks(len(header["devices"]) + len(header["threads"]), tables)
+        self.check_tracks(len(header["devices"]) + len(header["threads"]), {} if self.is_lazy else tables)
         header["machines"] = _make_by_rank(Machine, values.get("machines", []))
         header["runs"] = _make_by_rank(Run, values.get("runs", []))
         return Trace(strings=Strings(self._texts), **header, **tables)
 
-    def _check_tracks(self, devices_and_threads: int, tables: dict[str, Any]) -> None:
-        tracks = _tracks(devices_and_threads, tables["device"], tables["batches"])
+    def check_tracks(self, devices_and_threads: int, tables: Mapping[str, Any]) -> None:
+        """Raise Damaged if the timeline rows of the given tables exceed the memory limit."""
+        tracks = devices_and_threads + sum(_pairs(tables[name], *TRACKS[name]) for name in tables.keys() & TRACKS)
         try:
             self._limit.check(tracks * _BYTES_PER_TRACK, f"{tracks} threads, devices, streams and loaders")
         except TooLarge as error:
@@ -210,12 +236,22 @@ class Assembly:
         return "".join(f", {absent} of {count} {name} rows are missing" for absent, count, name in missing if absent > 0)
 
 
-def _tracks(devices_and_threads: int, device: DeviceSpans, batches: Batches) -> int:
-    return devices_and_threads + _pairs(device.device, device.stream) + _pairs(batches.rank, batches.loader)
+def _pairs(table: Table, owner: str, number: str) -> int:
+    pairs = getattr(table, number) + (getattr(table, owner).astype(np.int64) << 40)
+    return len(np.unique(pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]))
 
 
-def _pairs(owner: Column, number: Column) -> int:
-    return len(np.unique(number + (owner.astype(np.int64) << 40)))
+def _head_of_table(beginning: bytes) -> tuple[str, int]:
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(beginning)
+    try:
+        is_pair, kind = unpacker.read_array_header() == 2, unpacker.unpack()
+        unpacker.read_map_header()
+        name, rows = unpacker.unpack(), unpacker.unpack()
+    except (ValueError, msgpack.UnpackException):
+        return "", 0
+    is_head = is_pair and isinstance(kind, str) and name == "rows" and type(rows) is int and 0 < rows <= MAX_ROWS
+    return (kind, rows) if is_head else ("", 0)
 
 
 def _pack(kind: str, value: Any) -> bytes:

@@ -36,6 +36,7 @@ from traces.format.frames import (
     scan,
 )
 from traces.format.items import (
+    TRACKS,
     Assembly,
     end_item,
     header_item,
@@ -92,11 +93,8 @@ def load(path: str | os.PathLike[str], *, is_ours: bool = False, is_lazy: bool =
         limit = UnpackLimit(len(data), None) if is_ours else UnpackLimit.of(len(data))
         found = scan(data)
         if not is_lazy or found.end is None:
-            return _assemble(found, limit)
-        trace = _assemble(found, limit, is_lazy=True)
-        for name in TABLES:
-            setattr(trace, name, _checked_when_read(path, trace, name))
-        return trace
+            return _assemble(found, limit, Assembly(limit))
+        return _lazy(path, found, limit)
     except TooLarge as error:
         raise TraceFormatError(path, HEADER.size, str(error)) from error
     except Damaged as error:
@@ -176,13 +174,29 @@ def _smallest(task: tuple[int, bytes]) -> tuple[int, bytes]:
     return min(((codec, compress(codec, content)) for codec in codecs), key=lambda tried: len(tried[1]))
 
 
-def _assemble(found: Scan, limit: UnpackLimit, *, is_lazy: bool = False) -> Trace:
+def _lazy(path: str | os.PathLike[str], found: Scan, limit: UnpackLimit) -> Trace:
+    assembly = Assembly(limit, is_lazy=True)
+    try:
+        trace = _assemble(found, limit, assembly)
+    except Damaged:
+        return _assemble(found, limit, Assembly(limit))  # with a message about the first damaged frame
+    limits = checks.column_limits(trace)
+    for name in TABLES:
+        setattr(trace, name, _checked_when_read(path, trace, name, limits, assembly))
+    return trace
+
+
+def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     contents_bytes = sum(frame.content_bytes for frame in found.frames)
     limit.check(contents_bytes, f"frames of {size_text(contents_bytes)}")
-    assembly = Assembly(limit, is_lazy=is_lazy)
-    with ThreadPoolExecutor(_WORKERS) as pool:
-        for frame, content in zip(found.frames, pool.map(lambda frame: frame.content(), found.frames), strict=True):
-            assembly.add(content, frame.offset_bytes)
+    pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="trace-decompress")
+    contents = [pool.submit(frame.content) for frame in found.frames]
+    pool.shutdown(wait=False)
+    for frame, content in zip(found.frames, contents, strict=True):
+        # A frame with more content than _SHARED_BYTES has a single item, see `_shared`.
+        is_later = assembly.is_lazy and frame.content_bytes > _SHARED_BYTES
+        if not (is_later and assembly.add_later(frame.beginning(), content.result, frame.offset_bytes)):
+            assembly.add(content.result(), frame.offset_bytes)
     trace = assembly.trace()
     if found.end is not None:
         assembly.check_end(found.end.content(), found.end.offset_bytes)
@@ -190,25 +204,31 @@ def _assemble(found: Scan, limit: UnpackLimit, *, is_lazy: bool = False) -> Trac
         checks.clear_dangling_references(trace)
         trace.problems["truncated-file"] = 1
         trace.lacks.append(f"the end of the recording: the file is truncated at byte {limit.file_bytes}{assembly.missing()}")
-    if reason := checks.fault_outside_tables(trace) if is_lazy else checks.fault(trace):
+    if reason := checks.fault_outside_tables(trace) if assembly.is_lazy else checks.fault(trace):
         raise Damaged(reason, HEADER.size)
     return trace
 
 
-def _checked_when_read(path: str | os.PathLike[str], trace: Trace, name: str) -> Table:
-    stored = getattr(trace, name)
-    limits = checks.column_limits(trace)
+def _checked_when_read(
+    path: str | os.PathLike[str], trace: Trace, name: str, limits: dict[str, tuple[int, int]], assembly: Assembly
+) -> Table:
+    tracks = len(trace.devices) + len(trace.threads)
 
-    def checked(column: str) -> dict[str, Column]:
-        try:
-            values = getattr(stored, column)
-        except Damaged as error:
-            raise TraceFormatError(path, error.offset_bytes, error.reason) from error
-        if reason := checks.fault_of_column(stored, name, column, limits):
-            raise TraceFormatError(path, HEADER.size, reason)
-        return {column: values}
+    def checked(stored: Table) -> Table:
+        def column(column: str) -> dict[str, Column]:
+            try:
+                values = getattr(stored, column)
+                if column in TRACKS.get(name, ()):
+                    assembly.check_tracks(tracks, {name: stored})
+            except Damaged as error:
+                raise TraceFormatError(path, error.offset_bytes, error.reason) from error
+            if reason := checks.fault_of_column(stored, name, column, limits):
+                raise TraceFormatError(path, HEADER.size, reason)
+            return {column: values}
 
-    return TABLES[name].deferred(len(stored), checked)
+        return TABLES[name].deferred(len(stored), column, lambda rows: checked(stored.take(rows)))
+
+    return checked(getattr(trace, name))
 
 
 def _read(path: Path) -> bytes:

@@ -22,7 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
+from functools import partial
 from inspect import get_annotations
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
@@ -187,11 +189,17 @@ class Table:
         return cls.of()
 
     @classmethod
-    def deferred(cls, rows: int, decode: Callable[[str], dict[str, Column]]) -> Self:
-        """Create a table whose columns are computed when they are first read."""
+    def deferred(
+        cls, rows: int, decode: Callable[[str], dict[str, Column]], take: Callable[[Any], Self] | None = None
+    ) -> Self:
+        """Create a table whose columns are computed when they are first read. `take` creates a deferred table of some rows."""
         table = object.__new__(cls)
-        table.__dict__.update(_rows=rows, _decode=decode)
+        table.__dict__.update(_rows=rows, _decode=decode, _take=take or partial(cls._taken_later, table))
         return table
+
+    def _taken_later(self, rows: Any) -> Self:
+        count = len(np.empty(len(self), dtype=bool)[rows])
+        return self.deferred(count, lambda name: {name: getattr(self, name)[rows]})
 
     if not TYPE_CHECKING:  # otherwise, mypy would accept the name of any column
 
@@ -216,6 +224,10 @@ class Table:
         return {name: getattr(self, name) for name in self.DTYPES}
 
     def take(self, rows: Any) -> Self:
+        if "_decode" in self.__dict__:
+            taken: Self = self.__dict__["_take"](rows)
+            taken.__dict__.update({name: self.__dict__[name][rows] for name in self.DTYPES if name in self.__dict__})
+            return taken
         return type(self)(**{name: column[rows] for name, column in self.columns().items()})
 
     @classmethod
@@ -224,10 +236,28 @@ class Table:
         if len(tables) == 1:
             return tables[0]
         if tables and all("_decode" in table.__dict__ for table in tables):
-            return cls.deferred(
-                sum(map(len, tables)), lambda name: {name: np.concatenate([getattr(table, name) for table in tables])}
+            whole = cls.deferred(
+                sum(map(len, tables)),
+                lambda name: {name: np.concatenate([getattr(table, name) for table in tables])},
+                lambda rows: cls._taken_from_parts(tables, rows, whole),
             )
+            return whole
         return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
+
+
+    @classmethod
+    def _taken_from_parts(cls, tables: Sequence[Self], rows: Any, whole: Self) -> Self:
+        index = np.arange(len(whole))[rows]
+        if not len(index) or (index[1:] < index[:-1]).any():
+            return whole._taken_later(rows)
+        first_rows = np.cumsum([0, *map(len, tables)])
+        cuts = np.searchsorted(index, first_rows).tolist()
+        parts = [
+            table.take(index[begin:end] - first)
+            for table, first, (begin, end) in zip(tables, first_rows, pairwise(cuts), strict=False)
+            if begin < end
+        ]
+        return parts[0] if len(parts) == 1 else cls.concatenated(parts)
 
 
 class _Spans(Table):

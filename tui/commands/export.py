@@ -31,7 +31,7 @@ def run(first: str, second: str | None, output: Path, json: bool, *, all_ranks: 
     if not output.is_dir():
         require_suffix(output, ".json", ".json.gz")
         require_writable(output)
-    trace = load_trace(first)
+    trace = load_trace(first, is_lazy=True)
     similar: tuple[int, ...] = ()
     if second is None:
         if not all_ranks:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tui.formatting import size_text
 from tui.outputs import require_suffix, require_writable, write_text
-from tui.report.page import NamedTrace, report_html
+from tui.report.page import report_of
 from tui.running.narration import say
 from tui.running.progress import working
 from tui.trace_names import load_trace
@@ -22,7 +22,7 @@ def run(first: str, second: str | None, output: Path, tolerance: float) -> int:
     names = [first] if second is None else [first, second]
     traces = [load_trace(name, is_lazy=True) for name in names]
     with working(f"writing {output}"):
-        page = report_html([NamedTrace(name, trace) for name, trace in zip(names, traces, strict=True)], tolerance)
+        page = report_of(list(zip(names, traces, strict=True)), tolerance)
         write_text(output, page)
     say(f"wrote {output} ({size_text(len(page.encode()))})")
     return 0

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from traces.analyses.stragglers import folded
 from traces.comparison.changed_ops import ChangeLists
 from traces.comparison.compare import Both, Comparison, compare
 from traces.comparison.explain import explain
@@ -29,6 +30,7 @@ from tui.formatting import (
     error_text,
     names_text,
     printable,
+    ranges_text,
     share_text,
     size_text,
     time_text,
@@ -59,7 +61,17 @@ class NamedTrace:
         self.summary = summarize(self.trace)
 
 
-def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
+def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05) -> str:
+    """Build the page of traces without their similar ranks, except the first of them."""
+    ranks, traces = folded([trace for _, trace in named])
+    note = ""
+    if traces[0] is not named[0][1]:
+        kept, *omitted = ranks.similar
+        note = f"Ranks {ranges_text(omitted)} are omitted, because they are similar to rank {kept}."
+    return report_html([NamedTrace(name, trace) for (name, _), trace in zip(named, traces, strict=True)], tolerance, note)
+
+
+def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05, note: str = "") -> str:
     comparison = None
     if len(sides) > 1:
         analyses = Both(sides[0].summary.analyses, sides[1].summary.analyses)
@@ -68,7 +80,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
     phases = [(name, of, [time_text(time_ns) for time_ns in of]) for name, of in times.items()]
     labels = ["recorded", "replayed"] if comparison is not None and comparison.replay else ["A", "B"][: len(sides)]
     body = [
-        _head(sides, labels, comparison),
+        _head(sides, labels, comparison, note),
         _reasons(comparison),
         _section("Steps", _steps_chart(sides, labels, comparison)),
         _section("Phases on the host, median per step", paired_bars(phases, labels)),
@@ -85,7 +97,7 @@ def report_html(sides: Sequence[NamedTrace], tolerance: float = 0.05) -> str:
     return f"{page}<style>{_STYLE}</style></head><body><main>{''.join(filter(None, body))}</main></body></html>\n"
 
 
-def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None) -> str:
+def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Comparison | None, note: str) -> str:
     if comparison is not None:
         first, *rest = verdict_sentences(comparison)
         texts = filter(None, [compilation_difference(comparison), *(sentence for sentence, _ in rest)])
@@ -98,6 +110,7 @@ def _head(sides: Sequence[NamedTrace], labels: Sequence[str], comparison: Compar
     names = "".join(f"<p>{mark}{_text(side.name)}</p>" for mark, side in zip(marks, sides, strict=True))
     idle = [(label, idle_sentence(side.summary.analyses.idle)) for label, side in zip(labels, sides, strict=True)]
     notes = [*(f"GPU idle{f' ({label})' if comparison else ''} {sentence}." for label, sentence in idle if sentence), *notes]
+    notes = [note, *notes] if note else notes
     listed = "".join(f"<li>{_text(note)}</li>" for note in notes)
     cards = _cards(comparison, [side.summary for side in sides])
     return f"{verdict}{names}{cards}{f'<ul>{listed}</ul>' if listed else ''}"

@@ -24,7 +24,7 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
-    """Start to load the traces, and return an iterator over the progress."""
+    """Start to load the traces, and return an iterator over the progress. A lazy scene has one of the similar ranks."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0], is_lazy=is_lazy)
     pool.shutdown(wait=False)
@@ -36,7 +36,7 @@ def _stages(names: Sequence[str], first: Future[Trace], is_lazy: bool) -> Iterat
     for number, name in enumerate(names):
         yield Stage(None, 0.4 * number, f"reading {name}")
         named.append((name, load(name, is_lazy=is_lazy) if number else first.result()))
-        scene = Scene.of(*named)
+        scene = Scene.of(*named, omits_similar_ranks=is_lazy)
         if number + 1 < len(names):
             yield Stage(scene, 0.4 * (number + 1), f"reading {names[number + 1]}")
     yield Stage(scene, 0.8, "host threads")

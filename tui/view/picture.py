@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-
-from textual.pilot import Pilot
+from typing import TYPE_CHECKING
 
 from traces.model.trace import TraceError
-from tui.view.app import ViewApp
 from tui.view.loading import stages
+
+if TYPE_CHECKING:
+    from textual.pilot import Pilot
 
 
 def picture(names: Sequence[str], columns: int, lines: int, press: Sequence[str] = ()) -> str:
-    *_, last = stages(names, is_lazy=True)  # the earlier stages are not drawn
+    reading = stages(names, is_lazy=True)
+    from tui.view.app import ViewApp  # imported while another thread reads the traces
+
+    *_, last = reading  # the earlier stages are not drawn
     app = ViewApp(iter([last]))
     pictures: list[str] = []
 

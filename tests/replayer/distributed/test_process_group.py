@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from replayer import state
 from replayer.distributed.work import WorkGroup
-from replayer.timing.clock import RecordedClock
+from replayer.timing.clock import RecordedClock, VirtualClock
 from replayer.torch_types import TorchAny
 from tests.replayer.ranks import run_ranks, small_recording
 from traces.analyses.communication import communication
@@ -307,6 +307,29 @@ def test_a_rank_that_arrives_after_the_timeout_of_the_virtual_clock_is_too_late(
 
     with BLOCKING_WAIT:
         run_ranks(2, body, timeout_s=10.0, clock=RecordedClock)
+
+
+def test_a_monitored_barrier_names_ranks_that_come_too_late_on_a_virtual_clock() -> None:
+    """GIVEN a limit of 30 s WHEN rank 1 sleeps 20 and then 40 virtual seconds THEN the ranks meet, and then both fail."""
+
+    def body(rank: int) -> None:
+        group, clock = dist.new_group(backend="gloo"), state.gpu().clock
+        late = "rank 0 logs" if rank else "Rank 1 failed to pass monitoredBarrier in 30000 ms"
+        for late_s, error in ((20, None), (40, late)):
+            dist.monitored_barrier(group)  # the ranks' clocks then agree
+            begin_ns = clock.now_ns()
+            if rank == 1:
+                clock.wait_until(begin_ns + late_s * 10**9)
+            if error is None:
+                dist.monitored_barrier(group, timedelta(seconds=30))
+                assert clock.now_ns() - begin_ns == pytest.approx(20 * 10**9, rel=0.1)
+                continue
+            with pytest.raises(RuntimeError, match=error):
+                dist.monitored_barrier(group, timedelta(seconds=30))
+            assert clock.now_ns() - begin_ns == pytest.approx((40 if rank else 30) * 10**9, rel=0.1)
+
+    for clock in (VirtualClock, RecordedClock):
+        run_ranks(2, body, clock=clock)
 
 
 class Branches(nn.Module):

@@ -14,7 +14,7 @@ from traces.analyses.critical_path import critical_path
 from traces.analyses.idle import IdleReason, data_waits, idle_spans, idle_times
 from traces.analyses.launches import launch_delay_ns, launch_figures, launched_rows, queue_length
 from traces.analyses.modules import module_times
-from traces.analyses.stragglers import RankLateness, similar_ranks, stragglers, without_waits
+from traces.analyses.stragglers import RankLateness, rank_order, similar_ranks, stragglers, without_waits
 from traces.analyses.transfers import transfers
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.measure import busy_ns, window_ns
@@ -239,6 +239,16 @@ def test_ranks_that_are_late_by_chance_are_not_stragglers() -> None:
 )
 def test_ranks_with_little_lateness_are_similar(late_ns: list[int], similar: list[int]) -> None:
     assert similar_ranks([RankLateness(rank, 5, 1, 0, of_ns) for rank, of_ns in enumerate(late_ns)]) == similar
+
+
+@pytest.mark.parametrize(("kernels", "first", "similar"), [(11, (0,), 11), (9, (0,), 11), (12, (5,), 11), (8, (5,), 11)])
+def test_a_rank_with_other_work_is_shown_by_itself(kernels: int, first: tuple[int, ...], similar: int) -> None:
+    """GIVEN twelve ranks with 10 kernels, except rank 5 THEN rank 5 is similar if its number differs by at most a tenth."""
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(12)])
+    of_each = [kernels if rank == 5 else 10 for rank in range(12)]
+    trace.device = DeviceSpans.of(device=np.repeat(range(12), of_each), start_ns=np.arange(sum(of_each)))
+    order = rank_order(trace)
+    assert order.first == first and len(order.similar) == similar
 
 
 def test_ranks_without_a_common_collective_are_not_compared() -> None:

@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.traces.sound_traces import differences, small_trace, traces
+from traces.combining.merge import trace_of_ranks
+from traces.format import items
 from traces.format.column_encoding import MAX_ROWS, pack_table, unpack_table
-from traces.format.frames import DATA, LZMA_PLANES, Damaged, Frame, compress
+from traces.format.frames import DATA, END, LZMA_PLANES, Damaged, Frame, FrameWriter, compress
+from traces.format.items import end_item, header_item, row_counts, strings_item, table_items
 from traces.format.trace_file import TraceStream, load, save
 from traces.kineto import read_kineto
 from traces.model.invariants import fault
@@ -360,6 +363,75 @@ def test_a_lazily_loaded_column_is_checked_when_it_is_read(tmp_path: Path, monke
     assert (lazy.steps.start_ns == trace.steps.start_ns).all()
     with pytest.raises(TraceFormatError, match=r"steps\.number holds"):
         _ = lazy.steps.number
+
+
+def long_trace(rows: int = 20_000) -> Trace:
+    """A trace whose host table takes several items, because a test allows few rows per item."""
+    trace = Trace(strings=Strings(["aten::mm"]), threads=[Thread(0, 1), Thread(1, 1)])
+    lengths = np.random.default_rng(0).integers(1, 1 << 40, rows)
+    trace.host = HostSpans.of(thread=np.arange(rows) * 2 // rows, start_ns=np.cumsum(lengths), duration_ns=lengths // 2)
+    return trace
+
+
+def test_a_lazy_trace_decompresses_only_the_tables_that_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a host table in four frames WHEN rows of the second frame are taken THEN no other frame is unpacked."""
+    monkeypatch.setattr(items, "MAX_ROWS", 5_000)
+    save(long_trace(), tmp_path / "t.msgpack")
+    unpacked: list[int] = []
+
+    def unpack(kind: type[Table], packed: Any, first_row: int, *, is_lazy: bool) -> Table:
+        unpacked.append(first_row)
+        return unpack_table(kind, packed, first_row, is_lazy=is_lazy)
+
+    monkeypatch.setattr(items, "unpack_table", unpack)
+
+    host = load(tmp_path / "t.msgpack", is_lazy=True).host
+    some = host.take(np.arange(6_000, 7_000))
+
+    assert len(host) == 20_000 and unpacked == []
+    assert (some.start_ns == long_trace().host.start_ns[6_000:7_000]).all() and unpacked == [5_000]
+    # AND rows of all frames, in any order, are those of the whole table
+    for rows in (slice(None, None, 7), np.arange(20_000)[::-3], np.arange(20_000) % 5 == 0, np.arange(4_990, 10_010)):
+        taken, expected = host.take(rows).columns(), long_trace().host.take(rows).columns()
+        assert all(np.array_equal(taken[column], expected[column]) for column in expected)
+
+
+def test_ranks_of_a_lazy_trace_are_those_of_the_whole_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "MAX_ROWS", 5_000)
+    save(long_trace(), tmp_path / "t.msgpack")
+    whole, lazy = (trace_of_ranks(load(tmp_path / "t.msgpack", is_lazy=lazy), [1]) for lazy in (False, True))
+    assert differences(lazy, whole) == [] and len(whole.host) == 10_000
+
+
+def test_a_damaged_large_frame_of_a_lazy_trace_is_reported_when_it_is_read(tmp_path: Path) -> None:
+    """GIVEN a large frame that begins like a table and ends too early WHEN a column is read THEN the error names its place."""
+    trace = long_trace()
+    head, host = header_item(trace, row_counts(trace)), b"".join(table_items("host", trace.host, 0, compact=True))
+    parts: list[bytes] = []
+    writer = FrameWriter(parts.append)
+    for content in (head + b"".join(strings_item(trace.strings.texts)), host[:-1]):
+        writer.add(DATA, content)
+    writer.add(END, end_item(1, row_counts(trace)))
+    (tmp_path / "t.msgpack").write_bytes(b"".join(parts))
+
+    lazy = load(tmp_path / "t.msgpack", is_lazy=True)
+
+    with pytest.raises(TraceFormatError, match=rf"t.msgpack: not a readable trace at byte {17 + len(parts[1])}: "):
+        _ = lazy.host.start_ns
+
+
+def test_a_large_frame_with_several_tables_is_read_at_once(tmp_path: Path) -> None:
+    """GIVEN two tables in one large frame, which this version never writes WHEN it is read lazily THEN both are read."""
+    trace = long_trace()
+    trace.steps = Steps.of(start_ns=[5], duration_ns=[6])
+    tables = [b"".join(table_items(name, getattr(trace, name), 0, compact=True)) for name in ("host", "steps")]
+    parts: list[bytes] = []
+    writer = FrameWriter(parts.append)
+    writer.add(DATA, header_item(trace, row_counts(trace)) + b"".join(strings_item(trace.strings.texts)))
+    writer.add(DATA, b"".join(tables))
+    writer.add(END, end_item(1, row_counts(trace)))
+    (tmp_path / "t.msgpack").write_bytes(b"".join(parts))
+    assert differences(load(tmp_path / "t.msgpack", is_lazy=True), trace) == []
 
 
 @pytest.mark.parametrize(("name", "bar"), [("v100_resnet50_workers0", 8), ("a100_nccl_args_rank0of2", 7), ("mi250_minitoy", 3)])

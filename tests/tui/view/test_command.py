@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.traces.handmade import replay_of, training
+from tests.tui.view.scenes import crowd
 from traces.comparison.compare import compare
 from traces.figures.summary import summarize
 from traces.format.trace_file import save
@@ -19,6 +20,7 @@ from tui.text.diff import diff_text
 from tui.text.info import info_text
 from tui.view.app import ViewApp
 from tui.view.keys import KEYS, MOUSE
+from tui.view.scene.scene import Scene
 
 GUIDE = ROOT / "docs" / "timeline.md"
 PLAIN = (
@@ -51,6 +53,18 @@ def test_a_screenshot_needs_no_terminal(folder: Path, capfd: pytest.CaptureFixtu
     for said in ("Same program", "forward", "cuda:0 stream 7", "difference", "+++", "tables"):
         assert said in words
     assert sorted(path.name for path in folder.iterdir()) == ["a.msgpack", "b.msgpack", "x.svg"]
+
+
+def test_a_screenshot_of_many_ranks_has_one_of_the_similar_ranks(folder: Path) -> None:
+    """GIVEN twelve similar ranks WHEN they are drawn THEN two are read, and the numbers of events are those of all ranks."""
+    save(crowd(devices=12, streams=2), folder / "many.msgpack")
+    assert run(["view", "many.msgpack", "--screenshot", "x.svg", "--size", "120x30"]) == 0
+    words = " ".join(ElementTree.parse("x.svg").getroot().itertext()).replace("\xa0", " ")
+    for said in ("12 x NVIDIA A100", "72 steps of 12 ranks", "144 kernels", "r0 cuda:0", "ranks 1-11: simi"):
+        assert said in words
+    assert "rank 2" not in words
+    scene = Scene.of(("many.msgpack", crowd(devices=12, streams=2)), omits_similar_ranks=True)
+    assert scene.traces[0].ranks == [0, 1] and len(scene.traces[0].device) == 24
 
 
 def test_an_error_while_the_app_draws_ends_the_command(

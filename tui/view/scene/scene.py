@@ -16,7 +16,7 @@ import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.idle import IdleSpans, idle_spans
-from traces.analyses.stragglers import RankOrder, rank_order
+from traces.analyses.stragglers import RankOrder, folded, rank_order
 from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.figures.summary import Outline, Summary, outline, summarize
@@ -96,17 +96,19 @@ class Scene:
     differences: tuple[Difference, ...] = ()
     _axes: dict[Alignment, Axis] = field(default_factory=dict, compare=False)
     _tracks: tuple[Tracks, ...] = field(default=(), compare=False)
+    _whole: tuple[Trace, ...] = field(default=(), compare=False)
     _ranks: RankOrder = field(default=RankOrder(), compare=False)
     _sums: dict[int, tuple[Sums, Sums]] = field(default_factory=dict, compare=False)
     _compared: tuple[Column, Column] | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, *named: tuple[str, Trace]) -> Scene:
-        tracks = tuple(quick_tracks(trace) for _, trace in named)
-        traces = tuple(trace for _, trace in named)
-        ranks = rank_order(traces[0])
-        rows = _paired(tracks, _same_numbers(traces), ranks)
-        return cls(tuple(name for name, _ in named), traces, rows, _tracks=tracks, _ranks=ranks)
+    def of(cls, *named: tuple[str, Trace], omits_similar_ranks: bool = False) -> Scene:
+        """Make the rows that need no host events. A scene without similar ranks has only the first of them."""
+        names, whole = zip(*named, strict=True)
+        ranks, traces = folded(whole) if omits_similar_ranks else (rank_order(whole[0]), whole)
+        tracks = tuple(map(quick_tracks, traces))
+        rows = _paired(tracks, _same_numbers(tuple(traces)), ranks)
+        return cls(names, tuple(traces), rows, _tracks=tracks, _ranks=ranks, _whole=whole)
 
     def with_host(self) -> Scene:
         tracks = tuple(
@@ -143,7 +145,7 @@ class Scene:
     def with_figures(self) -> Scene:
         if len(self.traces) == 2:
             return replace(self, comparison=compare(*self.traces, top=TABLE_ROWS))
-        return replace(self, outline=outline(self.traces[0]))
+        return replace(self, outline=outline(self.traces[0], self._whole[0]))
 
     @cached_property
     def summary(self) -> Summary:
