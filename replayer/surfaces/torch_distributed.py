@@ -55,7 +55,7 @@ def install(torch_module: ModuleType) -> None:
         # PyTorch 2.14.1 uses the name ProcessGroupNCCL2.
         patch(module, ProcessGroupNCCL=VirtualNccl, ProcessGroupNCCL2=VirtualNccl)
     patch_around(c10d, _new_process_group_helper=_new_group, _get_object_coll_device=_object_device)
-    replaced = {"init_process_group": _init_and_set_rank, "monitored_barrier": _monitored_barrier}
+    replaced: dict[str, TorchFunction] = {"init_process_group": _init_and_set_rank, "monitored_barrier": _monitored_barrier}
     for name, by in {**replaced, **dict.fromkeys(_OBJECTS, _carry_objects)}.items():
         original = getattr(c10d, name)
         patch_everywhere(original, around(original, by))
@@ -186,7 +186,8 @@ def _monitored_barrier(
 ) -> None:
     """Compare the ranks' virtual times after gloo's barrier, because sleeps on a virtual clock take no real time."""
     barrier(group, timeout, wait_all_ranks)
-    here, c10d, size = gpu(), dist.distributed_c10d, dist.get_world_size(group)
+    here, size = gpu(), dist.get_world_size(group)
+    c10d: TorchAny = dist.distributed_c10d
     if here.ranks.read_clock_offset is None or size < 1:
         return
     offset_ns, now_ns = here.ranks.read_clock_offset(), here.streams.host_now_ns()
