@@ -50,6 +50,11 @@ def test_an_index_error_is_raised_at_the_next_wait_and_persists(call: str, value
     assert _run(code, values, tmp_path) == ["ok", _ASSERTED, _ASSERTED, _ASSERTED]
 
 
+def test_an_op_after_the_failed_kernel_raises_the_error_of_cuda(tmp_path: Path) -> None:
+    """GIVEN a label out of range WHEN the CPU kernel of the backward pass fails as well THEN only CUDA's error is raised."""
+    assert _run("print(said(lambda: F.nll_loss(nn.Parameter(M)[:2], bad).backward()))", "compute", tmp_path) == [_ASSERTED]
+
+
 def test_an_index_error_is_raised_at_once_with_launch_blocking(tmp_path: Path) -> None:
     assert _run("print(said(lambda: M[bad]))", "recorded", tmp_path, CUDA_LAUNCH_BLOCKING="1") == [_ASSERTED]
 

@@ -50,7 +50,7 @@ from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.results import counts_changes
 from replayer.tensor.planning.shape_inference import launches, on_device, writes_of
 from replayer.tensor.tensor_meta import LACKS_KERNEL, TensorMeta, is_virtual
-from replayer.tensor.values.kernel_asserts import can_fail, failed_assert
+from replayer.tensor.values.kernel_asserts import can_fail, failed_assert, harmless
 from replayer.tensor.values.known_values import bytes_of, payload_of
 from replayer.timing.cuda_graph import GraphCapture
 from replayer.torch_types import Kwargs, Op, TorchAny
@@ -198,7 +198,11 @@ class CpuCompute:
             if capture is not None:
                 philox.kept_in(capture)
         if capture is None:
-            result = compute()
+            try:
+                result = compute()
+            except (RuntimeError, IndexError):
+                here.launches.raise_fault()  # the CPU kernel failed because an earlier CUDA kernel did
+                raise
         else:
             written = [host_args[at] if isinstance(at, int) else host_kwargs[at] for at, _ in writes_of(func, args, kwargs)]
             result = _in_capture(capture, compute, tree_leaves(written))
@@ -240,7 +244,7 @@ class CpuCompute:
         if failed is None:
             return None
         at, line = failed
-        host_args[at] = tree_map_only(torch.Tensor, torch.zeros_like, host_args[at])
+        host_args[at] = harmless(func, host_args[at])
         return line
 
     def _draw_on_host(self, philox: PhiloxState, numbers: int, func: Op, args: list[TorchAny], kwargs: Kwargs) -> TorchAny:

@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from replayer.torch_types import Op, TorchAny
 
@@ -78,16 +80,62 @@ def _probabilities(at: int, kernel: str, file: str, condition: str) -> _Check:
     return check
 
 
+def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
+    return (0, args[0].size(0), None) if args[0].dim() == 2 else None  # PyTorch rejects tables that are not matrices
+
+
+def _masked_scatter(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+    target, mask, source = args[:3]
+    values = host(mask)
+    if values is None or not values.numel() or target.numel() % values.numel():
+        return None
+    chosen = int(values.count_nonzero()) * (target.numel() // values.numel())
+    condition = "totalElements <= srcSize"
+    return (1, _line(0, "IndexKernel.cu", "masked_scatter_size_check", condition)) if chosen > source.numel() else None
+
+
+def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+    values = host(args[0])
+    if values is None or not bool((values < 0).any()):
+        return None
+    condition = 'lambda >= 0 && "invalid Poisson rate, expected rate to be non-negative"'
+    return 0, _line(0, "Distributions.cu", "poisson_cuda_kernel", condition)
+
+
+def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+    """Check what the kernel for many draws with replacement checks. PyTorch checks the other calls on the host."""
+    values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
+    if values is None or bool(((values >= 0) & values.isfinite()).all()):
+        return None
+    return 0, _line(0, "MultinomialKernel.cu", "sampleMultinomialOnce", "val >= zero")
+
+
+def _assert_async(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+    values = host(args[0])
+    if values is None or values.numel() != 1 or bool(values):
+        return None
+    condition = f"input[0] != 0{f' && {args[1]!r}' if len(args) > 1 else ''}"
+    return 0, _line(0, "TensorCompare.cu", "_assert_async_cuda_kernel", condition)
+
+
+def _unpooled(dims: int, name: str) -> _Check:
+    condition = f"{name} >= 0 && {name} < outputImageSize"
+    kernel = f"max_unpooling{dims}d_forward_kernel"
+    return _limited(1, kernel, "MaxUnpooling.cu", condition, lambda args: (0, math.prod(args[2]), None))
+
+
 _SCATTER = 'idx_dim >= 0 && idx_dim < index_size && "index out of bounds"'
 _COPIED = 'idx >= 0 && idx < self_dim_size && "index_copy_(): index out of bounds"'
 _FILLED = 'idx >= -self_dim_size && idx < self_dim_size && "index out of bounds"'
 _SCATTERED = _limited(2, "operator()", "ScatterGatherKernel.cu", _SCATTER, _of_dim)
 _SELECTED = ("indexSelectSmallIndex", "Indexing.cu", "srcIndex < srcSelectDimSize")
+_BAGGED = ("EmbeddingBag_updateOutputKernel_sum_mean", "EmbeddingBag.cu", "input[emb] < numRows")
 _TAKEN = ("take_put_kernel", "TensorCompare.cu", 'idx < numel && "index out of bounds"')
 _LABELS = ("nll_loss_forward_reduce_cuda_kernel_2d", "Loss.cu", "t >= 0 && t < n_classes")
 _ALONG_DIM = {
     "index_select": _limited(2, *_SELECTED, _of_dim),
     "index_add": _limited(2, "indexFuncSmallIndex", "Indexing.cu", "dstIndex < dstAddDimSize", _of_dim),
+    "index_reduce": _limited(2, "indexFuncSmallIndex", "Indexing.cu", "dstIndex < dstAddDimSize", _of_dim),
     "index_copy": _limited(2, "index_copy_kernel", "IndexKernel.cu", _COPIED, _of_dim),
     "index_fill": _limited(2, "index_fill_kernel", "IndexKernel.cu", _FILLED, _of_dim),
     **dict.fromkeys(("gather", "scatter", "scatter_add", "scatter_reduce"), _SCATTERED),
@@ -97,8 +145,14 @@ _CHECKS: dict[str, _Check] = {
     **_ALONG_DIM,
     **{f"{name}_": check for name, check in _ALONG_DIM.items()},
     **dict.fromkeys(("index", "index_put_", "_index_put_impl_", "_unsafe_index"), _index),
-    # PyTorch rejects embedding tables that are not matrices
-    "embedding": _limited(1, *_SELECTED, lambda args: (0, args[0].size(0), None) if args[0].dim() == 2 else None),
+    **dict.fromkeys(("embedding", "embedding_renorm_"), _limited(1, *_SELECTED, _of_table)),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _limited(1, *_BAGGED, _of_table)),
+    **dict.fromkeys(("masked_scatter", "masked_scatter_"), _masked_scatter),
+    "max_unpool2d": _unpooled(2, "maxind"),
+    "max_unpool3d": _unpooled(3, "index"),
+    "multinomial": _multinomial,
+    "poisson": _rates,
+    "_assert_async": _assert_async,
     **dict.fromkeys(("take", "put_"), _limited(1, *_TAKEN, lambda args: (-args[0].numel(), args[0].numel(), None))),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), _limited(1, *_LABELS, _of_classes)),
     "binary_cross_entropy": _probabilities(
@@ -116,3 +170,9 @@ def can_fail(func: Op) -> bool:
 def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
     """Return the position and the error message of an argument for which a CUDA assertion fails."""
     return _CHECKS[func._schema.name.removeprefix("aten::")](args, host)
+
+
+def harmless(func: Op, argument: TorchAny) -> TorchAny:
+    """Return values for an argument that fails a CUDA assertion, with which the CPU kernel runs."""
+    fill = torch.ones_like if func._schema.name in ("aten::multinomial", "aten::_assert_async") else torch.zeros_like
+    return tree_map_only(torch.Tensor, fill, argument)

@@ -1,0 +1,39 @@
+"""CUDA assertions of less common kernels: which arguments fail, and with which values the CPU kernel then runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from replayer.tensor.values.kernel_asserts import can_fail, failed_assert, harmless
+
+aten = torch.ops.aten
+TABLE, INDICES, OUTSIDE = torch.zeros(3, 4), torch.tensor([0, 2]), torch.tensor([0, 3])
+MASK, CUBE = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 1, 1, 1, dtype=torch.int64)
+WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arguments that fail, arguments that do not
+    (aten._embedding_bag.default, (TABLE, OUTSIDE, INDICES), (TABLE, INDICES, INDICES), "input[emb] < numRows"),
+    (aten._embedding_bag_forward_only.default, (TABLE, OUTSIDE), (TABLE, INDICES), "input[emb] < numRows"),
+    (aten.embedding_renorm_.default, (TABLE, OUTSIDE, 1.0, 2.0), (TABLE, INDICES, 1.0, 2.0), "srcIndex < srcSelectDimSize"),
+    (aten.index_reduce_.default, (TABLE, 0, OUTSIDE), (TABLE, 0, INDICES), "dstIndex < dstAddDimSize"),
+    (aten.masked_scatter.default, (MASK, MASK, INDICES), (MASK, ~MASK, INDICES), "totalElements <= srcSize"),
+    (aten.masked_scatter_.default, (MASK, MASK[0], OUTSIDE), (MASK, MASK, TABLE), "totalElements <= srcSize"),
+    (aten.max_unpool2d.default, (CUBE[0], CUBE[0] + 4, [2, 2]), (CUBE[0], CUBE[0] + 3, [2, 2]), "maxind < outputImageSize"),
+    (aten.max_unpool3d.default, (CUBE, CUBE - 1, [2, 2, 2]), (CUBE, CUBE + 7, [2, 2, 2]), "index >= 0"),
+    (aten.poisson.default, (torch.tensor([1.0, -1.0]),), (torch.tensor([0.0]),), "invalid Poisson rate"),
+    (aten.multinomial.default, (torch.tensor([-1.0, 2.0]), 2, True), (torch.tensor([-1.0, 2.0]), 1, True), "val >= zero"),
+    (aten.multinomial.default, (torch.tensor([torch.inf]), 2, True), (torch.tensor([0.5]), 2, True), "val >= zero"),
+    (aten._assert_async.msg, (torch.tensor(False), "large"), (torch.tensor(True), "large"), "input[0] != 0 && 'large'"),
+]
+
+
+def test_arguments_that_cuda_kernels_check() -> None:
+    for func, wrong, right, condition in WRONG:
+        assert can_fail(func)
+        failed = failed_assert(func, wrong, lambda tensor: tensor)
+        assert failed is not None and condition in failed[1], func
+        assert failed_assert(func, right, lambda tensor: tensor) is None, func
+        assert failed_assert(func, wrong, lambda tensor: None) is None  # unknown values cannot be checked
+        at = failed[0]
+        mended = (*wrong[:at], harmless(func, wrong[at]), *wrong[at + 1 :])
+        assert failed_assert(func, mended, lambda tensor: tensor) is None, func
