@@ -240,7 +240,7 @@ class PredictOptions:
     recorded_batch: Annotated[int | None, option("N", "The recorded batch size, if it is not in the recording.")] = None
     length: Annotated[str, option("OLD=NEW", "Change the sequence length from OLD to NEW.")] = ""
     gpus: Annotated[int | None, option("N", "Predict nn.DataParallel on N GPUs.")] = None
-    nproc: Annotated[int | None, option("N", "Predict N ranks; --parallel says how they work together.")] = None
+    nproc: Annotated[int | None, option("N", "Predict training on N ranks; --parallel selects the kind of parallelism.")] = None
     parallel: Annotated[
         str | None,
         option(

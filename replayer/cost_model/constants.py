@@ -87,7 +87,7 @@ SLOT_POWERED: Mapping[str, tuple[int, str, int]] = _declare("SLOT_POWERED", {
 # --- estimates of unrecorded ops from recorded ops
 
 CURVE_COUNTS = _declare("CURVE_COUNTS", 0.25, "weight", FITTED,
-    "weight of the learned curve in the estimate of how a convolution's time grows with the batch;"
+    "weight of the learned curve in the estimated growth of a convolution's time with the batch size;"
     " a power law has the other weight",
     "in cross-validation, this was the best of four formulas in each of six folds (benchmarks/what_if.py, row `folds`)")
 GROWTH = _declare("GROWTH", 0.9, "exponent", FITTED,

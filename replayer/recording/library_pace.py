@@ -180,7 +180,8 @@ class LibraryPace:
         return int(np.interp(measured_bytes, of_bytes, of_ns) * size_bytes / measured_bytes)
 
     def step_ended(self, trained: bool) -> int:
-        """End the step, and return the index of the step's published times. Raises NotInLibrary after more than three training
+        """End the training step, and return the index of its times in the list of published step times. Raises NotInLibrary
+        after more than three training
         steps with a batch that did not fit on the real GPU."""
         if self._full is not None and trained:
             self._full_steps += 1

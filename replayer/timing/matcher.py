@@ -180,7 +180,7 @@ class SegmentMatcher:
         return sum(min(left[key], count) for key, count in used.items()) >= needed
 
     def _follows_as_much(self, calls: list[RememberedMatch], used: Counter[str], needed: float) -> bool:
-        # The last step may have made other calls after its last call of the model, such as copies of the results.
+        # After the last call of the model, a step may still call other ops, for example to copy the results.
         for call in islice(calls, self.followed, None):
             key = self.step.keys[call.signature].named
             if call.match is not None and not call.match[1].of_other_phase and used[key] > 0:

@@ -111,7 +111,7 @@ def test_diff_of_one_and_two_gpus_shows_the_published_cost_per_phase(tmp_path: P
     assert facts["memory"]["cuda:0"]["replayed_peak_bytes"] > facts["memory"]["cuda:1"]["replayed_peak_bytes"]
 
 
-def test_recording_on_two_virtual_gpus_reproduces_the_data_parallel_parts(tmp_path: Path) -> None:
+def test_recording_on_two_virtual_gpus_reproduces_the_data_parallel_stages(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SMALL)
     on = unsigned("p100x2-no-cudnn", tmp_path)
     done = trace_command("record", "--on", on, "--grain", "phase", "-o", "again.msgpack", "train.py", cwd=tmp_path)

@@ -123,7 +123,7 @@ def test_fit_tries_all_gpus_even_if_none_fits(script: Any, capsys: pytest.Captur
     assert sum(" NO " in line for line in lines) > 40 and not any(" yes " in line for line in lines)
 
 
-def test_batch_limits_are_verified_by_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_verifies_batch_limits_by_running_the_script(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
     assert run(FitOptions(["train.py", "-b", "8"], "v100", verify=True)) == 0
     assert ran.batches == [8, 4, 57, 58] and "57 ✓" in capsys.readouterr().out

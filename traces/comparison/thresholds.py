@@ -203,11 +203,11 @@ SAME_KERNEL_NS = _declare("SAME_KERNEL_NS", 1000, "ns", PUBLISHED,
     "two kernels also count as equally long if their times differ by at most this",
     "Kineto before 2024 wrote whole microseconds")
 NEGLIGIBLE_NS = _declare("NEGLIGIBLE_NS", 1000, "ns per step", CHOSEN,
-    "changes of ops and kernels are listed if they have at least this size", "equal to SAME_KERNEL_NS")
+    "a change of an op or a kernel is listed only if it is at least this large", "equal to SAME_KERNEL_NS")
 NEGLIGIBLE_SHARE = _declare("NEGLIGIBLE_SHARE", 0.002, "share of a step", CHOSEN,
-    "`trace explain` lists effects of at least this size", "step times of any program vary by more than this")
+    "`trace explain` lists an effect only if it is at least this large", "step times of any program vary by more than this")
 LEAST_PHASE_NS = _declare("LEAST_PHASE_NS", 20_000, "ns", CHOSEN,
-    "the app lists differences of a host phase if they have at least this size", "a few calls of Python")
+    "the app lists a change of a phase's host time only if the change is at least this large", "a few calls of Python")
 
 # --- data stalls
 

@@ -58,7 +58,7 @@ def simulate_loader(
         others: the number of CPU cores that other programs keep busy
     """
     if workers < 1 or cores < 1:
-        raise ValueError(f"{workers} workers on {cores} cores; give at least one of each")
+        raise ValueError(f"{workers} workers on {cores} cores cannot be simulated; give at least one of each")
     if steps is None:  # skips the steps that use prefetched batches
         steps = range(12 * workers, 36 * workers)
     costs = [cost] if isinstance(cost, BatchCost) else list(cost)

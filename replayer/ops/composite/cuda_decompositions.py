@@ -70,7 +70,8 @@ def attention_kernel(
     """
     if query.dim() != 4:
         return MATH
-    # Some GPUs prefer cuDNN's attention kernels. The others use cuDNN only if all other attention kernels are switched off.
+    # Some GPUs prefer cuDNN's attention kernels. GPUs that do not prefer cuDNN use it only if all other attention kernels are
+    # switched off.
     comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
     considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
     suits_cudnn = (

@@ -22,8 +22,8 @@ from replayer.torch_types import TorchAny, TorchFunction
 aten = torch.ops.aten
 pad = torch.nn.functional.pad
 
-# Values of the argument custom_mask_type of `_efficient_attention_forward`. If there are as many queries as keys, both values
-# mean the same.
+# Values of the argument custom_mask_type of `_efficient_attention_forward`: a causal mask is aligned at the top left or at the
+# bottom right.
 _FROM_TOP_LEFT, _FROM_BOTTOM_RIGHT = 1, 2
 _FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # rows; the kernels round lengths up to these multiples
 

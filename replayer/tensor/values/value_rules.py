@@ -197,7 +197,7 @@ def _comparison(func: Op) -> Assume:
 
 
 def _matches(made: TorchAny, one: torch.Tensor, other: torch.Tensor) -> TorchAny:
-    """Limit the number of true elements in the result of `==`. For example, `top5 == labels.expand_as(top5)` has at most one
+    """Return how many elements of the result of `==` may be true. For example, `top5 == labels.expand_as(top5)` has at most one
     true element per label."""
     if not isinstance(other, torch.Tensor):
         return Truth.ZERO_OR_ONE

@@ -256,7 +256,7 @@ def test_a_backward_pass_uses_the_stream_of_each_forward_op_and_then_the_streams
     assert cuda.current_stream() == cuda.default_stream()
 
 
-def test_a_backward_pass_on_the_stream_of_its_forward_pass_needs_no_hooks() -> None:
+def test_a_backward_pass_on_the_stream_of_its_forward_pass_is_not_patched() -> None:
     gpu: Any = use()
     side = cuda.Stream()
     x = torch.rand(4, device="cuda", requires_grad=True)

@@ -91,5 +91,5 @@ def test_is_before_is_true_only_for_a_known_and_older_release(torch: str | None,
     ("torch", "release"),
     [("2.13.0+cu126", (2, 13)), ("1.8.1", (1, 8)), ("2.4", None), ("1.8 to 1.10", None), ("", None), (None, None)],
 )
-def test_the_torch_release_is_known_if_the_version_is_complete(torch: str | None, release: tuple[int, int] | None) -> None:
+def test_the_torch_release_is_read_from_a_complete_version(torch: str | None, release: tuple[int, int] | None) -> None:
     assert Machine(torch=torch).release == release
