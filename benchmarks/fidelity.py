@@ -394,7 +394,7 @@ def markdown(rows: list[list[str]]) -> str:
         "The column `why` gives the likely reason if a replay differs from its recording. Reasons that were not proven are",
         "marked.",
         "",
-        "Start times are relative to the first kernel that the recorded step and the replayed step have in common, because",
+        "Start times count from the first kernel that occurs in both steps, because",
         "a replayed step may begin with work of the previous step. The rules that decide which steps and kernels are",
         "compared were chosen after the results were known.",
         "",
