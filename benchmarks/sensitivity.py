@@ -185,7 +185,8 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         'draws conclusions about recordings, such as "the host limits the step time". For each conclusion, `trace` compares',
         "measured values with thresholds of [constants.md](constants.md). The benchmark raises or lowers one threshold at a",
         "time by a fifth, computes all conclusions again, and runs the tests. The table lists each changed threshold that",
-        "affects a conclusion or makes a test fail. A share is at most 1, so a threshold above 1 is never reached.",
+        "affects a conclusion or makes a test fail. A threshold for a share cannot be raised above 1, because no share is"
+        " larger.",
         "",
         "The benchmark compares the recordings of docs/fidelity.md with their replays and with each other. These comparisons",
         f"give {figures} conclusions. Each conclusion answers a question about two traces: Are they traces of the same",

@@ -3,8 +3,8 @@
     python docs/data_stalls.py [--steps 60] [--images FOLDER] [--costs FILE.json]
 
 `trace stalls` measures how long a DataLoader worker of this machine needs for one batch. The GPU time per batch comes from
-bundled measurements of a V100. From these times, `traces.stalls.loader_model` predicts the training speed on the paper's
-servers.
+bundled measurements of a V100. `traces.stalls.loader_model` uses the times of the worker and the GPU to predict the training
+speed on the paper's servers.
 """
 
 from __future__ import annotations

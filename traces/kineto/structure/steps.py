@@ -673,8 +673,8 @@ class Markers:
         self.device = int(numbers[busiest])
         work = work[which == busiest]
         launch = device.launch[work]
-        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. If the launch of any other kernel is
-        # unknown, the kernel's start time is used instead.
+        # Work launched before the recording gets the launch time `_BEFORE_ALL_NS`. If a kernel's launch is missing from the
+        # recording, the kernel's start time is used instead.
         backlog = before_launched_work(device, device.launch)[work]
         unknown_ns = np.where(backlog, _BEFORE_ALL_NS, device.start_ns[work])
         launched_ns = np.where(launch == NONE, unknown_ns, host.start_ns[launch])
