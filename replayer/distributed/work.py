@@ -148,7 +148,7 @@ class CapturedWork(_Awaited):
         here = gpu()
         current = here.current.stream(self.device)
         with here.launches.looking:
-            capture = here.launches.capture
+            capture = here.launches.capture_of(awaited or current)
             if capture is None:
                 return
             capture.join(waiting or current, awaited or current)

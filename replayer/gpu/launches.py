@@ -144,7 +144,7 @@ class ScriptLaunches(LaunchPath):
         self.clock = simulator.clock
         self.transfers = transfers
         self.looking = LockedGpu(self)
-        self.capture: GraphCapture | None = None
+        self.captures: list[GraphCapture] = []  # CUDA graphs that are being captured
         self._fault: Callable[[], BaseException] | None = None  # the error of a failed kernel, for all later CUDA calls
         self.pending: list[Any] = []  # see Note [Three entries per op]
         self.op_rows = OpRows(self.pending)
@@ -190,8 +190,8 @@ class ScriptLaunches(LaunchPath):
             if pending:
                 while noted := pending[:]:
                     del pending[: len(noted)]
-                    if self.capture is not None:
-                        noted = self._not_captured(self.capture, noted)
+                    if self.captures:
+                        noted = self._not_captured(noted)
                         self._numbers.clear()
                     if self._numbers:
                         self._write_node_numbers()
@@ -210,10 +210,10 @@ class ScriptLaunches(LaunchPath):
             if sequence != NONE:
                 self._timeline.nodes.extend((row + at, sequence, forward))
 
-    def _not_captured(self, capture: GraphCapture, pending: list[Any]) -> list[Any]:
+    def _not_captured(self, pending: list[Any]) -> list[Any]:
         rest: list[Any] = []
         for caller, signature, called_ns in zip(pending[::3], pending[1::3], pending[2::3], strict=True):
-            if caller.stream in capture:
+            if (capture := self.capture_of(caller.stream)) is not None:
                 capture.add_work(self.simulator.play_node, caller.stream, signature, None)
             else:
                 rest += (caller, signature, called_ns)
@@ -335,15 +335,16 @@ class ScriptLaunches(LaunchPath):
 
     # --- CUDA graphs
 
-    def begin_capture(self, pool: int, *, mode: str, refuse: Callable[[], BaseException]) -> None:
+    def begin_capture(self, pool: int, *, mode: str, refuse: Callable[[], BaseException]) -> GraphCapture:
         with self.looking as thread:
             stream = self.current.caller_of(thread, thread.device).stream
-            self.capture = GraphCapture(stream, thread, pool, mode=mode, refuse=refuse)
+            capture = GraphCapture(stream, thread, pool, mode=mode, refuse=refuse)
+            self.captures.append(capture)
+            return capture
 
-    def end_capture(self) -> CapturedGraph:
+    def end_capture(self, capture: GraphCapture) -> CapturedGraph:
         with self.looking:
-            assert self.capture is not None
-            capture, self.capture = self.capture, None
+            self.captures.remove(capture)
             return capture.end()
 
     def replay_graph(self, graph: CapturedGraph) -> None:
@@ -365,24 +366,26 @@ class ScriptLaunches(LaunchPath):
             raise self._fault()
 
     def is_capturing(self, stream: VirtualStream) -> bool:
-        return self.capture is not None and stream in self.capture
+        return self.capture_of(stream) is not None
+
+    def capture_of(self, captured: VirtualStream | VirtualEvent) -> GraphCapture | None:
+        return next((capture for capture in self.captures if captured in capture), None)
 
     def forbid_in_capture(self, of: VirtualStream | VirtualEvent | None = None) -> None:
         """Raise CUDA's error if a CUDA graph capture forbids waiting."""
         self.raise_fault()
-        if self.capture is not None:
-            self.capture.refuse(self.current.thread(), of)
+        for capture in self.captures:
+            capture.refuse(self.current.thread(), of)
 
     def captured(self, stream: VirtualStream, signature: OpSignature, copy: Copy | None, blocking: bool) -> bool:
         if blocking:
             self.raise_fault()
-        if self.capture is None or (stream not in self.capture and not blocking):
-            return False
-        if blocking:
-            self.capture.refuse(self.current.thread(), stream)
-        if stream in self.capture:
-            self.capture.add_work(self.simulator.play_node, stream, signature, copy)
-        return stream in self.capture
+            if self.captures:
+                self.forbid_in_capture(stream)
+        capture = self.capture_of(stream)
+        if capture is not None:
+            capture.add_work(self.simulator.play_node, stream, signature, copy)
+        return capture is not None
 
 
 def turn_order(threads: list[int]) -> list[int]:

@@ -68,10 +68,10 @@ class ScriptSteps:
             self.workload.on_every_call = self._watch_call
 
     def _moves_on(self, thread: HostThread, call: Callable[..., None], *args: object) -> bool:
-        capture = self._launches.capture
-        if capture is not None and thread is capture.thread:
-            capture.add_call(call, *args)
-            return False
+        for capture in reversed(self._launches.captures):
+            if thread is capture.thread:
+                capture.add_call(call, *args)
+                return False
         call(thread, *args)
         return True
 

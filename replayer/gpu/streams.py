@@ -30,10 +30,10 @@ class Streams:
 
     def record_event(self, event: VirtualEvent, stream: VirtualStream) -> None:
         with self._launches.looking as thread:
-            capture = self._launches.capture
-            if capture is not None and capture.record(event, stream):
-                capture.add_call(_record, event, stream)
-                return
+            for capture in self._launches.captures:
+                if capture.record(event, stream):
+                    capture.add_call(_record, event, stream)
+                    return
             self._tracker.add_gpu_work_so_far(thread)
             event.captured = False
             event.device = stream.device
@@ -45,11 +45,11 @@ class Streams:
     def wait_event(self, stream: VirtualStream, event: VirtualEvent) -> None:
         """Make later work on `stream` wait for the event. Events that were never recorded are ignored."""
         with self._launches.looking:
-            capture = self._launches.capture
-            if capture is not None and capture.has_event(event):
+            capture = self._launches.capture_of(event)
+            if capture is not None:
                 capture.join(stream, event)
                 capture.add_call(_wait, stream, event)
-            elif capture is not None and stream in capture:
+            elif (capture := self._launches.capture_of(stream)) is not None:
                 capture.add_call(_wait, stream, event)
             elif event.time_ns is None:
                 self._await_nothing(event)
@@ -58,8 +58,8 @@ class Streams:
 
     def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         with self._launches.looking as thread:
-            capture = self._launches.capture
-            if capture is not None and other in capture:
+            capture = self._launches.capture_of(other)
+            if capture is not None:
                 capture.join(stream, other)
                 capture.add_call(_wait, stream, other)
                 return
@@ -84,8 +84,7 @@ class Streams:
         return stream.ready_ns <= self._clock.poll_ns()
 
     def _is_unrecorded(self, event: VirtualEvent) -> bool:
-        capture = self._launches.capture
-        return event.time_ns is None and (capture is None or not capture.has_event(event))
+        return event.time_ns is None and self._launches.capture_of(event) is None
 
     def synchronize_event(self, event: VirtualEvent) -> None:
         if not self._is_unrecorded(event):

@@ -220,7 +220,7 @@ class Copies:
 
 def _pinned_if_captured(host: torch.Tensor, device: int) -> bool:
     pinned, here = is_pinned(host), gpu()
-    if not pinned and here.launches.capture is not None and here.launches.is_capturing(here.current.stream(device)):
+    if not pinned and here.launches.is_capturing(here.current.stream(device)):
         raise RuntimeError(
             "Cannot copy between CPU and CUDA tensors during CUDA graph capture unless the CPU tensor is pinned. Please use"
             " tensor.pin_memory() or allocate the tensor with pin_memory=True."

@@ -18,19 +18,23 @@ from typing import Self
 
 import torch
 
-from replayer.errors import NotEmulated
 from replayer.op_signature import OpSignature
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
+from replayer.tensor.allocation import Allocation
 from replayer.tensor.device_args import SINCE_2_14, CudaError
-from replayer.tensor.generators import Generator, PhiloxState
-from replayer.timing.cuda_graph import CapturedGraph, pool_numbers
+from replayer.tensor.generators import Generator, PhiloxState, allocate_seed_and_offset
+from replayer.tensor.tensor import VirtualTensor
+from replayer.timing.cuda_graph import CapturedGraph, GraphCapture, pool_numbers
 from replayer.torch_types import TorchAny
-from traces.script.patching import PATCHES, patch
+from traces.script.patching import PATCHES, patch, patch_around, when_imported
 
 _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
+
+# These functions pass the invented handles of a graph to the CUDA runtime.
+_READERS = ("debug_dump", "get_graph_data")
 
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 
@@ -40,6 +44,9 @@ _NO_GRAPH = (
     "No cudaGraph_t is available: either capture_end() has not been called, or the underlying cudaGraph_t was destroyed"
     " (keep_graph=false, and capture has been finalized)."
 )
+_NOT_KEPT = "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
+_NOT_ENDED = "You cannot access the raw cudaGraph_t instance until capture_end() has been called"
+_NO_EXECUTABLE = "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called"
 
 PoolHandle = tuple[int, int]
 
@@ -71,26 +78,30 @@ class _GraphPools:
 def _forbid_reserving() -> None:
     """Raise the error of cudaMalloc for a stream that is not captured. Graphs get their own memory in another capture mode."""
     launches = gpu().launches
-    capture, thread = launches.capture, launches.current.thread()
-    if capture is not None and capture.forbids_allocation(thread):
-        raise capture.break_off(CudaError.CAPTURE_UNSUPPORTED.to_torch())
+    for capture in launches.captures:
+        if capture.forbids_allocation(launches.current.thread()):
+            raise capture.break_off(CudaError.CAPTURE_UNSUPPORTED.to_torch())
 
 
 class VirtualGraph:
     """Replaces `torch._C._CUDAGraph`, the base class of `torch.cuda.CUDAGraph`."""
 
     _pools: _GraphPools
+    _capturing: weakref.WeakKeyDictionary[GraphCapture, VirtualGraph]
     _graph: CapturedGraph | None
     _pool: PoolHandle | None
     _drop_pool: weakref.finalize[TorchAny, TorchAny] | None
     _states: set[PhiloxState]
+    _seeds_and_offsets: list[tuple[Allocation, Allocation]]
+    _capture: GraphCapture | None
+    _template: object  # stands for the cudaGraph_t
+    _executable: object  # stands for the cudaGraphExec_t
     _keeps_graph: bool
-    _is_instantiated = False
 
     def __new__(cls, keep_graph: bool = False) -> Self:
         self = super().__new__(cls)
-        self._graph = self._pool = self._drop_pool = None
-        self._states = set()
+        self._graph = self._pool = self._drop_pool = self._capture = self._template = self._executable = None
+        self._states, self._seeds_and_offsets = set(), []
         self._keeps_graph = keep_graph
         return self
 
@@ -99,7 +110,8 @@ class VirtualGraph:
 
     def register_generator_state(self, generator: Generator) -> None:
         state = generator.philox
-        if state not in self._states:
+        # torch 2.14 allocates the memory when a captured op draws numbers, see `capture_end`
+        if state not in self._states and not SINCE_2_14:
             self._states.add(state)
             state.register_graph(generator.device.index)
             weakref.finalize(self, state.unregister_graph).atexit = False
@@ -107,7 +119,7 @@ class VirtualGraph:
     def capture_begin(self, pool: PoolHandle | None = None, capture_error_mode: str = "global") -> None:
         here = gpu()
         stream = here.current.stream(here.current.device())
-        if self._graph is not None:
+        if self._executable is not None:
             raise RuntimeError(
                 "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
             )
@@ -120,7 +132,7 @@ class VirtualGraph:
             raise RuntimeError(
                 "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got " + capture_error_mode
             )
-        if here.launches.capture is not None:
+        if here.launches.is_capturing(stream):
             raise CudaError.CAPTURE_UNSUPPORTED.to_torch()
         generators: TorchAny = torch.cuda.default_generators
         self.register_generator_state(generators[here.current.device()])
@@ -129,58 +141,75 @@ class VirtualGraph:
         self._drop_pool = weakref.finalize(self, self._pools.drop, self._pool)
         self._drop_pool.atexit = False
         refuse = CudaError.CAPTURE_UNSUPPORTED.to_torch
-        here.launches.begin_capture(self._pool[1], mode=capture_error_mode, refuse=refuse)
+        self._capture = here.launches.begin_capture(self._pool[1], mode=capture_error_mode, refuse=refuse)
+        self._capturing[self._capture] = self
         for device in here.devices:
             device.memory.before_reserving = _forbid_reserving
         STATE.capturing = True
 
     def capture_end(self) -> None:
         here = gpu()
-        capture = here.launches.capture
+        capture = self._capture
         if capture is None or here.current.stream(here.current.device()) is not capture.origin:
             raise RuntimeError("Capture must end on the same stream it began on.")
-        STATE.capturing = False
-        for device in here.devices:
-            device.memory.before_reserving = None
-        graph = here.launches.end_capture()
+        if SINCE_2_14:
+            self._seeds_and_offsets = [allocate_seed_and_offset(capture.origin.device) for _ in capture.generators]
+        STATE.capturing = len(here.launches.captures) > 1
+        if not STATE.capturing:
+            for device in here.devices:
+                device.memory.before_reserving = None
+        self._capture = None
+        graph = here.launches.end_capture(capture)
         if capture.is_broken:
             raise CudaError.CAPTURE_INVALIDATED.to_torch()
         if not capture.is_joined:
             raise CudaError.CAPTURE_UNJOINED.to_torch()
         if not graph.calls:
             warnings.warn(_EMPTY, stacklevel=2)
-        self._graph = graph
-        self._is_instantiated = not SINCE_2_14  # torch 2.14 calls `instantiate` from Python
+        self._graph, self._template = graph, object()
+        if not SINCE_2_14 and not self._keeps_graph:  # torch 2.14 calls both from Python
+            self.instantiate()
+            self.capture_end_post()
 
     capture_end_pre = capture_end  # torch 2.14 ends a capture in two parts
 
     def capture_end_post(self) -> None:
-        """Do nothing: there is no C++ template."""
+        if not self._keeps_graph:
+            self._template = None
+
+    @classmethod
+    def get_currently_capturing_graph(cls) -> VirtualGraph:
+        here = gpu()
+        capture = here.launches.capture_of(here.current.stream(here.current.device()))
+        if capture is None:
+            raise RuntimeError("The current stream is not currently capturing.")
+        return cls._capturing[capture]
 
     def instantiate(self) -> None:
         """Check that the graph was captured. Virtual graphs are not compiled."""
         if self._graph is None:
             raise RuntimeError("capture_end() must have been called before calling instantiate")
-        if self._is_instantiated and not self._keeps_graph:
+        if self._executable is not None and not self._keeps_graph:
             raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
-        self._is_instantiated = True
+        self._executable = object()
 
     @property
     def _has_graph_exec(self) -> bool:
-        return self._graph is not None
+        return self._executable is not None
 
     def replay(self) -> None:
-        if self._graph is None and SINCE_2_14:
-            self.instantiate()  # raises the error of torch 2.14
         if self._graph is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        if self._executable is None:
+            self.instantiate()
         launches = gpu().launches
         for _ in range(2 * self._graph.generators):  # PyTorch writes the seed and the offset to device memory
             launches.launch(_FILL, self._graph.origin.device)
         launches.replay_graph(self._graph)
 
     def reset(self) -> None:
-        self._graph, self._pool, self._is_instantiated = None, None, False
+        self._graph = self._pool = self._template = self._executable = None
+        self._seeds_and_offsets.clear()
         if self._drop_pool is not None:
             self._drop_pool()
 
@@ -193,16 +222,37 @@ class VirtualGraph:
         return [self.pool()]
 
     def enable_debug_mode(self) -> None:
-        """Do nothing, because `debug_dump` raises NotEmulated."""
+        if SINCE_2_14:
+            self._keeps_graph = True
 
-    debug_dump = refusal("torch.cuda.CUDAGraph.debug_dump", _NODES)
     def raw_cuda_graph(self) -> int:
-        if SINCE_2_14 and not (self._keeps_graph and self._graph is not None):
-            raise RuntimeError(_NO_GRAPH)
-        raise NotEmulated("torch.cuda.CUDAGraph.raw_cuda_graph", _NODES)
+        """Return an invented handle (cudaGraph_t). No CUDA library accepts it."""
+        if self._template is None:
+            raise RuntimeError(_NO_GRAPH if SINCE_2_14 else _NOT_ENDED if self._keeps_graph else _NOT_KEPT)
+        return id(self._template)
 
-    raw_cuda_graph_exec = refusal("torch.cuda.CUDAGraph.raw_cuda_graph_exec", _NODES)
+    def raw_cuda_graph_exec(self) -> int:
+        """Return an invented handle (cudaGraphExec_t), which changes with each instantiation."""
+        if self._executable is None:
+            raise RuntimeError(_NO_EXECUTABLE)
+        return id(self._executable)
+
     _retain_pool = refusal("torch.cuda.CUDAGraph._retain_pool", "capture with that pool")
+
+
+def _watch_memory(watch_storage: TorchAny, self: TorchAny, tensor: torch.Tensor) -> None:
+    watch_storage(self, tensor)
+    if isinstance(tensor, VirtualTensor):  # the storage objects of a virtual tensor are temporary
+        self.weakref = weakref.ref(tensor.allocation)
+
+
+def _is_alive(storage_is_alive: TorchAny, self: TorchAny) -> bool:
+    return isinstance(self.weakref(), Allocation) or bool(storage_is_alive(self))
+
+
+def _check_inputs_by_memory(debug: TorchAny) -> None:
+    """Make `check_input_liveness=True` look at the memory of virtual tensors."""
+    patch_around(debug._TrackedTensorInfo, __init__=_watch_memory, is_alive=_is_alive)
 
 
 def _restore_names(module: ModuleType, names: dict[str, TorchAny]) -> None:
@@ -217,6 +267,7 @@ def _is_capturing() -> bool:
 
 def install(torch_module: ModuleType) -> None:
     VirtualGraph._pools = _GraphPools()
+    VirtualGraph._capturing = weakref.WeakKeyDictionary()
     patch(
         torch_module._C,
         _CUDAGraph=VirtualGraph,
@@ -230,5 +281,7 @@ def install(torch_module: ModuleType) -> None:
     for name, value in vars(module).items():
         if not name.startswith("__") and vars(cuda).get(name) is before.get(name, module) and value is not before.get(name):
             patch(cuda, **{name: value})
+    when_imported("torch.utils._cuda_debug", _check_inputs_by_memory)
+    refuse(module.CUDAGraph, "torch.cuda.CUDAGraph", dict.fromkeys(_READERS, _NODES))
     for owner in (cuda, module):
         refuse(owner, "torch.cuda", REFUSED)

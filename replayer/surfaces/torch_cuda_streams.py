@@ -243,23 +243,25 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
     """Apply the rules of cudaStreamWaitEvent: captured work depends only on work of the same capture, and only a graph's
     streams wait for its events."""
-    capture = gpu().launches.capture
-    if capture is not None and (capture.has_event(awaited) if isinstance(awaited, VirtualEvent) else awaited in capture):
+    launches = gpu().launches
+    capture, own = launches.capture_of(awaited), launches.capture_of(stream)
+    if capture is not None:
         if stream.number == 0:
             raise capture.break_off(CudaError.CAPTURE_IMPLICIT.to_torch())
+        if own is not None and own is not capture:
+            raise own.break_off(capture.break_off(CudaError.CAPTURE_MERGE.to_torch()))
         return
     if isinstance(awaited, VirtualEvent):
         _require_not_captured(awaited)
         if awaited.external or awaited.time_ns is None:
             return
-    if capture is not None and stream in capture:
-        raise capture.break_off(CudaError.CAPTURE_ISOLATION.to_torch())
+    if own is not None:
+        raise own.break_off(CudaError.CAPTURE_ISOLATION.to_torch())
 
 
 def _require_not_captured(event: VirtualEvent) -> None:
     """Reject an event of a capture that has ended."""
-    capture = gpu().launches.capture
-    if event.captured and (capture is None or not capture.has_event(event)):
+    if event.captured and gpu().launches.capture_of(event) is None:
         raise CudaError.CAPTURED_EVENT.to_torch()
 
 

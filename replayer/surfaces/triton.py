@@ -62,7 +62,7 @@ def _patch(runtime: TorchAny) -> None:
         if not tensors:
             return run(self, *args, grid=grid, warmup=warmup, **kwargs)
         name = self.fn.__name__
-        if computing() and gpu().launches.capture is not None:
+        if computing() and gpu().launches.captures:
             what = f"the Triton kernel {name} in a CUDA graph under --values compute"
             raise NotEmulated(what, "use --values recorded, the default")
         for hook in self.pre_run_hooks:

@@ -74,6 +74,7 @@ class CudaError(Enum):
     ASSERT = 710, "cudaErrorAssert", "device-side assert triggered"
     CAPTURE_UNSUPPORTED = 900, "cudaErrorStreamCaptureUnsupported", "operation not permitted when stream is capturing"
     CAPTURE_INVALIDATED = 901, "cudaErrorStreamCaptureInvalidated", "operation failed due to a previous error during capture"
+    CAPTURE_MERGE = 902, "cudaErrorStreamCaptureMerge", "operation would result in a merge of separate capture sequences"
     CAPTURE_ISOLATION = 905, "cudaErrorStreamCaptureIsolation", "dependency created on uncaptured work in another stream"
     CAPTURE_IMPLICIT = (
         906,

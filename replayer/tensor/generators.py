@@ -57,7 +57,7 @@ class PhiloxState:
         """CUDA graphs read the seed and offset from device memory (CUDAGeneratorImpl.cpp)."""
         self._graphs += 1
         if self._graphs == 1:
-            self._buffers = allocate(gpu(), device, _NUMBER_BYTES), allocate(gpu(), device, _NUMBER_BYTES)
+            self._buffers = allocate_seed_and_offset(device)
 
     def unregister_graph(self) -> None:
         self._graphs -= 1
@@ -126,7 +126,9 @@ class Generator(BaseGenerator):  # type: ignore[misc]
         raw = bytes(state.contiguous().numpy())
         if len(raw) not in (_SEED.size, _STATE.size):
             raise RuntimeError("RNG state is wrong size")
-        self.philox.seed, self.philox.offset = _STATE.unpack(raw) if len(raw) == _STATE.size else (*_SEED.unpack(raw), 0)
+        self.manual_seed(*_SEED.unpack_from(raw))
+        if len(raw) == _STATE.size:
+            self.philox.offset = _STATE.unpack(raw)[1]
 
     def clone_state(self) -> Generator:
         refuse_in_capture("Cannot call CUDAGeneratorImpl::clone_impl")
@@ -147,6 +149,10 @@ class Generator(BaseGenerator):  # type: ignore[misc]
 
     def __reduce__(self) -> tuple[TorchAny, ...]:
         return _restored, (self._index, self.get_state())
+
+
+def allocate_seed_and_offset(device: int) -> tuple[Allocation, Allocation]:
+    return allocate(gpu(), device, _NUMBER_BYTES), allocate(gpu(), device, _NUMBER_BYTES)
 
 
 def _is_capturing() -> bool:

@@ -67,8 +67,8 @@ class GraphCapture:
         self._as_before: dict[int, Callable[[], None]] = {}
         self._add(stream)
 
-    def __contains__(self, stream: VirtualStream) -> bool:
-        return stream in self._preceding
+    def __contains__(self, captured: VirtualStream | VirtualEvent) -> bool:
+        return captured in self._events if isinstance(captured, VirtualEvent) else captured in self._preceding
 
     def add_call(self, call: TorchFunction, *args: TorchAny) -> None:
         self._calls.append((call, args))
@@ -97,9 +97,6 @@ class GraphCapture:
         event.captured = stream in self and not event.external
         return stream in self
 
-    def has_event(self, event: VirtualEvent) -> bool:
-        return event in self._events
-
     def join(self, stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
         # see Note [Joined streams]
         if stream not in self:
@@ -109,7 +106,7 @@ class GraphCapture:
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
         """Raise CUDA's error if `thread` must not wait for `of` during the capture. Without `of`, it waits for the device."""
-        is_captured = of is None or of in self._preceding or of in self._events
+        is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())
 

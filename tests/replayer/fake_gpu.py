@@ -43,7 +43,7 @@ class SurfaceGpu(FakeGpu):
         self.modules: list[tuple[int, bool]] = []
         self.now_ns = 0
         self.assumes_sizes = False
-        self.capture: GraphCapture | None = None
+        self.captures: list[GraphCapture] = []
         self.worked_ns = 0
         self.replayed: list[CapturedGraph] = []
         self.made_streams: list[VirtualStream] = []
@@ -86,22 +86,23 @@ class SurfaceGpu(FakeGpu):
     def wait_stream(self, stream: VirtualStream, other: VirtualStream) -> None:
         stream.wait(other.ready_ns)
 
-    def begin_capture(self, pool: int, *, mode: str, refuse: Any) -> None:
+    def begin_capture(self, pool: int, *, mode: str, refuse: Any) -> GraphCapture:
         thread: Any = None
-        self.capture = GraphCapture(
-            self.stream(self.device()), thread, pool, mode=mode, refuse=refuse
-        )
+        self.captures.append(GraphCapture(self.stream(self.device()), thread, pool, mode=mode, refuse=refuse))
+        return self.captures[-1]
 
-    def end_capture(self) -> CapturedGraph:
-        assert self.capture is not None
-        graph, self.capture = self.capture.end(), None
-        return graph
+    def end_capture(self, capture: GraphCapture) -> CapturedGraph:
+        self.captures.remove(capture)
+        return capture.end()
+
+    def capture_of(self, stream: VirtualStream) -> GraphCapture | None:
+        return next((capture for capture in self.captures if stream in capture), None)
 
     def replay_graph(self, graph: CapturedGraph) -> None:
         self.replayed.append(graph)
 
     def is_capturing(self, stream: VirtualStream) -> bool:
-        return self.capture is not None and stream in self.capture
+        return self.capture_of(stream) is not None
 
     @property
     def clock(self) -> SimpleNamespace:

@@ -106,8 +106,7 @@ def _as_it_is(storage: torch.UntypedStorage) -> Callable[[], TorchAny]:
 
 def _capturing(device: int) -> GraphCapture | None:
     here = gpu()
-    capture = here.launches.capture
-    return capture if capture is not None and here.current.stream(device) in capture else None
+    return here.launches.capture_of(here.current.stream(device))
 
 
 def _in_capture(capture: GraphCapture, compute: Callable[[], TorchAny], written: list[torch.Tensor]) -> TorchAny:

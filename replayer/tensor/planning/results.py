@@ -114,8 +114,8 @@ def _drawing(device: int, func: Op, make_results: Results) -> Results:
         if known[0] is not properties:
             known = properties, numbers_drawn(func, args, properties)
         philox, numbers = philox_of(args, kwargs, device), known[1]
-        capture = gpu.launches.capture if STATE.capturing else None
-        if capture is None or caller.stream not in capture:
+        capture = gpu.launches.capture_of(caller.stream) if STATE.capturing else None
+        if capture is None:
             philox.advance(numbers)
         else:
             capture.generators.add(philox)

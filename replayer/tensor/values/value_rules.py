@@ -113,9 +113,9 @@ def forget_written(plan: Plan, args: TorchAny, kwargs: TorchAny) -> None:
 
 def forget_at_replays(plan: Plan, args: TorchAny, kwargs: TorchAny, stream: VirtualStream) -> None:
     """After each replay of a CUDA graph, forget the values of overwritten tensors."""
-    capture = gpu().launches.capture
+    capture = gpu().launches.capture_of(stream)
     for allocation in _written(plan, args, kwargs):
-        if capture is not None and stream in capture:
+        if capture is not None:
             there = weakref.ref(allocation)
             capture.put_back(id(allocation), partial(_as_known, there, allocation.known))
             capture.add_computation(partial(_set_known, there, None))

@@ -165,7 +165,7 @@ def test_the_library_determines_the_time_of_pageable_copies_to_the_gpu(kind: str
 def test_captured_work_runs_when_the_graph_is_launched() -> None:
     gpu, clock, log = started()
     stream, side = gpu.current.stream(0), gpu.streams.new(0)
-    gpu.launches.begin_capture(0, mode="global", refuse=Refused)
+    capture = gpu.launches.begin_capture(0, mode="global", refuse=Refused)
     assert gpu.launches.is_capturing(stream) and not gpu.launches.is_capturing(side)
     gpu.launches.launch(MM, 0)
     gpu.launches.copy(COPY, "h2d", 4 << 20, 0, blocking=False, pinned=True)
@@ -179,7 +179,7 @@ def test_captured_work_runs_when_the_graph_is_launched() -> None:
             blocks()
     gpu.launches.flush()
     assert log.device == []
-    graph = gpu.launches.end_capture()
+    graph = gpu.launches.end_capture(capture)
     assert not gpu.launches.is_capturing(stream)
     for launches in (1, 2):
         gpu.launches.replay_graph(graph)
@@ -191,7 +191,7 @@ def test_captured_work_runs_when_the_graph_is_launched() -> None:
 def test_work_on_other_streams_is_not_captured() -> None:
     gpu, _, log = started()
     side = gpu.streams.new(0)
-    gpu.launches.begin_capture(0, mode="thread_local", refuse=Refused)
+    capture = gpu.launches.begin_capture(0, mode="thread_local", refuse=Refused)
     gpu.launches.launch(MM, 0)
     origin = gpu.current.stream(0)
     gpu.current.set_stream(side)
@@ -199,7 +199,7 @@ def test_work_on_other_streams_is_not_captured() -> None:
     gpu.launches.copy(COPY, "h2d", 4 << 20, 0, blocking=False, pinned=True)
     assert [row["stream"] for row in log.device] == [side.number] * 2
     gpu.current.set_stream(origin)
-    assert len(gpu.launches.end_capture().calls) == 1
+    assert len(gpu.launches.end_capture(capture).calls) == 1
 
 
 def test_a_capture_forbids_waiting_for_recorded_events_only() -> None:

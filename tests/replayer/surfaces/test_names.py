@@ -182,7 +182,7 @@ def test_not_emulated_errors_name_the_call_and_give_advice() -> None:
         assert text.startswith(f"torch.cuda.{name} is not emulated by the virtual GPU: recordings do not contain this value")
     assert _refusal(torch.cuda.tunable.enable).startswith("torch.cuda.tunable.enable is not emulated")
     assert _refusal(lambda: torch.cuda.nccl.unique_id()).startswith("torch.cuda.nccl.unique_id is not emulated")
-    assert _refusal(torch.cuda.CUDAGraph().raw_cuda_graph).startswith("torch.cuda.CUDAGraph.raw_cuda_graph is not emulated")
+    assert _refusal(lambda: torch.cuda.CUDAGraph().debug_dump("")).startswith("torch.cuda.CUDAGraph.debug_dump is not emulated")
     if hasattr(torch.accelerator, "Graph"):  # since PyTorch 2.12
         assert _refusal(lambda: torch.accelerator.Graph()).startswith("torch.accelerator.Graph is not emulated")
 

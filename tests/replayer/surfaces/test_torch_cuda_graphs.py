@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -341,17 +342,97 @@ def test_only_a_graph_captured_with_keep_graph_can_be_instantiated() -> None:
     graph, _ = captured(torch.ones(4, 4, device="cuda"))
     with pytest.raises(RuntimeError, match="only when keep_graph=true"):
         graph.instantiate()
-    error = RuntimeError if SINCE_2_14 else NotEmulated
-    with pytest.raises(error, match="No cudaGraph_t is available" if SINCE_2_14 else "raw_cuda_graph"):
+    with pytest.raises(RuntimeError, match="No cudaGraph_t is available" if SINCE_2_14 else "initialized with keep_graph=true"):
         graph.raw_cuda_graph()
+    assert graph.raw_cuda_graph_exec() > 0
+    with pytest.raises(NotEmulated, match=r"torch.cuda.CUDAGraph.debug_dump is not emulated"):
+        graph.debug_dump("graph.dot")
     graph.reset()
+    with pytest.raises(RuntimeError, match=r"until instantiate\(\) has been called"):
+        graph.raw_cuda_graph_exec()
     with pytest.raises(RuntimeError, match="without a preceding successful capture"):
         graph.pool()
 
 
+def test_a_kept_graph_has_handles_and_can_be_instantiated_again() -> None:
+    """GIVEN a graph with keep_graph=True WHEN it is captured, instantiated and replayed THEN its handles exist as in PyTorch,
+    and each instantiation has another handle."""
+    _, log = start()
+    x, graph = torch.ones(4, 4, device="cuda"), torch.cuda.CUDAGraph(keep_graph=True)
+    with pytest.raises(RuntimeError, match="cudaGraph_t"):
+        graph.raw_cuda_graph()
+    for _ in range(2):  # without an instance, the graph can be captured again
+        with torch.cuda.graph(graph):
+            x @ x
+    handle = graph.raw_cuda_graph()
+    with pytest.raises(RuntimeError, match=r"until instantiate\(\) has been called"):
+        graph.raw_cuda_graph_exec()
+    torch.cuda.synchronize()
+    before = len(log.device)
+    graph.replay()  # instantiates the graph
+    executable = graph.raw_cuda_graph_exec()
+    graph.instantiate()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert len(log.device) - before == 2
+    assert graph.raw_cuda_graph() == handle > 0 and graph.raw_cuda_graph_exec() != executable
+    with pytest.raises(RuntimeError, match="already owns a captured graph"), torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin()
+    graph.reset()
+    with torch.cuda.graph(graph):
+        x @ x
+    graph.replay()
+
+
+@pytest.mark.skipif(not SINCE_2_14, reason="hooks of graphs are new in torch 2.14")
+def test_hooks_of_a_graph_see_its_handles() -> None:
+    start()
+    x, graph, seen = torch.ones(4, 4, device="cuda"), cuda.CUDAGraph(keep_graph=True), []
+    graph.register_capture_end_hook(lambda graph: seen.append(graph.raw_cuda_graph()))
+    graph.register_post_instantiate_hook(lambda graph: seen.append(graph.raw_cuda_graph_exec()))
+    with cuda.graph(graph, check_input_liveness=True):
+        assert type(graph).get_currently_capturing_graph() is graph
+        x @ x
+    assert seen == [graph.raw_cuda_graph()]
+    graph.replay()
+    assert seen[1:] == [graph.raw_cuda_graph_exec()]
+    del x
+    with pytest.raises(RuntimeError, match=r"1 dead tensor"):
+        graph.replay()
+
+
+def test_two_graphs_can_be_captured_at_the_same_time() -> None:
+    """GIVEN two captures on two streams WHEN both end THEN both graphs can be replayed. A wait between them breaks both."""
+    _, log = start()
+    x, streams = torch.ones(4, 4, device="cuda"), (torch.cuda.Stream(), torch.cuda.Stream())
+    torch.cuda.synchronize()
+    for is_joined in (False, True):
+        before, one, other = len(log.device), torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        end = pytest.raises(RuntimeError, match="previous error during capture") if is_joined else nullcontext()
+        with torch.cuda.stream(streams[0]):
+            one.capture_begin(capture_error_mode="relaxed")
+            x @ x
+            with torch.cuda.stream(streams[1]):
+                other.capture_begin(capture_error_mode="relaxed")
+                x @ x @ x
+                if is_joined:
+                    with pytest.raises(RuntimeError, match="merge of separate capture sequences"):
+                        streams[0].wait_stream(streams[1])
+                with end:
+                    other.capture_end()
+            x @ x
+            with end:
+                one.capture_end()
+            assert not torch.cuda.is_current_stream_capturing()
+        for graph in () if is_joined else (one, other):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert len(log.device) - before == (0 if is_joined else 4)
+
+
 def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_deleted() -> None:
-    """GIVEN a graph and two random states WHEN the graph uses the states THEN each state has two blocks of 512 bytes. Resetting
-    the graph keeps the blocks, as PyTorch does."""
+    """GIVEN a graph and two random states WHEN the graph uses the states THEN each state has two blocks of 512 bytes. Before
+    2.14, PyTorch allocates the blocks when the graph registers a state, and a reset keeps them."""
     start()
     cuda.init()
 
@@ -360,6 +441,17 @@ def test_random_states_of_a_graph_are_in_device_memory_until_the_graph_is_delete
         return stats["active.all.current"], stats["active_bytes.all.current"]
 
     graph = cuda.CUDAGraph()
+    if SINCE_2_14:
+        generator = torch.Generator("cuda")
+        with cuda.graph(graph):
+            torch.ones(4, device="cuda")
+            assert held() == (0, 0)
+            torch.rand(4, device="cuda")
+            torch.rand(4, device="cuda", generator=generator)
+        assert held() == (4, 2048)
+        graph.reset()
+        assert held() == (0, 0)
+        return
     graph.register_generator_state(cuda.default_generators[0].clone_state())
     assert held() == (2, 1024)
     with cuda.stream(cuda.Stream()), pytest.warns(UserWarning, match="The CUDA Graph is empty"):

@@ -39,10 +39,10 @@ class Graphs:
         self.gpu = VirtualGpu(trace, 0, self.clock, self.log, GpuOptions(strict=strict))  # type: ignore[arg-type]
 
     def captured(self, calls: Callable[[], None]) -> CapturedGraph:
-        self.gpu.launches.begin_capture(0, mode="global", refuse=AssertionError)
+        capture = self.gpu.launches.begin_capture(0, mode="global", refuse=AssertionError)
         calls()
         self.gpu.launches.flush()
-        return self.gpu.launches.end_capture()
+        return self.gpu.launches.end_capture(capture)
 
     def kernels(self) -> list[tuple[int, int, int]]:
         """Stream, start and duration in us since the begin of the replay."""
