@@ -14,7 +14,7 @@ from statistics import median
 
 import numpy as np
 
-from traces.compiled.regions import RegionCall
+from traces.compiled.regions import RegionCall, is_region_range
 from traces.figures.measure import op_of
 from traces.model.intervals import Intervals
 from traces.model.trace import NONE, Column, Trace
@@ -53,13 +53,15 @@ def _break(trace: Trace, launcher: Column, pairs: list[tuple[RegionCall, RegionC
     host, device = trace.host, trace.device
     ends = host.end_ns
     steps = len({one.step for one, _ in pairs})
-    start_ns = np.where(launcher == NONE, -1, host.start_ns[launcher])
+    launch = device.launch
+    start_ns = np.where(launch == NONE, -1, host.start_ns[launch])
     work = np.zeros(len(device), bool)
     for one, other in pairs:
         within = (start_ns >= ends[one.row]) & (start_ns < host.start_ns[other.row])
-        work |= within & (host.thread[launcher] == host.thread[one.row])
-    rows = np.flatnonzero(work)
-    names = dict.fromkeys(trace.strings[host.name[row]] for row in launcher[rows].tolist())
+        work |= within & (host.thread[launch] == host.thread[one.row])
+    rows = np.flatnonzero(work & (launcher != NONE))
+    ops = launcher[rows][~is_region_range(trace)[launcher[rows]]]  # the function may launch kernels without an op
+    names = dict.fromkeys(trace.strings[host.name[row]] for row in ops.tolist())
     host_ns: Counter[int] = Counter()
     for one, other in pairs:
         host_ns[one.step] += int(host.start_ns[other.row] - ends[one.row])

@@ -123,6 +123,7 @@ def broken(*, pause: int = 30, nested: bool = True, first: int = 30) -> Trace:
         events.host("user_annotation", "## Call CompiledFxGraph fb ##", at + 40 + pause, 30)
         events.op("triton_poi_fused_cos_0", at + 45 + pause, 10, [[8]])
         events.launch("cuLaunchKernel", at + 47 + pause, ("triton_poi_fused_cos_0", 3))
+        events.launch("cuLaunchKernel", at + 60 + pause, ("triton_poi_fused_cos_1", 3))  # without an op
     return events.trace()
 
 
