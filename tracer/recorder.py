@@ -65,7 +65,8 @@ class Recorder:
         self.cost = OwnCost(clock)
         self.module_marks = None  # module calls are recorded as profiler ranges (surfaces/torch_nn_module.py)
         self.closed = False
-        self._is_closed = threading.Event()
+        self._until_close = threading.Lock()  # held until `close`; a lock wakes a thread faster than an event
+        self._until_close.acquire()
         self._output, self._access, self._profiler, self._facts = output, access, profiler, facts
         self._events = events
         self._threads = ThreadRows(rank)
@@ -164,13 +165,12 @@ class Recorder:
     # --- writing
 
     def write_regularly(self) -> None:
-        """Start a thread that writes collected data twice a second."""
+        """Start a thread that writes collected data if the script's thread has not written it within half a second."""
         # see Note [The writing thread] in recording_writer.py
-        self._writer.has_thread = True
 
         def write() -> None:
             pause_ns = FLUSH_NS
-            while not self._is_closed.wait(pause_ns / 1e9):
+            while not self._until_close.acquire(timeout=pause_ns / 1e9):
                 with self.cost.lock:
                     if not self.closed and not self._profiler.active and not self._writer.due_in_ns:
                         self._writer.flush_in_thread()
@@ -199,7 +199,7 @@ class Recorder:
             if self.closed:
                 return
             self.closed = True
-            self._is_closed.set()
+            self._until_close.release()
             self.steps.stop()
             self._writer.read_last_events()  # first, because the recorder must not call a device that hangs
             self._profiler.stop(at_end=True)

@@ -2,14 +2,14 @@
 
     writer.add(step)            # the step has ended on the host
     writer.write_done()         # write the steps that the GPU has finished, in order
-    writer.flush_if_due()       # append to the file, if it is time
+    writer.flush_if_due(step_ns=1_000_000)  # append to the file, if it will be time before the next step ends
     writer.read_last_events()   # at the end of the script
     writer.close(taken, reads, found)   # write the rest
 
 Note [The writing thread]
-    Twice a second, a thread of the recorder writes to the file (`Recorder.write_regularly`). In slow steps, the script's thread
-    usually waits for the GPU at that time, or computes without Python's global lock, so it is not delayed. The script's thread
-    writes only during the first second, when the file is written more often, or if the writing thread is late.
+    The script's thread writes to the file at the end of a step, twice a second. If no step ends in time, a thread of the
+    recorder writes (`Recorder.write_regularly`). The script's thread needs a third of the processor time, because another
+    thread waits for Python's global lock after each system call.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import chain
+from operator import sub
 from statistics import median
 from typing import Any
-
-import numpy as np
 
 from tracer.device.boundary_events import BoundaryEvent, BoundaryEvents, EventStream
 from tracer.device.device_access import PATIENCE_NS, DeviceAccess
@@ -35,7 +33,7 @@ from tracer.writing.flight_recorder import FlightRecorder
 from tracer.writing.output import FLUSH_NS, RecordingFile
 from tracer.writing.step_writer import StepWriter
 from tracer.writing.thread_rows import ThreadRows
-from traces.model.trace import NONE, BatchKind, StepKind, Trace
+from traces.model.trace import NONE, BatchKind, StepKind, Trace, Untimed
 from traces.model.workload import WorkloadSignature
 from traces.script.deferred_signals import deferred_signals
 
@@ -47,7 +45,6 @@ _USUAL_OF = 1024
 TOGETHER = 128
 # The numbers in the file's header are updated at most every ten seconds.
 FIGURES_NS = 10_000_000_000
-_LATE_NS = 100_000_000  # if the writing thread is later than this, the script's thread writes
 _BATCH = ("rank", "loader", "kind", "start_ns", "duration_ns", "bytes")  # columns of the table "batches"
 
 
@@ -76,8 +73,7 @@ class RecordingWriter:
         # the durations of the last clean steps, and of the last other steps
         self._clean_ns, self._other_ns = deque[int](maxlen=_USUAL_OF), deque[int](maxlen=_USUAL_OF)
         self._read = 0  # number of steps at the last read of CUDA events
-        self.due_ns = 0  # when the script's thread should write, in Unix time
-        self.has_thread = False  # see Note [The writing thread]
+        self.due_ns = 0  # when collected data should be written, in Unix time
         self._output, self._facts, self._events, self._access, self._from = output, facts, events, access, sources
         self._step_writer = StepWriter(output, facts)
         self._written_extent: tuple[Any, ...] = ()  # state of the last written header
@@ -113,7 +109,8 @@ class RecordingWriter:
 
     def write_done(self) -> None:
         access, events, run = self._access, self._events, self.run
-        if access.is_capturing:
+        closed = access.closed
+        if closed is Untimed.CAPTURE:
             return
         if run is not None and (self.pending or access.device_lost or len(run.steps) > _PENDING_STEPS):
             self._unpack(run)
@@ -132,31 +129,32 @@ class RecordingWriter:
                 done += 1
         for _ in range(max(done, len(self.pending) - _PENDING_STEPS)):
             self._step_writer.write(self.pending.popleft(), self.rank)
-        if run is not None and run.steps and not self.pending:
+        may_read = closed is None and not access.device_lost
+        if run is not None and run.steps and not self.pending and (may_read or run.stream is None):
             self._write_run(run)
         self.collectives.write_done()
 
     def _write_run(self, run: RepeatedRun) -> None:
-        steps, stream = run.steps, run.stream
-        times_ns = np.fromiter(chain.from_iterable(step.times_ns for step in steps), np.int64).reshape(len(steps), -1)
-        done, ticks_ns, end = len(steps), times_ns[:, :0], None
+        steps, stream, of_event = run.steps, run.stream, run.plan.report_of_event
+        done, ticks_ns, end = len(steps), list[int](), None
         if stream is not None:
-            at = times_ns[:, run.plan.report_of_event]
-            ticks_ns, run.asked_ns = self._events.read_in_order(stream, [step.events for step in steps], at, run.asked_ns)
-            done, end = len(ticks_ns), stream.clock.last
+            at_ns = [step.times_ns[report] for step in steps for report in of_event]
+            ticks_ns, run.asked_ns = self._events.read_in_order(stream, [step.events for step in steps], at_ns, run.asked_ns)
+            done, end = len(ticks_ns) // len(of_event), stream.clock.last
         if done:
-            starts_ns = np.concatenate(([run.start_ns], times_ns[: done - 1, -1]))
-            times_ns = np.column_stack((starts_ns, times_ns[:done]))
-            self._clean_ns.extend((times_ns[:, -1] - starts_ns).tolist())
-            self._step_writer.write_run(run, times_ns, ticks_ns, self.rank)
+            ends_ns = [step.times_ns[-1] for step in steps[:done]]
+            self._clean_ns.extend(map(sub, ends_ns, [run.start_ns, *ends_ns]))
+            self._step_writer.write_run(run, done, ticks_ns, self.rank)
             run.forget(done, end)
 
-    def flush_if_due(self) -> None:
-        """Write in the script's thread."""
-        due = self._from.cost.clock.now_ns() >= self.due_ns
+    def flush_if_due(self, step_ns: int) -> None:
+        """Write in the script's thread, if data would be due before another step of `step_ns` ends."""
+        # see Note [The writing thread]
+        due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))
         if due or waiting >= TOGETHER:
-            self._flush(self._from.cost.clock.perf_ns, due)
+            with deferred_signals():
+                self._flush(self._from.cost.clock.perf_ns, due)
 
     def flush_in_thread(self) -> None:
         # see Note [The writing thread]
@@ -165,19 +163,17 @@ class RecordingWriter:
 
     def _flush(self, timer: Callable[[], int], due: bool) -> None:
         cost = self._from.cost
-        with deferred_signals():
-            cost.steps_ended(self.number)
-            began_ns = timer()
-            self.write_done()
-            cost.read_events(timer() - began_ns, self.number - self._read)
-            self._read = self.number
-            if due:
-                began_ns = timer()
-                self._add_rows()
-                self._output.flush(self._changed_header())
-                cost.appended(timer() - began_ns)
-                late_ns = _LATE_NS if self.has_thread and self._output.is_regular else 0
-                self.due_ns = self._output.due_ns + cost.clock.offset_ns + late_ns
+        cost.steps_ended(self.number)
+        began_ns = timer()
+        self.write_done()
+        read_ns = timer()
+        cost.read_events(read_ns - began_ns, self.number - self._read)
+        self._read = self.number
+        if due:
+            self._add_rows()
+            self._output.flush(self._changed_header())
+            cost.appended(timer() - read_ns)
+            self.due_ns = self._output.due_ns + cost.clock.offset_ns
 
     def _add_rows(self) -> None:
         self._step_writer.add_rows(self.rank)
@@ -190,7 +186,7 @@ class RecordingWriter:
     def due_in_ns(self) -> int:
         if not self.number or not (self.has_steps or self.batches or self._output.has_rows or self._step_writer.has_steps):
             return FLUSH_NS
-        return max(self._output.due_ns - self._from.cost.perf_ns(), 0)
+        return max(self.due_ns - self._from.cost.clock.now_ns(), 0)
 
     def read_last_events(self) -> None:
         """Wait for the last CUDA events, but give up if a GPU makes no progress."""

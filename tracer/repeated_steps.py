@@ -41,7 +41,7 @@ class StepPlan:
     """Divides training steps into phases. All steps with the same calls are divided at the same calls. Segment k lasts from
     `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
 
-    __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event")
+    __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event", "times")
 
     def __init__(self, reports: list[Meaning], names: list[str], ends: list[int], left: int) -> None:
         self.names = tuple(names)
@@ -51,7 +51,7 @@ class StepPlan:
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
         # If the step contains no optimizer call, one more CUDA event marks the end of the step.
         at += [len(reports) + 1] if left == NONE else []
-        self.events = len(at)
+        self.times, self.events = len(reports) + 1, len(at)
         self.report_of_event = [time - 1 for time in at[1:]]
         event_of = {time: event for event, time in enumerate(at)}
         if left != NONE:

@@ -464,16 +464,16 @@ class StepRecorder:
             self.found = []
         repeated.weight = SAMPLED if len(run.steps) % SAMPLED == SAMPLED // 2 else 0
         self._clean_steps += 1
-        self._start_ns = now_ns
+        step_ns, self._start_ns = now_ns - self._start_ns, now_ns
         writer.number += 1
-        if len(run.steps) >= TOGETHER or now_ns >= writer.due_ns:
-            self._flush_after_repeated_step()
+        if len(run.steps) >= TOGETHER or now_ns + step_ns >= writer.due_ns:
+            self._flush_after_repeated_step(step_ns)
         return None
 
-    def _flush_after_repeated_step(self) -> None:
+    def _flush_after_repeated_step(self, step_ns: int) -> None:
         cost, access = self.cost, self._events.access
         began_ns = cost.perf_ns()
-        self._writer.flush_if_due()
+        self._writer.flush_if_due(step_ns)
         took_ns = cost.perf_ns() - began_ns
         cost.spent_ns += took_ns - cost.excluded_ns
         cost.excluded_ns = took_ns if self._repeated.weight else 0  # the report has its own weight
@@ -496,10 +496,11 @@ class StepRecorder:
         if has_looked or self.profiler.paused:  # this time does not belong to any step
             now_ns = self._clock.now_ns()
             last = self._events.record(now_ns)
+        step_ns = now_ns - self._start_ns
         self._start_ns, self._start = now_ns, last
         self.script.phases.begin_ns = now_ns
         self.cost.steps_ended(self._writer.number)
-        self._writer.flush_if_due()
+        self._writer.flush_if_due(step_ns)
 
     def _keep(
         self, is_evaluation: bool, segments: list[Segment], end_ns: int, end: BoundaryEvent | None, plan: StepPlan | None,

@@ -70,6 +70,9 @@ def amplified() -> Iterator[tuple[str, bytes]]:
     yield "frames-of-zeros-deflated", file_of([start, *[zeros] * 40])
     million = b"".join(packed("host", constant_rows(MAX_ROWS, thread=0)) for _ in range(100))
     yield "rows-of-constants", file_of([start, million], strings=1, rows={"host": 100 * MAX_ROWS})
+    phases, times = 1 << 14, [0, 0, 1, bytes(1001)]
+    block = [0, 0, 0, 1000, 1, [0] * phases, [0] * phases, [1] * phases, times, -1, 0, [], [], []]
+    yield "blocks-of-many-phases", file_of([start, packed("block", block) * 20], strings=1)
     yield "empty-texts", file_of([start, *[packed("strings", [""] * (1 << 14)) * 3000] * 2], strings=3000 << 14)
     yield "empty-lists-in-a-row", file_of([start, packed("host", [[[]] * (1 << 13)] * (1 << 9))])
     yield "empty-lists-in-lists", file_of([start, packed("host", [[]] * (30 << 20))])

@@ -12,6 +12,8 @@ import pytest
 
 from tests.traces.sound_traces import differences, small_trace
 from traces.format.frames import FRAME, HEADER
+from traces.format.items import block_item, row_items
+from traces.format.step_block import StepBlock
 from traces.format.trace_file import TraceStream, load, save
 from traces.model.invariants import fault
 from traces.model.trace import NONE, TABLES, Parts, Phases, Trace, TraceFormatError, TraceWriteError
@@ -35,6 +37,42 @@ def streamed(path: Path) -> None:
                 stream.add(name, getattr(trace, name).take(slice(row, row + 1)))
     finally:
         stream.close()
+
+
+def recorded(path: Path) -> None:
+    """The steps of a recorder, which are blocks and rows of plain numbers."""
+    stream = TraceStream(path)
+    stream.header(Trace())
+    stream.add_strings(["forward", "other"])
+    for number in range(0, 6, 3):
+        start_ns = 100 + number * 10
+        times_ns = [start_ns + at for at in (0, 4, 10, 14, 20)]
+        block = StepBlock(0, number, 0, 2, 2, [0, 1], [0, 1], [1, 2], times_ns)
+        stream.add_items([block_item(block)], {"steps": 2, "phases": 4})
+        row = number + 2, start_ns + 20, 10
+        stream.add_items(row_items("steps", ("number", "start_ns", "duration_ns"), [row]), {"steps": 1})
+        rows = [(number + at, number + at, 0.5) for at in range(3)]
+        stream.add_items(row_items("values", ("step", "read", "value"), rows), {"values": 3})
+    stream.close()
+
+
+def test_a_recording_that_is_cut_at_any_byte_or_damaged_in_any_bit(tmp_path: Path) -> None:
+    path = tmp_path / "t.part"
+    recorded(path)
+    data, whole = path.read_bytes(), load(path)
+    assert whole.steps.number.tolist() == list(range(6)) and len(whole.phases) == 8 and len(whole.values) == 6
+    for length in range(HEADER.size, len(data)):
+        path.write_bytes(data[:length])
+        try:
+            found = load(path)
+        except TraceFormatError as error:
+            assert "nothing to recover" in str(error) and length < 400
+        else:
+            assert_flagged_prefix(found, whole)
+    for at, byte in enumerate(data):
+        path.write_bytes(data[:at] + bytes([byte ^ (1 << at % 8)]) + data[at + 1 :])
+        with pytest.raises(TraceFormatError):
+            load(path)
 
 
 def assert_flagged_prefix(found: Trace, whole: Trace) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ def test_a_failed_write_ends_the_recording_with_one_error_line(
 
         return attempt
 
-    for name in ("header", "add_strings", "add_tables", "close"):
+    for name in ("header", "add_strings", "add_items", "close"):
         monkeypatch.setattr(TraceStream, name, failing(getattr(TraceStream, name)))
     output = output_at(tmp_path / "x.part")
     for number in range(3):
@@ -82,22 +81,6 @@ def test_a_missing_output_folder_is_reported(tmp_path: Path, capsys: pytest.Capt
     output.add("steps", number=0)
     output.flush(Trace())
     assert "No such file or directory" in capsys.readouterr().err
-
-
-def test_ctrl_c_during_a_write_takes_effect_after_the_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = output_at(tmp_path / "x.part")
-    whole = TraceStream.add_tables
-
-    def interrupted(self: TraceStream, *args: Any) -> None:
-        signal.raise_signal(signal.SIGINT)
-        whole(self, *args)
-
-    monkeypatch.setattr(TraceStream, "add_tables", interrupted)
-    output.add("steps", number=0, start_ns=1, duration_ns=1)
-    with pytest.raises(KeyboardInterrupt):
-        output.flush(Trace())
-    assert len(load(tmp_path / "x.part").steps) == 1
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_rows_with_different_columns_keep_their_order(tmp_path: Path) -> None:

@@ -24,17 +24,14 @@ Note [Devices without a context]
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import accumulate
+from operator import sub
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from tracer.device.clock import EpochClock
 from tracer.device.device_access import DEFAULT_STREAM, DeviceAccess
 from tracer.device.torch_cuda import TorchCuda
 from traces.model.trace import NONE, Untimed
-
-Times = NDArray[np.int64]
 
 # At the end of the script, the recorder asks every 0.5 ms whether the last CUDA events have completed.
 _LOOK_AGAIN_NS = 500_000
@@ -102,6 +99,7 @@ class BoundaryEvents:
         self._streams: dict[tuple[int, int], EventStream] = {}  # keyed by device and handle
         self._clocks: dict[int, DeviceClock] = {}  # by device
         self._in_use: set[int] = set()  # devices known to have a context
+        self._has_entered = False
 
     @property
     def devices(self) -> Iterable[int]:
@@ -110,8 +108,10 @@ class BoundaryEvents:
     def enter_thread(self) -> None:
         """Prepare a thread of the recorder for reading events. CUDA functions may create a context on the thread's current
         device, so the thread switches to a device that has events."""
-        if self._clocks and self.access.attempt(self.cuda.current_device) not in self._clocks:
-            self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
+        if self._clocks and not self._has_entered:
+            if self.access.attempt(self.cuda.current_device) not in self._clocks:
+                self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))
+            self._has_entered = self.access.attempt(self.cuda.current_device) in self._clocks
 
     def _current(self) -> EventStream | None:
         # see Note [Devices without a context]
@@ -194,43 +194,44 @@ class BoundaryEvents:
         finally:
             access.is_calling = False
 
-    def read_in_order(self, of: EventStream, steps: list[list[Any]], host_ns: Times, asked_ns: int) -> tuple[Times, int]:
-        """Read the CUDA events of consecutive steps. All events were recorded on one stream.
+    def read_in_order(
+        self, of: EventStream, steps: list[list[Any]], host_ns: list[int], asked_ns: int
+    ) -> tuple[list[int], int]:
+        """Read the CUDA events of consecutive steps. All events were recorded on one stream. The device must not be closed.
 
         Args:
-            host_ns: shape (steps, events of a step), host times just before the events were recorded
+            host_ns: host times just before the events were recorded
             asked_ns: when the first step's last event was found unfinished, or NONE
 
         Returns:
             the times since the device's first event, of the steps that the GPU has finished; and when the last event of the
             first other step was found unfinished, or NONE
         """
-        nothing = host_ns[:0], asked_ns
         access, clock = self.access, of.clock
         last = clock.last
-        if last is None or access.closed is not None:
-            return nothing
+        if last is None:
+            return [], asked_ns
         access.is_calling = True
         try:
             done, unfinished_ns = self._done(steps)
             found_ns = self._clock.now_ns()
             events = [event for step in steps[:done] for event in step]
             if not events:
-                return host_ns[:0], unfinished_ns
-            chain = [last.event, *events]
-            passed_ms = np.array(self.cuda.elapsed_ms(chain, of.device), dtype=np.float64)
+                return [], unfinished_ns
+            passed_ms = self.cuda.elapsed_ms([last.event, *events], of.device)
         except RuntimeError as error:
             access.failed(error)
-            return nothing
+            return [], asked_ns
         finally:
             access.is_calling = False
-        ticks_ns = last.ticks_ns + np.cumsum(np.rint(passed_ms * 1e6).astype(np.int64)).reshape(done, -1)
-        not_before_ns = host_ns[:done].copy()
-        not_before_ns[0, -1] = max(not_before_ns[0, -1], asked_ns)
-        clock.narrow(0, int((not_before_ns - ticks_ns).max()), found_ns - int(ticks_ns.max()))
-        clock.free += chain[:-1]
-        clock.last = BoundaryEvent.at(events[-1], of, int(host_ns[done - 1, -1]))
-        clock.last.ticks_ns = int(ticks_ns[-1, -1])
+        _, *ticks_ns = accumulate([last.ticks_ns, *[round(ms * 1e6) for ms in passed_ms]])
+        not_before_ns = max(map(sub, host_ns, ticks_ns))
+        if asked_ns != NONE:
+            not_before_ns = max(not_before_ns, asked_ns - ticks_ns[len(steps[0]) - 1])
+        clock.narrow(0, not_before_ns, found_ns - ticks_ns[-1])
+        clock.free += [last.event, *events[:-1]]
+        clock.last = BoundaryEvent.at(events[-1], of, host_ns[len(events) - 1])
+        clock.last.ticks_ns = ticks_ns[-1]
         return ticks_ns, unfinished_ns
 
     def _done(self, steps: list[list[Any]]) -> tuple[int, int]:

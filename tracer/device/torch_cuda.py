@@ -21,9 +21,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 
 class TorchCuda:
     def __init__(self, torch: Any) -> None:
@@ -50,20 +47,20 @@ class TorchCuda:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
         return event
 
-    def elapsed_ms(self, events: Sequence[Any], device: int) -> NDArray[np.float32]:
+    def elapsed_ms(self, events: Sequence[Any], device: int) -> Sequence[float]:
         """Return the times between consecutive completed CUDA events on one GPU. Raise RuntimeError if a CUDA call fails."""
         # see Note [Times between events]
-        count = len(events) - 1
         if not self._has_runtime or self.current_device() != device:
-            return np.array(list(map(type(events[0]).elapsed_time, events[:-1], events[1:])), dtype=np.float32)
+            return list(map(type(events[0]).elapsed_time, events[:-1], events[1:]))
         handles = [event.cuda_event for event in events]
-        found = np.empty(count, dtype=np.float32)
-        places = range(found.ctypes.data, found.ctypes.data + found.nbytes, found.itemsize)
+        found = (ctypes.c_float * (len(events) - 1))()
+        first = ctypes.addressof(found)
+        places = range(first, first + ctypes.sizeof(found), ctypes.sizeof(ctypes.c_float))
         code = max(map(self._runtime.cudaEventElapsedTime, places, handles[:-1], handles[1:]))
         if code:
             self._runtime.cudaGetLastError()  # so that no later check of the script reports this error
             raise CudaCallError(code)
-        return found
+        return list(found)
 
 
 class CudaCallError(RuntimeError):

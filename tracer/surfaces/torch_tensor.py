@@ -12,6 +12,7 @@ from functools import cache
 from types import ModuleType, TracebackType
 from typing import Any, Self
 
+from torch import device
 from torch.utils._pytree import tree_leaves
 
 from tracer.state import recorder, started
@@ -117,7 +118,7 @@ class _ReadsAndMoves:
 
         @stands_for(call)
         def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            target = _device_type(args, kwargs)
+            target = args[0].type if args and type(args[0]) is device else _device_type(args, kwargs)
             if target == "cpu" and tensor.is_cuda:
                 return self.copy_read(call, tensor, *args, **kwargs)
             return (in_phase if target == "cuda" and not tensor.is_cuda else call)(tensor, *args, **kwargs)

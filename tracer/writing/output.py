@@ -13,13 +13,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from tracer.device.clock import EpochClock
+from traces.format.items import block_item, row_items
+from traces.format.step_block import StepBlock
 from traces.format.trace_file import TraceStream
-from traces.model.trace import TABLES, Column, Strings, Table, Trace, TraceError
-from traces.script.deferred_signals import deferred_signals
+from traces.model.trace import TABLES, Strings, Trace, TraceError
 
 _Row = tuple[Any, ...]  # (names of columns, value, value...)
 
@@ -41,8 +43,9 @@ class RecordingFile:
         self.due_ns = 0  # when the collected rows should be written, on the monotonic clock
         self._stream: TraceStream | None = None
         self._written_strings = 0
-        self._rows: dict[str, list[_Row | Table]] = {name: [] for name in TABLES}
-        self._written = dict.fromkeys(TABLES, 0)  # number of rows besides the length of `_rows`
+        self._rows: dict[str, list[_Row]] = {name: [] for name in TABLES}
+        self._items: list[bytes] = []  # rows that come before those of `_rows`, encoded
+        self._encoded = dict.fromkeys(TABLES, 0)  # numbers of encoded rows
 
     def add(self, table: str, **row: Any) -> int:
         """Append a row to a table, and return its index. Missing columns get default values."""
@@ -56,41 +59,44 @@ class RecordingFile:
         self._rows[table].extend(rows)
         return number
 
-    def add_columns(self, table: str, **columns: Column) -> int:
-        number, block = self.count(table), TABLES[table].of(**columns)
-        self._rows[table].append(block)
-        self._written[table] += len(block) - 1
-        return number
+    def add_block(self, block: StepBlock) -> None:
+        """Append consecutive steps and their phases."""
+        self._encode("steps", "phases")
+        self._items.append(block_item(block))
+        self._encoded["steps"] += block.steps
+        self._encoded["phases"] += block.steps * len(block.names)
+
+    def _encode(self, *tables: str) -> None:
+        for name in tables:
+            rows = self._rows[name]
+            if rows:
+                self._rows[name] = []
+                self._encoded[name] += len(rows)
+                for columns, alike in groupby(rows, itemgetter(0)):
+                    self._items += row_items(name, columns, [row[1:] for row in alike])
 
     def count(self, table: str) -> int:
-        return self._written[table] + len(self._rows[table])
-
-    @property
-    def is_regular(self) -> bool:
-        """Return False during the first second, when the file is written more often."""
-        return self._pause_ns == FLUSH_NS
+        return self._encoded[table] + len(self._rows[table])
 
     @property
     def has_rows(self) -> bool:
-        return any(self._rows.values())
+        return bool(self._items) or any(self._rows.values())
 
     def text(self, text: str) -> int:
         return self.strings.add(text)
 
     def flush(self, header: Trace | None) -> None:
-        """Write the header and then the collected rows. An unchanged header may be None."""
+        """Write the header and then the collected rows. An unchanged header may be None. Signals must be deferred."""
         self.due_ns = self._clock.perf_ns() + self._pause_ns
         self._pause_ns = min(2 * self._pause_ns, FLUSH_NS)
-        with deferred_signals():
-            rows, self._rows = self._rows, {name: [] for name in TABLES}
-            for name, gathered in rows.items():
-                self._written[name] += len(gathered)
-            if self.failed:
-                return
-            try:
-                self._write(header, rows)
-            except (TraceError, OSError) as failure:
-                self._give_up(failure)
+        self._encode(*TABLES)
+        items, self._items = self._items, []
+        if self.failed:
+            return
+        try:
+            self._write(header, items)
+        except (TraceError, OSError) as failure:
+            self._give_up(failure)
 
     def close(self, header: Trace) -> None:
         self.flush(header)
@@ -101,7 +107,7 @@ class RecordingFile:
         except (TraceError, OSError) as failure:
             self._give_up(failure)
 
-    def _write(self, header: Trace | None, rows: dict[str, list[_Row | Table]]) -> None:
+    def _write(self, header: Trace | None, items: list[bytes]) -> None:
         if self._stream is None:
             self._stream = TraceStream(self.path)
         if header is not None:
@@ -110,19 +116,9 @@ class RecordingFile:
         if texts:
             self._stream.add_strings(texts)
             self._written_strings = len(self.strings)
-        self._stream.add_tables({name: _table(kind, rows[name]) for name, kind in TABLES.items() if rows[name]})
+        written = self._stream.rows
+        self._stream.add_items(items, {name: count - written[name] for name, count in self._encoded.items()})
 
     def _give_up(self, failure: Exception) -> None:
         self.failed = True
         print(f"trace: recording stopped, the script continues: {failure}", file=sys.stderr)
-
-
-def _table(kind: type[Table], rows: list[_Row | Table]) -> Table:
-    parts: list[Table] = []
-    for names, alike in groupby(rows, key=lambda row: None if isinstance(row, Table) else row[0]):
-        if names is None:
-            parts += [row for row in alike if isinstance(row, Table)]
-        else:
-            _, *columns = zip(*[row for row in alike if isinstance(row, tuple)], strict=True)
-            parts.append(kind.of(**dict(zip(names, columns, strict=True))))
-    return kind.concatenated(parts)

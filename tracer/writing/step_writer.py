@@ -5,23 +5,22 @@
     writer.add_rows(rank=0)         # before the output is written to the file
 
 Note [Steps with one plan]
-    Consecutive steps with the same `StepPlan` and all events on one stream are collected until the file is written. Their rows
-    are then computed together as columns, which takes a tenth of the time.
+    Consecutive steps with the same `StepPlan` and all events on one stream are collected until the file is written. They are
+    written as one block of times (traces/format/step_block.py). Readers compute the rows of the steps and phases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
-
-from tracer.device.boundary_events import BoundaryEvent, EventStream, Times
+from tracer.device.boundary_events import BoundaryEvent, EventStream
 from tracer.provenance import ProcessFacts
 from tracer.repeated_steps import StepPlan
 from tracer.writing.ended_steps import EndedStep, Found, Read, RepeatedRun
 from tracer.writing.output import RecordingFile
+from traces.format.step_block import StepBlock
 from traces.model.trace import NONE, StepKind, Untimed
 
 _ON_DEVICE = ("device", "device_start_ns", "device_end_ns")
@@ -32,14 +31,17 @@ _VALUE = ("rank", "step", "read", "op", "dtype", "value")
 _PHASE = ("step", "name", "start_ns", "duration_ns", *_ON_DEVICE)
 
 
-class _StepsOfOnePlan(NamedTuple):
+@dataclass(slots=True)
+class _StepsOfOnePlan:
     # see Note [Steps with one plan]
 
     plan: StepPlan
     stream: EventStream | None  # without a GPU, None
-    steps: list[tuple[int, StepKind]]  # number and kind
-    times_ns: list[Times]  # arrays of shape (steps, times), see `StepPlan`
-    passed_ns: list[Times]  # arrays of shape (steps, 1 + events): when the GPU reached the step's start and its events
+    kind: StepKind
+    number: int  # of the first step
+    times_ns: list[int]  # start of the first step, then the times of each step, see `StepPlan`
+    ticks_ns: list[int]  # when the GPU reached the first step's start, and then the events of each step
+    steps: int = 0
 
 
 class StepWriter:
@@ -75,74 +77,69 @@ class StepWriter:
             self.add_rows(rank)
             self._write_rows(step, rank)
             return
-        alike = self._alike_with(plan, begin.of, rank)
+        times_ns = step.times_ns
+        alike = self._alike_with(plan, begin.of, step.kind, step.number, times_ns[0], begin.ticks_ns, rank)
         if step.reads or step.found:
-            row = self._output.count("steps") + len(alike.steps)
+            row = self._output.count("steps") + alike.steps
             self.write_reads(step.reads, row, rank)
             self.write_found(step.found, row, rank)
-        alike.steps.append((step.number, step.kind))
-        alike.times_ns.append(np.array([step.times_ns]))
-        alike.passed_ns.append(np.array([[begin.ticks_ns, *passed_ns]]) + begin.of.clock.offset_ns)
+        alike.times_ns += times_ns[1:]
+        alike.ticks_ns += passed_ns
+        alike.steps += 1
 
-    def _alike_with(self, plan: StepPlan, stream: EventStream | None, rank: int) -> _StepsOfOnePlan:
+    def _alike_with(
+        self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
+        rank: int,
+    ) -> _StepsOfOnePlan:  # fmt: skip
+        """Return the collected steps, if a step that begins at `start_ns` follows them and is like them."""
         alike = self._alike
-        if alike is None or alike.plan is not plan or alike.stream is not stream:
+        if (
+            alike is None
+            or alike.plan is not plan
+            or alike.stream is not stream
+            or alike.kind != kind
+            or alike.number + alike.steps != number
+            or alike.times_ns[-1] != start_ns
+            or alike.ticks_ns[-1] != start_ticks_ns
+        ):
             self.add_rows(rank)
-            alike = self._alike = _StepsOfOnePlan(plan, stream, [], [], [])
+            alike = self._alike = _StepsOfOnePlan(plan, stream, kind, number, [start_ns], [start_ticks_ns])
         return alike
 
-    def write_run(self, run: RepeatedRun, times_ns: Times, ticks_ns: Times, rank: int) -> None:
-        """Write the first steps of a run.
+    def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
+        """Write the first `count` steps of a run.
 
         Args:
-            times_ns: shape (steps, times), see `StepPlan`
-            ticks_ns: shape (steps, events), when the GPU passed the events; without a GPU, shape (steps, 0)
+            ticks_ns: when the GPU passed the events of these steps; without a GPU, []
         """
-        count, stream = len(times_ns), run.stream
-        alike = self._alike_with(run.plan, stream, rank)
-        row = self._output.count("steps") + len(alike.steps)
-        self._write_values(enumerate((step.reads for step in run.steps[:count]), row), rank)
-        for number, step in enumerate(run.steps[:count], row):
+        steps, start_ticks_ns = run.steps[:count], NONE if run.start is None else run.start.ticks_ns
+        alike = self._alike_with(run.plan, run.stream, StepKind.STEADY, run.number, run.start_ns, start_ticks_ns, rank)
+        row = self._output.count("steps") + alike.steps
+        self._write_values([(number, step.reads) for number, step in enumerate(steps, row) if step.reads], rank)
+        for number, step in enumerate(steps, row):
             if step.found:
                 self.write_found(step.found, number, rank)
-        alike.steps.extend((number, StepKind.STEADY) for number in range(run.number, run.number + count))
-        alike.times_ns.append(times_ns)
-        if stream is not None and run.start is not None:
-            begins_ns = np.concatenate(([run.start.ticks_ns], ticks_ns[:-1, -1]))
-            alike.passed_ns.append(np.column_stack((begins_ns, ticks_ns)) + stream.clock.offset_ns)
+            alike.times_ns += step.times_ns
+        alike.ticks_ns += ticks_ns
+        alike.steps += count
 
     def add_rows(self, rank: int) -> None:
         alike, self._alike = self._alike, None
         if alike is None:
             return
-        output, plan, count = self._output, alike.plan, len(alike.steps)
-        times_ns = np.concatenate(alike.times_ns)
-        on_device: dict[str, Times] = {}
-        if alike.stream is not None:
-            passed_ns = np.concatenate(alike.passed_ns)
+        output, plan, stream = self._output, alike.plan, alike.stream
+        names, on_device = list(map(output.strings.add, plan.names)), dict[str, Any]()
+        if stream is not None:
+            offset_ns = stream.clock.offset_ns
             on_device = {
-                "device": np.full(count * len(plan.names), self._device_row(alike.stream.device)),
-                "device_start_ns": passed_ns[:, plan.event_of_begin].ravel(),
-                "device_end_ns": passed_ns[:, plan.event_of_end].ravel(),
+                "device": self._device_row(stream.device),
+                "device_times": plan.events - 1,
+                "device_begins": plan.event_of_begin,
+                "device_ends": plan.event_of_end,
+                "device_times_ns": [ticks_ns + offset_ns for ticks_ns in alike.ticks_ns],
             }
-        numbers, kinds = zip(*alike.steps, strict=True)
-        row = output.add_columns(
-            "steps",
-            rank=np.full(count, rank),
-            number=np.array(numbers),
-            start_ns=times_ns[:, 0],
-            duration_ns=times_ns[:, -1] - times_ns[:, 0],
-            kind=np.array(kinds),
-        )
-        begins_ns, phases = times_ns[:, plan.begins], len(plan.names)
-        output.add_columns(
-            "phases",
-            step=np.repeat(np.arange(row, row + count), phases),
-            name=np.tile([output.text(name) for name in plan.names], count),
-            start_ns=begins_ns.ravel(),
-            duration_ns=(times_ns[:, plan.ends] - begins_ns).ravel(),
-            **on_device,
-        )
+        times = plan.times, names, plan.begins, plan.ends, alike.times_ns
+        output.add_block(StepBlock(rank, alike.number, alike.kind, alike.steps, *times, **on_device))
 
     def _write_rows(self, step: EndedStep, rank: int) -> None:
         output, times, text = self._output, self._device_times, self._output.strings.add
@@ -190,7 +187,7 @@ class StepWriter:
         self._write_values([(step, reads)], rank)
 
     def _write_values(self, steps: Iterable[tuple[int, list[Read]]], rank: int) -> None:
-        text = cache(self._output.text)
+        text = self._output.strings.add
         rows: list[tuple[object, ...]] = []
         for step, reads in steps:
             for op, dtype, values in reads:

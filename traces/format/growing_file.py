@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from traces.format.frames import HEADER, Damaged, Frame, Scan, header_scan, scan
-from traces.format.items import Assembly, rows_within
+from traces.format.items import Assembly, steps_within
 from traces.format.unpack_limit import UnpackLimit
 from traces.model import invariants as checks
 from traces.model.row_order import in_order
@@ -93,7 +93,7 @@ class StepCount(_Tail):
     def now(self) -> int:
         """Return how many steps the file contains at the moment. Raises TraceFormatError."""
         with _as_format_error(self.path):
-            self._steps += sum(rows_within(frame.content(), "steps") for frame in self.frames())
+            self._steps += sum(steps_within(frame.content()) for frame in self.frames())
         return self._steps
 
 

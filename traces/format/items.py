@@ -4,6 +4,7 @@ are:
     header   JSON text: grain, devices, threads, provenance, problems, lacks, and the row counts if known
     strings  texts to append to the string table
     TABLE    rows to append to the table of this name, see column_encoding.py
+    block    rows to append to the tables "steps" and "phases", see step_block.py
     end      expected number of texts and rows; the only item of the end frame
 
     content = b"".join([*text_items(trace), *number_items(trace)])
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import cache
 from itertools import chain
@@ -24,8 +25,9 @@ from typing import Any, TypeVar
 import msgpack
 import numpy as np
 
-from traces.format.column_encoding import MAX_ROWS, claimed_rows, pack_table, unpack_table
+from traces.format.column_encoding import MAX_ROWS, claimed_rows, pack_rows, pack_table, unpack_table
 from traces.format.frames import Damaged
+from traces.format.step_block import StepBlock, unpack_block
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model.json_facts import Json
 from traces.model.machine import Machine, from_kineto, to_kineto
@@ -35,6 +37,8 @@ from traces.model.typed_json import from_json, to_json
 from traces.model.workload import WorkloadSignature
 
 T = TypeVar("T")
+
+_PACKER = msgpack.Packer(unicode_errors="surrogatepass")  # one for all items, because `packb` allocates a buffer in each call
 
 _TEXTS_PER_ITEM = 1 << 14
 
@@ -103,6 +107,15 @@ def table_items(name: str, table: Table, first_row: int, compact: bool) -> Itera
     for first in range(0, len(table), MAX_ROWS):
         part = table.take(slice(first, first + MAX_ROWS)) if len(table) > MAX_ROWS else table
         yield _pack(name, pack_table(part, first_row + first, compact))
+
+
+def row_items(name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Iterator[bytes]:
+    for first in range(0, len(rows), MAX_ROWS):
+        yield _pack(name, pack_rows(TABLES[name], columns, rows[first : first + MAX_ROWS]))
+
+
+def block_item(block: StepBlock) -> bytes:
+    return _pack("block", block.packed())
 
 
 def unpacked_bytes(trace: Trace) -> int:
@@ -190,11 +203,19 @@ class Assembly:
             self._texts += value
         elif kind in TABLES:
             self._grow(_ROW_BYTES[kind] * claimed_rows(value))
-            part = unpack_table(TABLES[kind], value, self._rows[kind], is_lazy=self.is_lazy)
-            self._parts[kind].append(part)
-            self._rows[kind] += len(part)
+            self._append(kind, unpack_table(TABLES[kind], value, self._rows[kind], is_lazy=self.is_lazy))
+        elif kind == "block":
+            block = unpack_block(value)
+            self._grow(block.steps * (_ROW_BYTES["steps"] + len(block.names) * _ROW_BYTES["phases"]))
+            steps, phases = block.tables(self._rows["steps"])
+            self._append("steps", steps)
+            self._append("phases", phases)
         else:
             raise Damaged(f"unknown item {kind!r}; perhaps from a newer trace-replay: upgrade")
+
+    def _append(self, name: str, part: Table) -> None:
+        self._parts[name].append(part)
+        self._rows[name] += len(part)
 
     def _grow(self, more_bytes: int) -> None:
         self._unpacked_bytes += more_bytes
@@ -255,13 +276,14 @@ def _head_of_table(beginning: bytes) -> tuple[str, int]:
 
 
 def _pack(kind: str, value: Any) -> bytes:
-    packed = msgpack.packb([kind, value], unicode_errors="surrogatepass")
-    assert isinstance(packed, bytes)
+    packed: bytes = _PACKER.pack([kind, value])
     return packed
 
 
-def rows_within(content: bytes, table: str) -> int:
-    return sum(claimed_rows(value) for kind, value in _unpack(content) if kind == table)
+def steps_within(content: bytes) -> int:
+    items = list(_unpack(content))
+    rows = sum(claimed_rows(value) for kind, value in items if kind == "steps")
+    return rows + sum(unpack_block(value).steps for kind, value in items if kind == "block")
 
 
 def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:

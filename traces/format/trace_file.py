@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +28,7 @@ from traces.format.frames import (
     HEADER,
     LZMA_PLANES,
     LZMA_TEXT,
+    STORED,
     Damaged,
     FrameWriter,
     Scan,
@@ -53,6 +54,8 @@ from traces.model.trace import TABLES, Column, Table, Trace, TraceFormatError, T
 
 # Several small tables share a frame, because each frame adds 19 bytes to the file.
 _SHARED_BYTES = 32 << 10
+# `TraceStream` does not compress small contents, because preparing a compressor takes longer than the rest of a write.
+_STORED_BYTES = 4 << 10
 _WORKERS = 4
 
 
@@ -127,10 +130,14 @@ class TraceStream:
 
     def add_tables(self, tables: Mapping[str, Table]) -> None:
         items = (item for name, table in tables.items() for item in table_items(name, table, self.rows[name], compact=False))
+        self.add_items(items, {name: len(table) for name, table in tables.items()})
+
+    def add_items(self, items: Iterable[bytes], rows: Mapping[str, int]) -> None:
+        """Append encoded items (items.py), which contain `rows` more rows of the tables."""
         for content in _shared(items):
             self._append(content)
-        for name, table in tables.items():
-            self.rows[name] += len(table)
+        for name, count in rows.items():
+            self.rows[name] += count
 
     def close(self) -> None:
         """Mark the file as complete. `close` does nothing after a failed write."""
@@ -143,21 +150,21 @@ class TraceStream:
         self._file = None
 
     def _append(self, content: bytes) -> None:
-        self._writer.add(DATA, content, DEFLATED, compress(DEFLATED, content, level=1))
+        codec = STORED if len(content) <= _STORED_BYTES else DEFLATED
+        self._writer.add(DATA, content, codec, compress(codec, content, level=1))
 
     def _write(self, frame: bytes) -> None:
         if self._file is None:
             raise TraceWriteError(self.path, "the stream is closed, or a write failed before")
         try:
-            with _as_write_error(self.path):
-                _write_all(self._file, frame)
-        except TraceWriteError:  # the file ends inside a frame after a failed write, so nothing may be appended
+            _write_all(self._file, frame)
+        except OSError as error:  # the file ends inside a frame after a failed write, so nothing may be appended
             os.close(self._file)
             self._file = None
-            raise
+            raise TraceWriteError(self.path, error.strerror or str(error)) from error
 
 
-def _shared(parts: Iterator[bytes]) -> Iterator[bytes]:
+def _shared(parts: Iterable[bytes]) -> Iterator[bytes]:
     content = b""
     for item in parts:
         if content and len(content) + len(item) > _SHARED_BYTES:
