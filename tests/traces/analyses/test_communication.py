@@ -104,6 +104,9 @@ def test_broadcasts_without_collectives_are_data_parallel_only_on_several_device
         "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)",
         "_mxfp8_all_to_all_expert_major_kernel",
         "void deep_ep::intranode::dispatch<8, 768>(int4*)",
+        "void dpsk::ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*, float*)",
+        "deep_ep::internode_ll::combine<true, 7168>(void*)",
+        "void mori::moe::EpDispatchIntraNodeKernel<__hip_bfloat16>(mori::moe::EpDispatchCombineArgs)",
     ],
 )
 def test_kernels_with_the_name_of_a_collective_are_communication(kernel: str) -> None:
@@ -118,6 +121,8 @@ def test_kernels_with_the_name_of_a_collective_are_communication(kernel: str) ->
         "void norm<BlockAllReduce, float>(float*)",
         "vectorized_gather_kernel",
         "void wrapped<nccl_free>(int)",
+        "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*, int*)",
+        "void pack<dpsk::ep::internode::SourceMeta>(int)",
     ],
 )
 def test_reductions_and_gathers_on_one_device_are_not_communication(kernel: str) -> None:
