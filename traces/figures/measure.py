@@ -340,8 +340,10 @@ class WorkSum:
     device_ns: int
 
 
-def kernel_table(trace: Trace) -> list[WorkSum]:
-    spans = trace.device.take(work_rows(trace))
+def kernel_table(trace: Trace, steps: Column | None = None) -> list[WorkSum]:
+    """Return the kernels, copies and memsets with the most GPU time, of all the work or of the work that `steps` launched."""
+    rows = work_rows(trace)
+    spans = trace.device.take(rows if steps is None else rows[np.isin(launch_steps(trace)[rows], steps)])
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))
 
 

@@ -142,6 +142,8 @@ class Summary:
     analyses: Analyses
     estimate_error: EstimateError | None  # of a replay's estimated times
     slowdown: Slowdown | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
+    # all kernels of the steps counted in `analyses.idle`, if these steps launched less than half of the GPU's work
+    step_kernels: list[WorkSum] | None = field(default=None, kw_only=True, metadata=OMITTED_IF_NONE)
 
     @property
     def gpu_names(self) -> str:
@@ -231,6 +233,8 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
     work = work_rows(trace)
     durations_ns = trace.device.duration_ns[work]
     host_ops = [] if len(work) else host_op_table(trace)
+    of_steps = kernel_table(trace, profiled_steps(trace)) if analyses.idle and len(trace.steps) else []
+    few = 0 < 2 * sum(row.device_ns for row in of_steps) < int(durations_ns.sum())
     return Summary(
         version=VERSION,
         grain=trace.grain,
@@ -259,6 +263,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         collectives=collectives(trace),
         communication=between_ranks,
         kernels=kernel_table(trace)[:TOP],
+        step_kernels=of_steps if few else None,
         ops=op_table(trace)[:TOP] if details else [],
         calls=op_table(trace, outermost=True)[:TOP] if details else [],
         host_ops=host_ops[:TOP],

@@ -113,8 +113,10 @@ def _figures(summary: Summary, width: int) -> list[str]:
     idle = summary.analyses.idle
     sizes = {device: of.peak_allocated_bytes for device, of in summary.memory.items()}
     most = max(sizes, key=lambda device: sizes[device], default=None)
-    times_ns = {row.name: row.device_ns for row in summary.kernels[:3]} if summary.work_ns else {}
-    work, all_ns = "GPU work" if summary.grain == "phase" else "kernels", summary.work_ns
+    work, kernels, all_ns = "GPU work" if summary.grain == "phase" else "kernels", summary.kernels, summary.work_ns
+    if summary.step_kernels:
+        kernels, all_ns = summary.step_kernels, sum(row.device_ns for row in summary.step_kernels)
+    times_ns = {row.name: row.device_ns for row in kernels[:3]} if all_ns else {}
     if not summary.work_ns and summary.host_ops_ns:
         times_ns, work, all_ns = {row.name: row.self_ns for row in summary.host_ops[:3]}, "host ops", summary.host_ops_ns
     shares = [share_text(time_ns / all_ns) for time_ns in times_ns.values()]
@@ -176,10 +178,10 @@ def _notes(summary: Summary, width: int) -> list[str]:
 def note_sentences(summary: Summary) -> list[str]:
     problems = problems_of(summary.problems, summary.counts.kernels)
     notes = [problem.text for problem in problems if problem.severity >= Severity.WARNING]
-    within_ns = sum(of.busy_ns for of in summary.analyses.idle.values() if of.steps)
-    if summary.steps and summary.analyses.idle and within_ns < summary.gpu_busy_ns / 2:
-        share = share_text(1 - within_ns / summary.gpu_busy_ns)
-        notes.insert(0, f"{share} of the GPU's busy time is outside the steps counted in GPU busy and GPU idle")
+    if summary.step_kernels is not None:
+        share = share_text(1 - sum(row.device_ns for row in summary.step_kernels) / summary.work_ns)
+        counted_steps = "the counted steps: GPU busy, GPU idle and kernels describe these steps"
+        notes.insert(0, f"{share} of the GPU's work was not launched in {counted_steps}")
     notes[:0] = _slow_steps(summary)
     noise = summary.pace.noise if summary.pace is not None else None
     if noise is not None and noise >= MUCH_SPREAD:

@@ -15,6 +15,7 @@ from traces.analyses.launches import LOADED, LongLaunches
 from traces.analyses.stragglers import RankLateness, similar_ranks
 from traces.compiled.region_figures import CompiledFigures
 from traces.figures.bottleneck import PaceLimit
+from traces.figures.measure import launch_steps
 from traces.figures.pace import MeanStep
 from traces.figures.summary import summarize
 from traces.model.machine import Machine
@@ -81,12 +82,12 @@ def test_info_reports_gpu_work_outside_the_steps() -> None:
     # GIVEN four batches of which one is marked as a step
     trace = training(steps=4)
     trace.steps, trace.phases = trace.steps.take([0]), trace.phases.take(trace.phases.step == 0)
-    assert any(said.startswith("75.0 % of the GPU's busy time is outside") for said in note_sentences(summarize(trace)))
+    assert any(said.startswith("75.0 % of the GPU's work was not launched in") for said in note_sentences(summarize(trace)))
     # WHEN the GPU only begins when the host has gone on THEN its work belongs to the step nevertheless
     late = training(steps=1)
     late.device.start_ns += int(late.steps.duration_ns[0]) * 3
-    assert not any("outside" in said for said in note_sentences(summarize(late)))
-    assert not any("outside" in said for said in note_sentences(summarize(training())))
+    assert not any("not launched" in said for said in note_sentences(summarize(late)))
+    assert not any("not launched" in said for said in note_sentences(summarize(training())))
 
 
 def test_info_says_that_a_host_only_recording_has_no_kernels() -> None:
@@ -300,6 +301,21 @@ def test_info_names_the_mean_of_steps_that_vary() -> None:
     found = replace(summary, pace=replace(summary.pace, mean=mean), bottleneck=limit)
     busy = "the GPU is busy 50.0 % of an average step of 400.0 ms."  # the share in the row "GPU busy"
     assert list(found.busy_shares.values()) == [0.5] and busy in bottleneck_text(found)
+
+
+@pytest.mark.parametrize(("warm", "is_elsewhere"), [(3, True), (2, False)])
+def test_the_kernels_are_those_of_the_counted_steps_if_most_work_is_elsewhere(warm: int, is_elsewhere: bool) -> None:
+    """GIVEN four steps with equal kernels, a fifth of the time each WHEN three steps are warm-up steps and one of their kernels
+    has another name THEN the counted step launched a fourth of the work, and its kernels are shown."""
+    trace = training(steps=4)
+    trace.steps.kind[:warm] = StepKind.WARMUP
+    of_warm = (launch_steps(trace) < warm) & (trace.device.name == trace.strings.find("softmax"))
+    trace.device.name[of_warm] = trace.strings.add("autotune")
+    summary = summarize(trace)
+    noted = any(said.startswith("75.0 % of the GPU's work was not launched in") for said in note_sentences(summary))
+    shown = [row.name for row in summary.step_kernels or summary.kernels]
+    assert (noted, "softmax" in shown, "autotune" in shown) == (is_elsewhere, True, not is_elsewhere)
+    assert ("20.0 % softmax" in info_text(summary, "t", details=False)) == is_elsewhere
 
 
 def test_info_says_that_a_busy_gpu_copies() -> None:
