@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 import warnings
 import weakref
 from collections import Counter
@@ -20,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from replayer import state
 from replayer.distributed.work import WorkGroup
+from replayer.surfaces.time import PatchedTime
 from replayer.timing.clock import RecordedClock, VirtualClock
 from replayer.torch_types import TorchAny
 from tests.replayer.ranks import run_ranks, small_recording
@@ -306,7 +309,33 @@ def test_a_rank_that_arrives_after_the_timeout_of_the_virtual_clock_is_too_late(
         assert clock.now_ns() - begin_ns == pytest.approx(10 * 10**9, rel=0.01)
 
     with BLOCKING_WAIT:
-        run_ranks(2, body, timeout_s=10.0, clock=RecordedClock)
+        for clock in (VirtualClock, RecordedClock):
+            run_ranks(2, body, timeout_s=10.0, clock=clock)
+
+
+def test_loops_that_poll_a_work_or_a_key_of_a_store_end_on_every_clock() -> None:
+    """GIVEN a rank that comes late WHEN the other rank polls with sleeps of 10 ms THEN some thousand polls are enough."""
+
+    def body(rank: int) -> None:
+        PatchedTime(state.gpu().clock).install()
+        store = dist.distributed_c10d._get_default_store()
+        value = ints(rank + 1)
+        if rank == 1:
+            threading.Event().wait(0.3)  # real time
+            store.set("ready", "yes")
+        polls = 0
+        while not store.check(["ready"]):
+            time.sleep(0.01)
+            polls += 1
+        work: TorchAny = dist.all_reduce(value, async_op=True)
+        while not work.is_completed():
+            time.sleep(0.01)
+            polls += 1
+        work.wait()
+        assert value.tolist() == [3] and polls < 5_000
+
+    for clock in (VirtualClock, RecordedClock):
+        run_ranks(2, body, clock=clock)
 
 
 def test_a_monitored_barrier_names_ranks_that_come_too_late_on_a_virtual_clock() -> None:
