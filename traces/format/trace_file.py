@@ -225,7 +225,7 @@ def _checked_when_read(
         def column(column: str) -> dict[str, Column]:
             try:
                 values = getattr(stored, column)
-                if column in TRACKS.get(name, ()):
+                if column == TRACKS.get(name, ("", ""))[1]:
                     assembly.check_tracks(tracks, {name: stored})
             except Damaged as error:
                 raise TraceFormatError(path, error.offset_bytes, error.reason) from error
