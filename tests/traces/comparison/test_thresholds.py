@@ -23,7 +23,7 @@ _SIZES_OF_FORMATS = {
     "traces/chrome/export_notes.py": {"FORMAT"},
     "traces/comparison/compare.py": {"VERSION"},
     "traces/figures/summary.py": {"VERSION"},
-    "traces/format/column_encoding.py": {"MAX_ROWS", "SIGNED"},
+    "traces/format/column_encoding.py": {"MAX_ROWS", "PLAIN_NUMBERS", "SIGNED"},
     "traces/format/frames.py": {
         "DATA",
         "END",
@@ -34,7 +34,7 @@ _SIZES_OF_FORMATS = {
         "_LARGE_BYTES",
     },
     "traces/format/items.py": {"MAX_DEPTH", "_BYTES_PER_TRACK", "_LONGEST_TEXT", "_MAX_LISTS_AND_MAPS"},
-    "traces/format/trace_file.py": {"_SHARED_BYTES"},
+    "traces/format/trace_file.py": {"_SHARED_BYTES", "_STORED_BYTES"},
     "traces/format/unpack_limit.py": {"_BASE_BYTES", "_TIMES_THE_FILE"},
     "traces/kineto/reading/eras.py": {"_ABSOLUTE_US", "_EPOCHAL_US", "_MAX_US", "_UNIX_NS", "0.5"},
     "traces/kineto/reading/event_columns.py": {"_HUGE", "_MAX_DURATION_NS", "_MOST_OF_TID"},
