@@ -369,11 +369,9 @@ def _identical(recorded: Trace, other: Trace) -> bool:
     if recorded.devices != other.devices or recorded.strings.texts != other.strings.texts:
         return False
     return all(
-        np.array_equal(ours, theirs, equal_nan=name == "value")
+        np.array_equal(ours, theirs, equal_nan=True)
         for table in TABLES
-        for (name, ours), theirs in zip(
-            getattr(recorded, table).columns().items(), getattr(other, table).columns().values(), strict=True
-        )
+        for ours, theirs in zip(*(getattr(trace, table).columns().values() for trace in (recorded, other)), strict=True)
     )
 
 

@@ -35,6 +35,7 @@ from traces.model.trace import (
     PhaseTiming,
     StepKind,
     Trace,
+    Values,
 )
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 from traces.names.equivalent_ops import canonical_op
@@ -850,6 +851,16 @@ def test_a_trace_without_steps_and_gpu_work_is_equal_to_itself() -> None:
     assert (facts["verdict"], facts["evidence"], facts["same_program"]) == ("same program", "identical traces", True)
     # BUT two traces with nothing in them show nothing
     assert compare(Trace(), Trace()).within_tolerance is None
+
+
+def test_values_that_are_not_a_number_are_equal_in_identical_traces() -> None:
+    """GIVEN two recordings whose losses became nan, and one whose loss did not."""
+    traces = [training(made=[]) for _ in range(3)]
+    for trace, value in zip(traces, (float("nan"), float("nan"), 2.5), strict=True):
+        names = {key: [trace.strings.add(text)] for key, text in (("op", "aten::item"), ("dtype", "float32"))}
+        trace.values = Values.of(rank=[0], step=[0], read=[0], value=[value], **names)
+    assert compare(traces[0], traces[1]).verdict.evidence is Evidence.IDENTICAL
+    assert compare(traces[0], traces[2]).verdict.evidence is not Evidence.IDENTICAL
 
 
 def test_a_trace_without_gpu_work_is_a_different_program() -> None:

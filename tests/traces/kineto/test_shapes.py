@@ -9,6 +9,7 @@ import pytest
 
 from traces.kineto import read_kineto_bytes
 from traces.kineto.spans.out_variants import results_among
+from traces.kineto.spans.shapes import layouts_of
 from traces.model.trace import NONE, UNKNOWN_LIST, Trace, parse_shapes
 
 torch = pytest.importorskip("torch")
@@ -86,3 +87,18 @@ def test_out_variants_are_recognized_from_the_schemas_of_torch() -> None:
                 wrong.append(str(schema))
     assert not wrong
     assert right > 0.98 * outs
+
+
+def test_the_layouts_of_ops_whose_strides_or_shapes_are_missing_come_from_the_note() -> None:
+    """GIVEN a file in which the strides of some ops are missing, or something else than a list."""
+    last, image, strides = "channels_last", [[8, 3, 4, 5]], [[60, 1, 15, 3]]
+    args: list[dict[str, Any]] = [
+        {"Input Dims": image, "Input Strides": strides},
+        {"Input Dims": image, "Memory layout": last},
+        {"Input Strides": strides},
+        {"Input Dims": image, "Input Strides": "none", "Memory layout": last},
+        {"Input Dims": 4, "Input Strides": strides},
+        {"Input Dims": image, "Input Strides": [[60, 20, 5, 1]]},
+    ]
+    assert layouts_of(args) == [last, last, "", last, "", "contiguous"]
+    assert layouts_of([args[1], {"Memory layout": "no layout"}]) == [last, ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,3 +166,14 @@ def test_at_another_batch_size_only_inputs_with_a_batch_dimension_change() -> No
     assert replace(RESNET, batch_bytes=None).at_batch(8, 32).batch_bytes is None
     without = replace(RESNET, inputs=None)
     assert without.at_batch(8, 32) == without  # nothing shows the batch
+
+
+def test_the_digest_of_the_modules_is_the_one_that_files_contain() -> None:
+    """Files keep digests, so a later release must compute the same ones. Each model's digest includes the one before it."""
+    one = WorkloadSignature().with_model([(12, 48), (4, 16)], ["Linear"], 16, [[(4, 3), (4,)]])
+    first = hashlib.sha256(b"\nLinear (4, 3) (4,)").hexdigest()[:16]
+    both = one.with_model([(5, 10)], ["Sequential", "Scale"], 0, [[], [(5,)]])
+    second = hashlib.sha256(f"{first}\nSequential \nScale (5,)".encode()).hexdigest()[:16]
+    assert (one.module_order, both.module_order) == (first, second)
+    assert (both.parameters, both.trainable_parameters, both.parameter_bytes) == (21, 16, 74)
+    assert both.modules == {"Linear": 1, "Sequential": 1, "Scale": 1}
