@@ -125,7 +125,7 @@ NestedVirtualTensor.__module__, NestedVirtualTensor.__name__, NestedVirtualTenso
 class _Unbind(torch.autograd.Function):
     @staticmethod
     def forward(ctx: TorchAny, nested: torch.Tensor) -> TorchAny:
-        return torch.unbind(nested)
+        return torch.Tensor.unbind(nested)
 
     @staticmethod
     def backward(ctx: TorchAny, *gradients: TorchAny) -> TorchAny:

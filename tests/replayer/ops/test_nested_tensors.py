@@ -65,6 +65,18 @@ def test_gradients_flow_through_nested_tensors() -> None:
     assert torch.nested.nested_tensor([[[1.0]]]).reshape(1, 1, 1).is_nested  # on the CPU as before
 
 
+def test_a_part_of_a_nested_tensor_has_a_gradient() -> None:
+    """GIVEN one part of a nested tensor that a function (not a method) returns WHEN its gradient is computed THEN the rest gets
+    zeros. PyTorch's own backward passes would end the process."""
+    _use()
+    for split in (torch.unbind, lambda nested: torch.split_with_sizes(nested, [1, 2], -1)):
+        leaf = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="cuda").requires_grad_()
+        part = split(leaf)[0]
+        (part.unbind()[0] if part.is_nested else part).sum().backward()
+        assert [each.shape for each in leaf.grad.unbind()] == [(2, 3), (4, 3)]
+    assert len(torch.unbind(torch.ones(2, 3), 1)) == 3 and len(torch.split_with_sizes(torch.ones(3), [1, 2])) == 2
+
+
 def test_in_inference_mode_views_of_nested_tensors_are_normal_tensors() -> None:
     _use()
     nested = torch.nested.nested_tensor([torch.ones(2, 3, device="cuda")])
