@@ -526,7 +526,7 @@ def test_work_outside_a_capture_and_captured_work_must_not_depend_on_each_other(
 def test_only_external_events_of_a_graph_can_be_used_outside_of_it() -> None:
     """GIVEN events that a capture recorded WHEN they are used after it THEN CUDA's error, until they are recorded again."""
     start()
-    event, external = torch.cuda.Event(), torch.cuda.Event(external=True)  # type: ignore[call-arg]
+    event, external = torch.cuda.Event(), torch.cuda.Event(external=True)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         torch.ones(4, 4, device="cuda")
