@@ -321,6 +321,7 @@ CAUSES = (
         "the test is for older releases of PyTorch, numpy and scipy",
     ),
     Cause("pytorch_tensors", r"test_lazy_clone", Kind.LIMIT, "`torch._lazy_clone` copies at once"),
+    Cause("pytorch_ops", r"test_linalg.*RecursionError", Kind.AS_ON_A_GPU, "the tests' setUp calls itself without end"),
     Cause(
         "pytorch_modules",
         r"test_modules\.py.*p_cdatas_before",
