@@ -388,7 +388,7 @@ def _compiled(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> Bo
 def _fused(
     compiled: Both[CompiledFigures], recorded: Trace, ours: Column, other: Trace, theirs: Column
 ) -> tuple[FusedOps, ...]:
-    is_fused = [any(region.fused for region in of.regions) for of in compiled]
+    is_fused = [of.has_fused_kernels for of in compiled]
     if is_fused[0] == is_fused[1] or not len(ours):
         return ()
     steps = int(ours[len(ours) // 2]), int(theirs[len(theirs) // 2])

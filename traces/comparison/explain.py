@@ -277,9 +277,8 @@ def _compiled(comparison: Comparison) -> Iterator[Reason]:
     gpu = [{region.name: region.gpu_ns for region in of.regions} for of in both]
     for region in gpu[0].keys() & gpu[1].keys():
         yield _reason(f"region {region}", gpu[0][region], gpu[1][region], "", f"compiled region {region}", "on the GPU")
-    is_eager_first = not both.recorded.regions
     for fused in comparison.fused:
-        yield _of_fusion(fused, is_eager_first=is_eager_first)
+        yield _of_fusion(fused, is_eager_first=both.replayed.has_fused_kernels)
 
 
 def _of_fusion(fused: FusedOps, *, is_eager_first: bool) -> Reason:

@@ -80,6 +80,11 @@ class CompiledFigures:
         """Return True if the trace contains compiled functions or Inductor kernels."""
         return bool(self.regions or self.eager or self.graph_breaks is not None or self.fused_share)
 
+    @property
+    def has_fused_kernels(self) -> bool:
+        """Return True if a compiled function launches fused kernels. Some compiled functions launch only products."""
+        return any(region.fused for region in self.regions)
+
 
 def runs_compiled_code(trace: Trace) -> bool:
     """Return True if the trace contains compiled regions or Inductor kernels."""

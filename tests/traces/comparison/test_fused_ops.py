@@ -14,7 +14,7 @@ from traces.model.trace import Trace
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 
 
-def fusing(*, compiled: bool) -> Trace:
+def fusing(*, compiled: bool, in_region: bool = False) -> Trace:
     """Three steps: add and relu, a matrix product, gelu, another product, mul, relu. If compiled, only products are not fused.
 
     Kernels take 5, 4, 10, 6, 10, 7 and 2 us; fused kernels take 3 (add_relu), 2 (gelu) and 1 us (relu).
@@ -31,7 +31,7 @@ def fusing(*, compiled: bool) -> Trace:
     for step in range(3):
         at = 1000 * step
         events.host("user_annotation", f"ProfilerStep#{step + 1}", at, 990)
-        if compiled:
+        if compiled or in_region:
             events.op("Torch-Compiled Region: 0/0", at + 5, 900, [])
         for place, (name, length) in enumerate(fused if compiled else eager):
             start = at + 20 + 50 * place
@@ -58,6 +58,15 @@ def test_an_eager_op_belongs_to_the_fused_kernel_with_its_name_and_position() ->
     assert compare(eager, compiled).fused == FUSED
     assert compare(compiled, eager).fused == FUSED
     assert compare(compiled, compiled).fused == ()
+
+
+def test_the_trace_with_fused_kernels_is_the_compiled_one() -> None:
+    """GIVEN two traces with compiled functions WHEN only one has fused kernels THEN that one ran the fused kernels."""
+    plain, fused = fusing(compiled=False, in_region=True), fusing(compiled=True)
+    less, more = "6.0 µs less: 9.0 µs -> 3.0 µs", "6.0 µs more: 3.0 µs -> 9.0 µs"
+    for pair, trace, times in (((plain, fused), "B", less), ((fused, plain), "A", more)):
+        texts = [reason.text for reason in explain(compare(*pair)).reasons]
+        assert f"add, relu (in {trace} fused into triton_poi_fused_add_relu_0) takes {times}; on the GPU" in texts
 
 
 def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
