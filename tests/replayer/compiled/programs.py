@@ -576,6 +576,269 @@ def default_device(compile: Compiler) -> Any:
         torch.set_default_device(None)
 
 
+@program
+def attention_with_score_and_document_masks(compiler: Compiler) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    bias = compiler.tensor(4)
+    attend, make_mask = compiler(flex_attention), compiler(create_block_mask)
+    shapes = []
+    for length in (128, 256, 384):
+        documents = torch.arange(length, device=compiler.device) // 50
+
+        def in_document(_batch: Any, _head: Any, q: Any, k: Any, documents: torch.Tensor = documents) -> Any:
+            return (q >= k) & (documents[q] == documents[k])
+
+        mask = make_mask(in_document, None, None, length, length, device=compiler.device)
+        q, k = compiler.tensor(1, 4, length, 16), compiler.tensor(1, 2, length, 16)
+        score = attend(q, k, k, score_mod=lambda s, _b, h, q, k: s + bias[h] * (q - k), block_mask=mask, enable_gqa=True)
+        shapes.append(list(score.shape))
+    return shapes
+
+
+@program
+def decoding_with_a_cache(compiler: Compiler) -> Any:
+    """The prompt has a dynamic length, and each further word writes to the cache at a position in a tensor."""
+
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.qkv = nn.Linear(16, 48)
+            self.keys, self.values = nn.Buffer(torch.zeros(1, 2, 32, 8)), nn.Buffer(torch.zeros(1, 2, 32, 8))
+            self.mask = nn.Buffer(torch.ones(32, 32, dtype=torch.bool).tril())
+
+        def forward(self, x: torch.Tensor, place: torch.Tensor) -> torch.Tensor:
+            q, k, v = (part.view(1, -1, 2, 8).transpose(1, 2) for part in self.qkv(x).split(16, -1))
+            self.keys[:, :, place], self.values[:, :, place] = k, v
+            y = F.scaled_dot_product_attention(q, self.keys, self.values, attn_mask=self.mask[None, None, place])
+            return y.transpose(1, 2).reshape(1, -1, 16)
+
+    model = Cached().to(compiler.device).eval()
+    prompt, step = compiler(model.forward, dynamic=True), compiler(model, mode="reduce-overhead", fullgraph=True)
+    place = torch.tensor([5], device=compiler.device)
+    with torch.no_grad():
+        x = prompt(compiler.tensor(1, 5, 16), torch.arange(5, device=compiler.device))[:, -1:]
+        for _ in range(3):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = step(x.clone(), place)
+            place += 1
+    return list(x.shape)
+
+
+@program
+def custom_ops(compiler: Compiler) -> Any:
+    """One op has a gradient, and the other has a size that depends on values."""
+
+    @torch.library.custom_op("compiled_programs::scale", mutates_args=())
+    def scale(x: torch.Tensor, by: float) -> torch.Tensor:
+        return x * by
+
+    scale.register_fake(lambda x, by: torch.empty_like(x))
+    scale.register_autograd(lambda ctx, g: (g * 2.0, None), setup_context=lambda ctx, inputs, output: None)
+
+    @torch.library.custom_op("compiled_programs::some", mutates_args=())
+    def some(x: torch.Tensor) -> torch.Tensor:
+        return x[:3].clone()
+
+    some.register_fake(lambda x: x.new_empty((torch.library.get_ctx().new_dynamic_size(),)))
+    x = compiler.tensor(4, requires_grad=True)
+    compiler(lambda x: scale(x.sin(), 2.0) + 1, fullgraph=True)(x).sum().backward()
+    return compiler(lambda x: some(x).sin() * 2, fullgraph=True)(compiler.tensor(5)).dim()
+
+
+@program
+def autograd_functions(compiler: Compiler) -> Any:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+            return 2 * ctx.saved_tensors[0] * gradient
+
+    compiler(lambda x: Square.apply(x.sin()).sum(), fullgraph=True)(compiler.tensor(4, requires_grad=True)).backward()
+
+
+@program
+def gradient_penalty(compiler: Compiler) -> Any:
+    """A loss with the gradient of a network, which AOTAutograd cannot differentiate again."""
+    network = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(compiler.device)
+
+    def penalty(x: torch.Tensor) -> torch.Tensor:
+        (gradient,) = torch.autograd.grad(network(x).sum(), x, create_graph=True)
+        return (gradient.norm(2, dim=1) - 1).square().mean()
+
+    try:
+        compiler(penalty)(compiler.tensor(3, 4, requires_grad=True)).backward()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+@program
+def gradients_per_sample(compiler: Compiler) -> Any:
+    model = nn.Linear(3, 2).to(compiler.device)
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss_of(parameters: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(torch.func.functional_call(model, parameters, (x[None],)), y[None])
+
+    gradients = compiler(torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0)))
+    tangent = compiler(lambda x: torch.func.jvp(lambda y: (y.sin() * y).sum(), (x,), (torch.ones_like(x),))[1])
+    found = gradients(parameters, compiler.tensor(5, 3), compiler.tensor(5, 2))
+    return [list(found["weight"].shape), list(tangent(compiler.tensor(3)).shape)]
+
+
+@program
+def loops(compiler: Compiler) -> Any:
+    from torch._higher_order_ops.associative_scan import associative_scan
+    from torch._higher_order_ops.map import map as map_rows
+    from torch._higher_order_ops.scan import scan
+    from torch._higher_order_ops.while_loop import while_loop
+
+    def repeat(x: torch.Tensor) -> Any:
+        first = torch.zeros((), dtype=torch.int64, device=x.device)
+        return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x.sin()), (first, x))
+
+    def carry(x: torch.Tensor) -> Any:
+        return scan(lambda total, y: (total + y, total * y), torch.zeros(4, device=x.device), x, dim=0)
+
+    def sums(x: torch.Tensor) -> Any:
+        return associative_scan(lambda a, b: a + b, x, dim=0, combine_mode="generic")
+
+    def rows(x: torch.Tensor) -> Any:
+        return map_rows(lambda a, b: a.sin() + b, x, torch.ones(4, device=x.device))
+
+    return [len(compiler(function)(compiler.tensor(5, 4))) for function in (repeat, carry, sums, rows)]
+
+
+@program
+def nested_regions(compiler: Compiler) -> Any:
+    layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)]).to(compiler.device)
+
+    @torch.compiler.nested_compile_region
+    def block(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return F.gelu(layer(x)) + x
+
+    def total(x: torch.Tensor) -> torch.Tensor:
+        for layer in layers:
+            x = block(layer, x)
+        return x.sum()
+
+    compiler(total, fullgraph=True)(compiler.tensor(2, 4)).backward()
+
+
+@program
+def checkpointed_by_policy(compiler: Compiler) -> Any:
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+    def policy(_ctx: Any, op: Any, *_args: Any, **_kwargs: Any) -> Any:
+        return CheckpointPolicy.MUST_SAVE if op == torch.ops.aten.mm.default else CheckpointPolicy.PREFER_RECOMPUTE
+
+    weight = compiler.tensor(4, 4, requires_grad=True)
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return torch.sigmoid(x @ weight @ weight).sin()
+
+    compiled = compiler(lambda x: checkpoint(block, x, use_reentrant=False, context_fn=contexts), fullgraph=True)
+    compiled(compiler.tensor(4, 4, requires_grad=True)).sum().backward()
+
+
+@program
+def exported_and_compiled(compiler: Compiler) -> Any:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to(compiler.device)
+    sizes = ({0: torch.export.Dim("batch", min=2, max=64)},)
+    exported = torch.export.export(model, (compiler.tensor(3, 4),), dynamic_shapes=sizes)
+    return [list(compiler(exported.module())(compiler.tensor(6, 4)).shape), len(list(exported.graph.nodes))]
+
+
+@program
+def marked_unbacked_and_static(compiler: Compiler) -> Any:
+    function = compiler(lambda x: x.relu().sum(1), fullgraph=True)
+    x, y = compiler.tensor(3, 4), compiler.tensor(5, 4)
+    torch._dynamo.decorators.mark_unbacked(x, 0)
+    function(x)
+    torch._dynamo.maybe_mark_dynamic(y, 0)
+    torch._dynamo.mark_static(y, 1)
+    function(y)
+
+
+@program
+def sizes_from_values(compiler: Compiler) -> Any:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+
+        def zeros(x: torch.Tensor) -> torch.Tensor:
+            count = int(x.sum().to(torch.int64).item())
+            torch._check(count >= 0)
+            torch._check(count < 100)
+            return torch.zeros(count, device=x.device) + 1
+
+        dims = [compiler(zeros, fullgraph=True)(compiler.tensor(4)).dim()]
+        return [*dims, compiler(lambda x: x.nonzero().float() * 2, fullgraph=True)(compiler.tensor(4)).dim()]
+
+
+@program
+def mixture_of_experts(compiler: Compiler) -> Any:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate, self.experts = nn.Linear(8, 4), nn.ModuleList([nn.Linear(8, 8) for _ in range(4)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weights, chosen = self.gate(x).softmax(-1).topk(2)
+            total, mask = torch.zeros_like(x), F.one_hot(chosen, 4).permute(2, 1, 0)
+            for number, expert in enumerate(self.experts):
+                place, token = torch.where(mask[number])
+                total.index_add_(0, token, expert(x[token]) * weights[token, place, None])
+            return total
+
+    compiler(Experts().to(compiler.device))(compiler.tensor(6, 8)).sum().backward()
+
+
+@program
+def orthogonalized_gradients(compiler: Compiler) -> Any:
+    """The Newton-Schulz iteration of modded-nanogpt, compiled once per shape."""
+
+    @compiler
+    def orthogonal(gradient: torch.Tensor) -> torch.Tensor:
+        x = gradient.bfloat16() / (gradient.norm() + 1e-7)
+        x = x.mT if gradient.size(-2) > gradient.size(-1) else x
+        for _ in range(3):
+            a = x @ x.mT
+            x = 3.4445 * x + (-4.775 * a + 2.0315 * a @ a) @ x
+        return x.mT if gradient.size(-2) > gradient.size(-1) else x
+
+    model = Gpt().to(compiler.device)
+    tokens = torch.zeros(1, 8, dtype=torch.long, device=compiler.device)
+    compiled = compiler(model, dynamic=False)
+    for _ in range(2):
+        compiled(tokens, tokens).backward()
+        for parameter in model.parameters():
+            if parameter.ndim == 2 and parameter.grad is not None:
+                parameter.data.add_(orthogonal(parameter.grad).type_as(parameter), alpha=-0.02)
+        model.zero_grad(set_to_none=True)
+
+
+@program
+def chunked_loss(compiler: Compiler) -> Any:
+    """Checkpointed blocks compiled in place, and a compiled loss of chunks, as in torchtune's recipes."""
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+
+    model = Gpt(layers=3).to(compiler.device)
+    apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
+    for block in model.blocks:
+        block.compile(backend=compiler.backend)
+    loss_of = compiler(lambda logits, words: F.cross_entropy(logits.float(), words, reduction="sum"))
+    for length in (8, 12):
+        words = torch.zeros(2, length, dtype=torch.long, device=compiler.device)
+        chunks = zip(model(words).chunk(4, 1), words.chunk(4, 1), strict=True)
+        sum(loss_of(logits.flatten(0, 1), chunk.flatten()) for logits, chunk in chunks).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
 def run(name: str, compiler: Compiler) -> dict[str, Any]:
     """Runs one program with fresh counters."""
     torch._dynamo.reset()
