@@ -15,7 +15,7 @@ from replayer.cost_model.copy_costs import directions_of
 from replayer.op_signature import OpSignature
 from replayer.recording.recorded_step import MatchKeys
 from traces.compiled.cuda_graph_figures import launches_by_graph
-from traces.compiled.regions import GRAPH_LAUNCHES
+from traces.compiled.regions import GRAPH_LAUNCHES, is_region_range
 from traces.model.layouts import CHANNELS_LAST, Shape
 from traces.model.trace import NONE, UNKNOWN_LIST, HostKind, Trace, shapes_text
 from traces.names.equivalent_ops import canonical_op, canonical_shapes
@@ -33,7 +33,7 @@ class RecordedKeys:
         self.has_directions = any(directions_of(trace).values())
         self._unindexed = _ops_without_indices(trace)
         graphs = launches_by_graph(trace)
-        self._graph_of = {row: number for number, launches in enumerate(graphs) for row in launches}
+        self._graph_of = _numbers_of_graphs(trace, graphs)
         self.works_of_graphs = [max(map(len, launches.values())) for launches in graphs]
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
@@ -59,6 +59,21 @@ class RecordedKeys:
             own, wide = shapes_text(shapes), shapes_text(canonical_shapes(shapes))
         kept = f"{dtype}|{layout}" if layout == CHANNELS_LAST and self.has_layouts else dtype
         return MatchKeys(f"{op}|{own}|{kept}", f"{canonical}|{wide}|{kept}", f"{canonical}|{dtype}")
+
+
+def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
+    """Return the graph's number for each host row that launches a CUDA graph. PyTorch captures a compiled function again for
+    each function that runs before it. These graphs contain the same kernels and get the same number."""
+    is_region, host = is_region_range(trace), trace.host
+    found: dict[int, int] = {}
+    first: dict[tuple[int, ...], int] = {}
+    for number, launches in enumerate(graphs):
+        row, work = next(iter(launches.items()))
+        shared = number
+        if any(is_region[above] for above in host.outward(row)):
+            shared = first.setdefault(tuple(trace.device.name[work].tolist()), number)
+        found |= dict.fromkeys(launches, shared)
+    return found
 
 
 def _without_indices(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from replayer.op_signature import KeptBySignature
@@ -36,6 +37,20 @@ def test_compiled_inference_takes_the_recorded_call_with_the_same_sizes() -> Non
     for batch in (24, 64, 40):
         assert shapes_of_call(regions, (batch, 8), (8, 4)) == ((batch, 8), (8, 4))
     assert shapes_of_call(regions, (32, 8), (8, 4)) is None
+
+
+def test_graphs_of_a_compiled_function_with_the_same_kernels_are_one_graph() -> None:
+    """GIVEN two CUDA graphs with the same kernels THEN they are one graph only if a compiled function launches them."""
+    events = Events()
+    for at, graph in ((0, 5), (1_000, 6)):
+        events.op("Torch-Compiled Region: 0/0", at + 100, 100, [])
+        events.launch("cudaGraphLaunch", at + 150, ("sgemm", 11), ("triton_poi_fused_relu_0", 7), graph=graph)
+        events.launch("cudaGraphLaunch", at + 500, ("sgemm", 11), ("relu", 7), graph=graph + 2)
+    trace = events.trace()
+    keys = RecordedKeys(trace)
+    launches = np.flatnonzero(trace.strings.matching(trace.host.name, "cudaGraphLaunch".__eq__))
+    inside, outside, later, later_outside = (keys.graph_of(row) for row in launches.tolist())
+    assert inside == later and len({inside, outside, later_outside}) == 3
 
 
 def regions_of(*functions: tuple[str, str, int, int], calls_of_steps: tuple[int, ...] = (1, 1)) -> RecordedRegions:
