@@ -110,7 +110,7 @@ def share(session: Mapping[str, Any]) -> Callable[[], None]:
     for module in _IMPORTED_LATER:
         importlib.import_module(module)
     recorded, patched_time = load(replay_session.trace), _patched_time(replay_session.config)
-    RecordedRun.of(recorded, recorded.ranks[0])  # reads the tables of the cost model
+    RecordedRun(recorded, recorded.ranks[0])  # reads the tables of the cost model
     mixed_devices.read_tables()
     if patched_time is not None:
         patched_time.install()

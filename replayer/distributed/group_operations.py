@@ -98,7 +98,7 @@ class GroupOperations:
         place = "cpu" if comm_stream.device == NONE else "cuda"
         pending = self._store_exchange().post(f"{call.channel}/{place}", call.members(self._size), message)
         tracker = here.simulator.tracker
-        steps = tracker.number, here.recording.number_of(tracker.step.step)
+        steps = tracker.number, here.recording.index_of(tracker.step.step)
         position = here.ranks.costs.position(call.name, message.size_bytes, self._size, *steps)
         work = kind(self._play, self._watchdog, comm_stream, Called(call_ns, row, message, position), pending, call)
         comm_stream.in_flight.append(work)

@@ -114,7 +114,7 @@ class VirtualGpu:
         self.clock = clock
         self.timeline = timeline
         self.machine = trace.machine_of(rank)
-        self.recording = recording = RecordedRun.of(trace, rank, options.slowdown)
+        self.recording = recording = RecordedRun(trace, rank, options.slowdown)
         recording.devices = list(options.devices) or recording.devices
         recording.library_pace = links.library_pace
         if options.gpus:

@@ -103,7 +103,7 @@ class Predictor:
             instead = "record with --grain kernel, or use trace replay --gpu GPU --estimate"
             raise TraceError(f"the recording has phases but no kernels to scale; {instead}")
         self.recorded = recorded
-        self.recording = RecordedRun.of(recorded, recorded.ranks[0])
+        self.recording = RecordedRun(recorded, recorded.ranks[0])
         self.calls = calls_of(recorded)
         self._retiming = Retiming(recorded)
         self._step_ns, self._gpu_ns = step_ns(recorded), gpu_ns(recorded, recorded)
@@ -218,7 +218,7 @@ class Predictor:
         return max(len(np.unique(steps[(launch_phase_names(self.recorded) == "forward") & (steps != NONE)])), 1)
 
     def _host_ns(self, phase: str) -> float:
-        steps = [self.recording.steps[i] for i in self.recording.cycle]
+        steps = [self.recording.steps[i] for i in self.recording.choice.cycle]
         hosts = [sum(segment.host_ns for (name, _), segment in step.segments.items() if name == phase) for step in steps]
         return float(np.median(hosts)) if hosts else 0.0
 

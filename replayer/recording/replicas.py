@@ -1,6 +1,6 @@
 """Copies the GPU of a recording, so that nn.DataParallel can use several GPUs in the replay (`--gpus 2`).
 
-    recording = RecordedRun.of(trace)
+    recording = RecordedRun(trace)
     add_devices(recording, gpus=2)
     recording.devices       # two copies of the recorded device, as cuda:0 and cuda:1
 """

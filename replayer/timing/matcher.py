@@ -4,7 +4,7 @@ An EXACT match is a recorded call of the same op with the same shapes and dtype.
 another name that does the same computation on the same shapes. A SCALED match is a recorded call of the same op with other
 shapes.
 
-    matcher = StepMatcher(recording.step(0), recording.keys, histories={})
+    matcher = StepMatcher(recording.choice.training(0), recording.keys, histories={})
     segment = matcher.segment("forward")
     origin, instance = segment.match(signature)      # Origin.EXACT, Instance(...); None without a match
 

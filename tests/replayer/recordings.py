@@ -259,7 +259,7 @@ class Stage:
     ) -> None:
         self.clock = FakeClock()
         self.log = Log()
-        self.recording = RecordedRun.of(trace, min(trace.ranks))
+        self.recording = RecordedRun(trace, min(trace.ranks))
         if optimizers is None:
             optimizers = Optimizers()
             optimizers.add(self)  # the script has one

@@ -186,4 +186,4 @@ class KnownTimes:
 
         if self._ran is None or not self._ran.device.is_work.any():
             return None
-        return self._ran, RecordedRun.of(self._ran, self._ran.ranks[0])
+        return self._ran, RecordedRun(self._ran, self._ran.ranks[0])

@@ -133,7 +133,7 @@ class StepTracker:
         self.launches_graph: OpSignature | None = None  # the launch of the CUDA graph that captured the current calls
         self._evaluates = False  # the current step takes its times from an evaluation step
         self._histories: Histories = {}
-        self.step = self._matcher(recording.step(0))
+        self.step = self._matcher(recording.choice.training(0))
         self.segment: SegmentMatcher | None = None
         self.begins_segment = (True, True, True)  # for each class of op: does such an op begin another segment?
         self.trained = self._evaluated = 0
@@ -198,7 +198,7 @@ class StepTracker:
         if self._follows and self.number < len(self.recording.steps):
             return self.recording.steps[self.number].row
         count = self._evaluated if self._evaluates else self.trained
-        return self.recording.number_of_kind(count, self._evaluates).row
+        return self.recording.choice.of_values(count, self._evaluates).row
 
     def module_called(self, thread: HostThread, module: int, grad_enabled: bool) -> None:
         self.script.module_called(thread, module, grad_enabled, self._scheduler.clock.now_ns())
@@ -258,7 +258,7 @@ class StepTracker:
         if self._library is not None:
             self._library.set_up_ends()
         self.remainder.forget()
-        self.step = self._matcher(self.recording.step(0))
+        self.step = self._matcher(self.recording.choice.training(0))
         self._scheduler.stats.restart()
         self._step_start_ns = NONE
         self._done.clear()
@@ -268,7 +268,8 @@ class StepTracker:
         # see Note [Times of evaluation steps]
         if is_evaluation == self._evaluates or (is_evaluation and self._should_train and not is_certain):
             return
-        chosen = self.recording.evaluation(self._evaluated) if is_evaluation else self.recording.step(self.trained)
+        choice = self.recording.choice
+        chosen = choice.evaluation(self._evaluated) if is_evaluation else choice.training(self.trained)
         # A training step may launch a CUDA graph that was captured without gradients. A step that launches a CUDA graph while
         # gradients are enabled is therefore an evaluation step only if the recorded evaluation launches the graph, and the
         # recorded training step does not.
@@ -334,8 +335,8 @@ class StepTracker:
         following = self.recording.steps[self.number :][:1] if self._follows else []
         self._evaluates = following[0].kind == StepKind.EVALUATION if following else evaluation
         self._should_train = bool(following) and not self._evaluates
-        chosen = self.recording.evaluation(self._evaluated) if self._evaluates else self.recording.step(self.trained)
-        self.step = self._matcher(chosen)
+        choice = self.recording.choice
+        self.step = self._matcher(choice.evaluation(self._evaluated) if self._evaluates else choice.training(self.trained))
 
     def _leave_loader(self, thread: HostThread, ended_ns: int) -> None:
         segment = self.segment
@@ -503,9 +504,9 @@ def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> Segment
     place, (exact, _, named), present = (segment.name, segment.count), recording.keys[signature], tracker.step
     if exact in segment.recorded.exact:
         return None
-    others = recording.steps_with(present.step, place, exact)
+    others = recording.choice.steps_with(present.step, place, exact)
     if not others and signature.shapes and present.nearest is None:
-        others = recording.nearest_steps(present.step, place, named, signature.shapes)
+        others = recording.choice.nearest_steps(present.step, place, named, signature.shapes)
         present.nearest = [other.row for other in others]
     fitting = [other for other in others if segment.fits(other.segments[place])]
     if not fitting or any(other is present.step for other in others):

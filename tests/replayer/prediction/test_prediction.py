@@ -314,7 +314,7 @@ def test_a_launch_that_blocks_in_the_prediction_counts_as_a_wait() -> None:
     trace = make_recording([("forward", 0, 15_000), ("backward", 15_000, 15_010)], ops)
     longer = Retiming(trace).retimed(trace.device.duration_ns * 5)
     assert longer.steps.duration_ns[0] > 1.3 * trace.steps.duration_ns[0]
-    before, after = (RecordedRun.of(one).steps[0].segments["forward", 0].host_ns for one in (trace, longer))
+    before, after = (RecordedRun(one).steps[0].segments["forward", 0].host_ns for one in (trace, longer))
     assert after == pytest.approx(before, rel=0.05)
 
 

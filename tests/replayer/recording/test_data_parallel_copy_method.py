@@ -61,7 +61,7 @@ def test_nccl_kernels_count_as_separate_ops_on_each_device() -> None:
     work: list[Any] = [(_BROADCAST, DeviceKind.KERNEL, 0), (_BROADCAST, DeviceKind.KERNEL, 1), (reduce, DeviceKind.KERNEL, 1)]
     trace = recording(*work)
     assert set(nccl_ops(trace).values()) == {BROADCAST, REDUCE}
-    found = RecordedRun.of(trace)
+    found = RecordedRun(trace)
     forward = found.steps[0].segments["forward", 0]
     instances = {op: found.match_keys.of_op(op, (), "").exact for op in (BROADCAST, REDUCE)}
     assert [one.kernels for one in forward.exact[instances[BROADCAST]]] == [(0,)]

@@ -58,7 +58,7 @@ def _with_all_reduce(*, synchronizes: bool) -> Trace:
 
 
 def _kernels(trace: Trace) -> dict[str, Kernel]:
-    (step,) = RecordedRun.of(trace).steps
+    (step,) = RecordedRun(trace).steps
     return {trace.strings[kernel.name]: kernel for kernel in step.kernels}
 
 
@@ -83,7 +83,7 @@ def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> N
     copies = trace.device.name == trace.strings.find("kernel of aten::copy_")
     trace.device.kind[copies] = DeviceKind.MEMCPY
     trace.device.name[copies] = trace.strings.add("Memcpy DtoH (Device -> Pinned)")
-    (step,) = RecordedRun.of(trace).steps
+    (step,) = RecordedRun(trace).steps
     segment = step.segments["forward", 0]
     kernels = {one.start_ns // US: list(one.kernels) for instances in segment.exact.values() for one in instances}
     assert kernels == {10: [1], 12: [0], 50: [2], 52: [2]}
@@ -96,7 +96,7 @@ def test_the_main_stream_has_the_kernels_of_the_most_ops() -> None:
     trace = make_recording([("forward", 100, 200)], ops)
     launches = trace.device.launch[trace.device.stream == 20]
     trace.host.parent[launches] = trace.host.parent[launches[0]]
-    assert [kernel.stream for kernel in RecordedRun.of(trace).steps[0].kernels] == [NONE, 20, 20, 20, 20, NONE]
+    assert [kernel.stream for kernel in RecordedRun(trace).steps[0].kernels] == [NONE, 20, 20, 20, 20, NONE]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_the_kernel_after_a_stream_wait_event_waits_for_the_other_stream(wait_us
             launch=[len(trace.host) - 1],
         )  # fmt: skip
         trace.device = DeviceSpans.concatenated([trace.device, sync])
-    kernels = RecordedRun.of(trace).steps[0].kernels
+    kernels = RecordedRun(trace).steps[0].kernels
     assert [kernel.edge for kernel in kernels] == edges
     assert all(kernel.edge_gap_ns == kernel.gap_ns for kernel in kernels if kernel.edge != NONE)
 
@@ -148,7 +148,7 @@ def test_host_time_excludes_the_wait_for_a_collective() -> None:
 def test_a_slow_rank_has_longer_gpu_work_but_unchanged_host_time() -> None:
     """Two kernels take 50 and 10 us, and other ranks determine an all-reduce. The rank is 1.2 times as slow."""
     trace = _with_all_reduce(synchronizes=False)
-    usual, slow = (RecordedRun.of(trace, 0, slowdown) for slowdown in (1.0, 1.2))
+    usual, slow = (RecordedRun(trace, 0, slowdown) for slowdown in (1.0, 1.2))
     assert [kernel.duration_ns for kernel in slow.steps[0].kernels] == [60 * US, 12 * US]
     assert [(of.launch_ns, of.gap_ns) for of in slow.steps[0].kernels] == [
         (of.launch_ns, of.gap_ns) for of in usual.steps[0].kernels
@@ -160,7 +160,7 @@ def test_a_slow_rank_has_longer_gpu_work_but_unchanged_host_time() -> None:
 def test_unrecorded_ops_are_slower_on_a_slow_rank() -> None:
     trace = _with_all_reduce(synchronizes=False)
     shapes = ((512, 512), (512, 512))
-    usual, slow = (RecordedRun.of(trace, 0, slowdown).costs.estimate("mm", shapes, "float32") for slowdown in (1, 2))
+    usual, slow = (RecordedRun(trace, 0, slowdown).costs.estimate("mm", shapes, "float32") for slowdown in (1, 2))
     assert slow.ns == 2 * usual.ns
 
 

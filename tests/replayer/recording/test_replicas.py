@@ -21,7 +21,7 @@ OPS = [
 
 
 def test_an_added_gpu_repeats_the_forward_pass_but_not_copies_or_the_optimizer() -> None:
-    recording = RecordedRun.of(make_recording(PHASES, OPS))
+    recording = RecordedRun(make_recording(PHASES, OPS))
     add_devices(recording, 3)
     assert [(device.index, device.name) for device in recording.devices] == [(i, "Tesla P100-PCIE-16GB") for i in range(3)]
     (step,) = recording.steps
@@ -39,7 +39,7 @@ def test_an_added_gpu_repeats_the_forward_pass_but_not_copies_or_the_optimizer()
 
 
 def test_kernels_of_a_replica_wait_only_for_kernels_of_the_same_replica() -> None:
-    recording = RecordedRun.of(make_recording(PHASES, OPS))
+    recording = RecordedRun(make_recording(PHASES, OPS))
     kernels = recording.steps[0].kernels
     kernels[1], kernels[2] = kernels[1]._replace(edge=0), kernels[2]._replace(edge=1)
     add_devices(recording, 2)
@@ -50,7 +50,7 @@ def test_kernels_of_a_replica_wait_only_for_kernels_of_the_same_replica() -> Non
 def test_a_recording_of_two_gpus_can_be_replayed_on_up_to_two(gpus: int, indices: list[int]) -> None:
     trace = phase_recording({"forward": 10})
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
-    recording = RecordedRun.of(trace)
+    recording = RecordedRun(trace)
     assert [device.index for device in devices_for(recording.devices, gpus)] == indices
     if gpus:
         add_devices(recording, gpus)
@@ -64,7 +64,7 @@ def test_only_a_recording_of_one_gpu_can_be_extended_to_more_gpus(gpus: int, ker
     if gpus == 3:
         trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     with pytest.raises(TraceError, match=f"--gpus {gpus} .* this recording has {has}"):
-        add_devices(RecordedRun.of(trace), gpus)
+        add_devices(RecordedRun(trace), gpus)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def kernels_alone() -> Trace:
 
 
 def test_a_recording_without_host_events_can_be_replayed() -> None:
-    recorded = RecordedRun.of(kernels_alone())
+    recorded = RecordedRun(kernels_alone())
     assert sum(len(step.kernels) for step in recorded.steps) > 0
     stage = Stage(kernels_alone())
     stage.within("zero_grad")

@@ -40,7 +40,7 @@ def with_events(trace: Trace, events: tuple[tuple[int, int], ...], steps: int = 
 
 
 def program(trace: Trace, op: str, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> WorkspaceSequence:
-    recording = RecordedRun.of(trace)
+    recording = RecordedRun(trace)
     return Workspaces.of(trace, recording, 0).of_op(recording.keys[OpSignature(op, shapes, ("float32",) * len(shapes))])
 
 

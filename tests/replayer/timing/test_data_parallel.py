@@ -319,7 +319,7 @@ def test_threaded_replicas_start_and_end_at_their_recorded_times() -> None:
 def test_an_op_with_kernels_on_two_devices_counts_on_both() -> None:
     copies = [Op("aten::copy_", 10, 10, kernel=(15, 2)), Op("aten::copy_", 20, 10, kernel=(25, 2))]
     scatter = Op("Scatter", 5, 40, children=copies)
-    segment = RecordedRun.of(on_devices([scatter], [0, 1], []), 0).steps[0].segments["forward", 0]
+    segment = RecordedRun(on_devices([scatter], [0, 1], []), 0).steps[0].segments["forward", 0]
     assert (segment.below_ops, segment.lanes[1].below_ops) == ({0}, {1})
 
 

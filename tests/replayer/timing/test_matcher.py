@@ -23,8 +23,8 @@ def signature(op: str, *shapes: tuple[int, ...]) -> OpSignature:
 
 def test_the_k_th_call_of_an_op_matches_its_k_th_recorded_call() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, i + 1)) for i in range(4)]
-    recording = RecordedRun.of(make_recording([("forward", 0, 100)], ops))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(make_recording([("forward", 0, 100)], ops))
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     call = signature("aten::mm", (4, 4))
     taken = [segment.match(call) for _ in range(5)]
     assert [match and match[1].kernels for match in taken] == [(0,), (1,), (2,), (3,), None]
@@ -33,8 +33,8 @@ def test_the_k_th_call_of_an_op_matches_its_k_th_recorded_call() -> None:
 def test_a_call_matches_an_outer_op_and_gets_the_kernels_of_its_children() -> None:
     inner = Op("aten::cudnn_convolution", 4, 8, kernel=(20, 30), shapes=((1, 3, 8, 8), (4, 3, 3, 3)))
     outer = Op("aten::conv2d", 0, 20, shapes=((1, 3, 8, 8), (4, 3, 3, 3)), children=[inner])
-    recording = RecordedRun.of(make_recording([("forward", 0, 100)], [outer]))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(make_recording([("forward", 0, 100)], [outer]))
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     match = segment.match(signature("aten::convolution", (1, 3, 8, 8), (4, 3, 3, 3), (4,)))
     assert match is not None
     assert match[0] is Origin.EQUIVALENT
@@ -44,8 +44,8 @@ def test_a_call_matches_an_outer_op_and_gets_the_kernels_of_its_children() -> No
 
 
 def test_a_recorded_call_used_by_another_shape_can_still_be_matched_exactly() -> None:
-    recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     lent = segment.match(signature("aten::mm", (9, 9)))
     assert lent is not None and lent[0] is Origin.SCALED
     assert segment.unmatched_ns == 0
@@ -59,8 +59,8 @@ def test_a_recorded_call_with_another_shape_is_not_used_if_it_is_far_ahead() -> 
     ops = [Op("aten::add", 0, 5, kernel=(2, 1))]
     ops += [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(1, 41)]
     ops += [Op("aten::add", 500, 5, kernel=(502, 1))]
-    recording = RecordedRun.of(make_recording([("forward", 0, 600)], ops))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(make_recording([("forward", 0, 600)], ops))
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     other, product = signature("aten::add", (9, 9)), signature("aten::mm", (4, 4))
     near = segment.match(other)
     assert near is not None and near[0] is Origin.SCALED
@@ -79,8 +79,8 @@ def test_equal_shapes_in_another_phase_are_preferred_to_other_shapes_in_this_pha
         Op("aten::mm", 70, 5, kernel=(72, 9), shapes=((8, 8), (8, 8))),
     ]
     phases = [("forward", 0, 50), ("zero_grad", 50, 60), ("forward", 60, 100)]
-    recording = RecordedRun.of(make_recording(phases, ops))
-    matcher = StepMatcher(recording.step(0), recording.keys, {})
+    recording = RecordedRun(make_recording(phases, ops))
+    matcher = StepMatcher(recording.choice.training(0), recording.keys, {})
     product = signature("aten::mm", (8, 8), (8, 8))
     for of_other_phase in (True, False):
         match = matcher.segment("forward").match(product)
@@ -89,8 +89,8 @@ def test_equal_shapes_in_another_phase_are_preferred_to_other_shapes_in_this_pha
 
 
 def test_a_call_with_another_dtype_does_not_match() -> None:
-    recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(make_recording([("forward", 0, 100)], [Op("aten::mm", 0, 5, kernel=(2, 1))]))
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     assert segment.match(OpSignature("aten::mm", ((4, 4),), ("float16",))) is None
 
 
@@ -100,8 +100,8 @@ names = st.sampled_from(["aten::mm", "aten::relu", "aten::relu_", "aten::add", "
 @given(st.lists(names, max_size=12), st.lists(names, max_size=20))
 def test_every_recorded_kernel_is_replayed_at_most_once(recorded: list[str], played: list[str]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3)) for i, name in enumerate(recorded)]
-    recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(make_recording([("forward", 0, 200)], ops))
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     given_out: list[int] = []
     for name in played:
         match = segment.match(signature(name, (4, 4)))
@@ -124,15 +124,15 @@ def test_canonical_op_names_are_equal_across_releases_and_backends() -> None:
 @given(st.lists(names, max_size=12), st.lists(st.lists(names, max_size=14), min_size=2, max_size=6))
 def test_the_cache_of_earlier_steps_changes_no_match(recorded: list[str], steps: list[list[str]]) -> None:
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 3 + i)) for i, name in enumerate(recorded)]
-    remembering = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
+    remembering = RecordedRun(make_recording([("forward", 0, 200)], ops))
     signatures = {name: signature(name, (4, 4)) for name in set().union(*steps)}
     remembered: Histories = {}
     # WHEN the same recorded step is played again and again, mostly in the same way
     for played in [steps[0], steps[0], *steps, steps[0]]:
-        fresh = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
+        fresh = RecordedRun(make_recording([("forward", 0, 200)], ops))
         answers = []
         for recording, histories in ((remembering, remembered), (fresh, {})):
-            segment = StepMatcher(recording.step(0), recording.keys, histories).segment("forward")
+            segment = StepMatcher(recording.choice.training(0), recording.keys, histories).segment("forward")
             given_out = []
             for name in played:
                 match = segment.match(signatures[name])
@@ -144,14 +144,14 @@ def test_the_cache_of_earlier_steps_changes_no_match(recorded: list[str], steps:
 
 def test_a_sync_during_a_known_phase_takes_the_kernels_launched_so_far() -> None:
     ops = [Op("aten::mm", 10 * i, 5, kernel=(10 * i + 2, 3)) for i in range(6)]
-    recording = RecordedRun.of(make_recording([("forward", 0, 200)], ops))
+    recording = RecordedRun(make_recording([("forward", 0, 200)], ops))
     call = signature("aten::mm", (4, 4))
     histories: Histories = {}
     for _ in range(2):
-        segment = StepMatcher(recording.step(0), recording.keys, histories).segment("forward")
+        segment = StepMatcher(recording.choice.training(0), recording.keys, histories).segment("forward")
         segment.match(call)
         assert segment.unmatched() == [1, 2, 3, 4, 5]
-    segment = StepMatcher(recording.step(0), recording.keys, histories).segment("forward")
+    segment = StepMatcher(recording.choice.training(0), recording.keys, histories).segment("forward")
     segment.match(call)
     assert segment.unmatched_until(35_000) == [1, 2, 3]
     assert segment.unmatched() == [4, 5]
@@ -164,12 +164,12 @@ def test_calls_on_each_device_are_matched_separately() -> None:
     trace = make_recording([("forward", 0, 200)], calls)
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     trace.device.device[:] = [0, 1, 1]
-    recording = RecordedRun.of(trace)
+    recording = RecordedRun(trace)
     relu = signature("aten::relu", (4, 4))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     lane = segment.lane(1)
     assert lane is segment.lane(1) is not segment and segment.lane(0) is segment
-    kernels = recording.step(0).kernels
+    kernels = recording.choice.training(0).kernels
 
     def durations(match: Match | None) -> list[int]:
         assert match is not None
@@ -186,13 +186,13 @@ def test_the_main_device_of_a_process_is_the_one_with_the_most_kernels() -> None
     trace.devices = [trace.devices[0], replace(trace.devices[0], index=1)]
     trace.device.device[:] = 1
     trace.device.device[0] = 0
-    segment = RecordedRun.of(trace).step(0).segments["forward", 0]
+    segment = RecordedRun(trace).choice.training(0).segments["forward", 0]
     assert len(segment.kernels) == 19 and len(segment.lane(1).kernels) == 1
 
 
 def test_a_phase_without_kernels_on_a_device_is_matched_separately_for_it() -> None:
     trace = make_recording([("forward", 0, 50)], [Op("aten::relu", 0, 5, kernel=(5, 10))])
-    segment = StepMatcher((recording := RecordedRun.of(trace)).step(0), recording.keys, {}).segment("forward")
+    segment = StepMatcher((recording := RecordedRun(trace)).choice.training(0), recording.keys, {}).segment("forward")
     assert segment.lane(1) is segment
 
 
@@ -203,8 +203,8 @@ def test_a_kernel_without_an_op_can_belong_to_any_unmatched_call(same: bool) -> 
     trace = make_recording([("backward", 0, 100)], adds)
     launch = int(trace.device.launch[1])
     trace.host.kind[int(trace.host.parent[launch])] = HostKind.ANNOTATION
-    recording = RecordedRun.of(trace)
-    matcher = StepMatcher(recording.step(0), recording.keys, {})
+    recording = RecordedRun(trace)
+    matcher = StepMatcher(recording.choice.training(0), recording.keys, {})
     matcher.of_same_program = same
     segment = matcher.segment("backward")
     large, small = signature("aten::add", (64, 64)), signature("aten::add", (4, 4))
@@ -221,10 +221,10 @@ def test_the_rest_of_a_recorded_step_is_known_if_four_of_five_calls_match(matche
 
     When seven of ten calls are sums, the answer is not known.
     """
-    recording = RecordedRun.of(
+    recording = RecordedRun(
         make_recording([("forward", 0, 900)], [Op("aten::sum", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(20)])
     )
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     for i in range(10):
         segment.match(signature("aten::sum" if i < matched else "aten::erfinv", (4, 4)))
     assert segment.has_as_much_left(0) is left
@@ -236,11 +236,11 @@ def test_ops_after_the_last_model_call_are_not_another_model_call(follows: str, 
     another call of the model is expected only if two sums followed."""
     names = ["aten::sum", "aten::sum", follows, follows]
     ops = [Op(name, 10 * i, 5, kernel=(10 * i + 2, 1)) for i, name in enumerate(names)]
-    recording = RecordedRun.of(make_recording([("forward", 0, 900)], ops))
+    recording = RecordedRun(make_recording([("forward", 0, 900)], ops))
     called = [signature(name, (4, 4)) for name in names]
     histories: Histories = {}
     for end in (4, 2):
-        segment = StepMatcher(recording.step(0), recording.keys, histories).segment("forward")
+        segment = StepMatcher(recording.choice.training(0), recording.keys, histories).segment("forward")
         for one in called[:end]:
             segment.match(one)
         if end == 4:
@@ -254,8 +254,8 @@ def test_a_call_with_an_unrecorded_list_of_tensors_is_matched_by_name() -> None:
     trace = make_recording([("forward", 0, 100)], ops)
     rows = trace.host.name == trace.strings.find("aten::_foreach_add_")
     trace.host.shapes[rows], trace.host.dtypes[rows] = trace.strings.add(UNKNOWN_LIST), NONE
-    recording = RecordedRun.of(trace)
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(trace)
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     for kernel in range(2):
         match = segment.match(signature("aten::_foreach_add_", *[(4, 4)] * 31))
         assert match is not None and (match[0], match[1].kernels) == (Origin.EXACT, (kernel,))
@@ -265,8 +265,8 @@ def two_products() -> StepMatcher:
     """Products of 1 us from 0 to 5 us and from 10 to 15 us, and the same sum in both phases."""
     sums = [Op("aten::sum", at, 5, kernel=(at + 2, 1)) for at in (30, 130)]
     ops = [Op("aten::mm", 0, 5, kernel=(2, 1)), Op("aten::mm", 10, 5, kernel=(12, 1)), *sums]
-    recording = RecordedRun.of(make_recording([("forward", 0, 100), ("backward", 100, 200)], ops))
-    return StepMatcher(recording.step(0), recording.keys, {})
+    recording = RecordedRun(make_recording([("forward", 0, 100), ("backward", 100, 200)], ops))
+    return StepMatcher(recording.choice.training(0), recording.keys, {})
 
 
 MM, SUM, OTHER = signature("aten::mm", (4, 4)), signature("aten::sum", (4, 4)), signature("aten::erfinv", (4, 4))
@@ -331,8 +331,8 @@ def test_before_the_first_call_the_recorded_time_is_0() -> None:
 
 def test_an_outer_op_gets_only_kernels_that_no_inner_op_has_used() -> None:
     inner = [Op("aten::mm", 2, 5, kernel=(9, 1)), Op("aten::sum", 10, 5, kernel=(12, 1))]
-    recording = RecordedRun.of(make_recording([("forward", 0, 100)], [Op("aten::linear", 0, 20, children=inner)]))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(make_recording([("forward", 0, 100)], [Op("aten::linear", 0, 20, children=inner)]))
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     found = [segment.match(signature(f"aten::{name}", (4, 4))) for name in ("sum", "linear", "mm")]
     assert [match and match[1].kernels for match in found] == [(1,), (0,), None]
     assert segment.unmatched_ns == 0
@@ -355,8 +355,8 @@ def test_the_same_program_needs_matching_calls_and_matching_times(
     """GIVEN nine sums of 1 us and a product of 1,000 us."""
     ops = [Op("aten::add", 10 * i, 5, kernel=(10 * i + 2, 1)) for i in range(9)]
     ops.append(Op("aten::mm", 90, 5, kernel=(92, 1_000)))
-    recording = RecordedRun.of(make_recording([("forward", 0, 100)], ops))
-    segment = StepMatcher(recording.step(0), recording.keys, {}).segment("forward")
+    recording = RecordedRun(make_recording([("forward", 0, 100)], ops))
+    segment = StepMatcher(recording.choice.training(0), recording.keys, {}).segment("forward")
     for shape in adds:
         segment.match(OTHER if shape is None else signature("aten::add", shape))
     if product is not None:

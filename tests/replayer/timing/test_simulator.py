@@ -237,7 +237,7 @@ def test_recorded_waits_for_a_full_launch_queue_are_not_replayed_twice() -> None
     stage = Stage(recording)
     begin_ns = stage.thread.host_ns
     # THEN the host's own time is what it takes without waiting
-    host_ns = stage.simulator.recording.step(0).segments["forward", 0].host_ns
+    host_ns = stage.simulator.recording.choice.training(0).segments["forward", 0].host_ns
     assert host_ns <= 1_400 * 2 * US + 1_000
     # AND a replay waits for the queue as the recorded host did
     for _ in ops:
@@ -387,7 +387,7 @@ def test_remaining_kernels_of_a_phase_run_at_the_same_times_if_batched(
     for at_once in (True, False):
         stage = Stage(trace)
         stage.stream.wait(stage.thread.host_ns + busy_us * US)
-        matches = StepMatcher(stage.recording.step(0), stage.recording.keys, {})
+        matches = StepMatcher(stage.recording.choice.training(0), stage.recording.keys, {})
         chosen = matches.segment("forward").unmatched()
         if at_once:
             stage.simulator.scheduler.put_remainder(matches, chosen, stage.stream, stage.thread.host_ns)

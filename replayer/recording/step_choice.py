@@ -1,0 +1,193 @@
+"""Chooses the recorded step whose times and values a replayed step takes.
+
+    choice = StepChoice(recorded_steps, trace.grain)
+    choice.training(0)          # the recorded step for the first training step of a replay
+    choice.evaluation(0)        # the recorded step for the first evaluation step
+    choice.of_values(0, evaluation=False)       # the recorded step that provides the value of `loss.item()`
+
+Note [Training steps of several kinds]
+    Steps can differ: a GAN may train the critic in each step, and the generator in every fifth step. A replayed step takes its
+    times from a recorded step with the same numbers of backward passes and optimizer steps. If several steps have these
+    numbers, the times come from the steps that are most similar to the recorded step with the same number. Two steps are
+    similar if the phases that only one of them has are short. A step that starts the loader's processes, for example, has a
+    long phase "other".
+
+Note [Windows of the profiler]
+    The recorder profiles further steps after a kind of step has occurred at least twice, for example when a script begins to
+    train another network (tracer/schedule.py). A replayed step therefore takes its times from the last window that began at
+    most `STEPS_BEFORE_WINDOW` steps after it.
+
+Note [Training steps of several shapes]
+    The shapes of a step are not known before the step calls its first op. If the chosen recorded step lacks an op that the
+    script calls, and another recorded step has the op with the same shapes and dtypes, the other step provides the times. If no
+    recorded step has these shapes, as in a batch of another length, the step with the most similar shapes provides the times.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cached_property
+from math import inf
+
+from replayer.cost_model.constants import ALIKE_SHARE, STEPS_BEFORE_WINDOW
+from replayer.recording.recorded_regions import octaves_apart
+from replayer.recording.recorded_step import RecordedStep
+from traces.model.layouts import Shape
+from traces.model.trace import StepKind
+
+
+class StepChoice:
+    """Chooses recorded steps of one rank. All lists and sets contain indices into the list of recorded steps."""
+
+    def __init__(self, steps: list[RecordedStep], grain: str) -> None:
+        """Replace warm-up steps without kernels in `steps` by slower copies of profiled steps."""
+        self._steps = steps
+        self._alike: dict[tuple[object, ...], list[int]] = {}
+        self._nearest: dict[tuple[object, ...], list[RecordedStep]] = {}
+        # see Note [Profiled and clean steps] in indexer.py
+        kinds: dict[int, list[int]] = {}
+        works = [step.has_kernels for step in steps]
+        all_profiled = any(works) and not any(step.kind == StepKind.PROFILED for step in steps)
+        for i, step in enumerate(steps):
+            if all_profiled and not works[i] and step.kind == StepKind.STEADY:
+                continue  # the last window of a profiler may have no launches
+            kinds.setdefault(step.kind, []).append(i)
+        clean, profiled = kinds.get(StepKind.STEADY, []), kinds.get(StepKind.PROFILED, [])
+        warmup, evaluations = kinds.get(StepKind.WARMUP, []), kinds.get(StepKind.EVALUATION, [])
+        after = kinds.get(StepKind.AFTER_PROFILE, [])
+        self._evaluated = evaluations  # all of them; those in `_evaluations` are replayed
+        self._evaluations = [i for i in evaluations if self._steps[i].has_kernels] or evaluations
+        trained = sorted([*clean, *profiled, *warmup, *after])
+        self._trained = trained or self._evaluations or list(range(len(steps)))
+        if profiled and grain == "kernel":
+            steady = profiled
+            for i in warmup:
+                if not self._steps[i].has_kernels:
+                    alike = self._steps_like(self._steps[i], profiled) or profiled
+                    turn = _in_turn(alike, self._trained, self._trained.index(i))
+                    self._steps[i] = self._steps[turn].as_slow_as(self._steps[i])
+        else:
+            steady = clean or after or profiled
+        if profiled:
+            warmup = [i for i in warmup if i < min(clean + profiled)]
+        first = sorted([*warmup, *steady]) or self._trained
+        self.cycle = steady or first  # replayed in rotation while the script runs
+        self._first = first[: -len(self.cycle)]  # replayed once before `cycle`, in the recorded order
+        self._turns: list[int] = []  # per step in `_trained`: number of earlier steps with the same passes
+        seen = Counter[tuple[int, int]]()
+        for i in self._trained:
+            self._turns.append(seen[self._steps[i].passes])
+            seen[self._steps[i].passes] += 1
+        passes = [self._steps[i].passes for i in self._trained][len(self._trained) // 4 :]
+        # in training steps, or 0; see Note [Training steps of several kinds]
+        self._period = next((n for n in range(1, len(passes) // 2 + 1) if passes[n:] == passes[:-n]), 0)
+
+    def training(self, number: int) -> RecordedStep:
+        # see Note [Training steps of several kinds]
+        last = len(self._trained)
+        chosen = self._steps[self._at(self._first, number)]
+        if number >= last and not self._period:
+            return chosen
+        place = number if number < last else last - self._period + (number - last) % self._period
+        recorded = self._steps[self._trained[place]]
+        passes, alike = recorded.passes, self._in_window(self._steps_like(recorded, self.cycle), place)
+        if not alike or len(alike) == len(self.cycle) or (number < len(self._first) and chosen.passes == passes):
+            return chosen
+        if number < last and self._trained[number] in alike:
+            return recorded
+        turn = self._turns[place] - self._turns[self._trained.index(alike[0])]
+        if number >= last:
+            in_a_period = sum(self._steps[i].passes == passes for i in self._trained[-self._period :])
+            turn += ((number - last) // self._period + 1) * in_a_period
+        return self._steps[alike[turn % len(alike)]]
+
+    def evaluation(self, number: int) -> RecordedStep:
+        """Return a recorded evaluation step, or a recorded training step if no evaluation step was recorded."""
+        if not self._evaluations:
+            return self._steps[self.cycle[number % len(self.cycle)]]
+        recorded = self._steps[self._evaluated[number % len(self._evaluated)]]
+        alike = self._steps_like(recorded, self._evaluations) or self._evaluations
+        return self._steps[_in_turn(alike, self._evaluated, number)]
+
+    def _in_window(self, alike: list[int], place: int) -> list[int]:
+        # see Note [Windows of the profiler]
+        if self._steps[self.cycle[0]].kind != StepKind.PROFILED:
+            return alike
+        in_windows = [(begins, own) for begins, rows in self._windows if (own := [i for i in alike if i in rows])]
+        begun = [own for begins, own in in_windows if begins <= place + STEPS_BEFORE_WINDOW]
+        return begun[-1] if begun else in_windows[0][1] if in_windows else alike
+
+    @cached_property
+    def _windows(self) -> list[tuple[int, set[int]]]:
+        """Return the place in `_trained` of each window's first step, and the window's steps."""
+        profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
+        for place, i in enumerate(self._trained):
+            if i in profiled and not (place and self._trained[place - 1] in profiled):
+                windows.append((place, set()))
+            if i in profiled:
+                windows[-1][1].add(i)
+        return windows
+
+    def _steps_like(self, step: RecordedStep, among: list[int]) -> list[int]:
+        # see Note [Training steps of several kinds]
+        key = among is self._evaluations, step.passes, frozenset(step.segments)
+        if key not in self._alike:
+            differ_ns = {i: step.differs_by_ns(self._steps[i]) for i in among if self._steps[i].passes == step.passes}
+            most_ns = min(differ_ns.values(), default=0) + ALIKE_SHARE * sum(of.lasts_ns for of in step.segments.values())
+            self._alike[key] = [i for i, ns in differ_ns.items() if ns <= most_ns]
+        return self._alike[key]
+
+    def steps_with(self, step: RecordedStep, place: tuple[str, int], exact: str) -> list[RecordedStep]:
+        """Return the recorded steps with a call of the op with these shapes and dtypes, among steps of the same kind as `step`.
+
+        Args:
+            place: the phase's name and its number in the step
+            exact: the op's key in `RecordedSegment.exact`
+        """
+        found = [self._steps[i] for i in self._steps_by_call.get((place, exact), ())]
+        return [one for one in found if one.kind == step.kind and one.passes == step.passes]
+
+    @cached_property
+    def _steps_by_call(self) -> dict[tuple[tuple[str, int], str], list[int]]:
+        found: dict[tuple[tuple[str, int], str], list[int]] = {}
+        for i in sorted({*self.cycle, *self._evaluations}):
+            for phase, segment in self._steps[i].segments.items():
+                for key in segment.exact:
+                    found.setdefault((phase, key), []).append(i)
+        return found
+
+    def nearest_steps(
+        self, step: RecordedStep, place: tuple[str, int], named: str, shapes: tuple[Shape, ...]
+    ) -> list[RecordedStep]:
+        """Return the recorded steps in which a call of an op has the most similar shapes, among steps of the same kind as
+        `step`.
+
+        Args:
+            place: as in `steps_with`
+            named: the op's key in `RecordedSegment.named`
+        """
+        key = step.kind, step.passes, place, named, shapes
+        if key not in self._nearest:
+            apart: dict[int, float] = {}
+            for i in sorted({*self.cycle, *self._evaluations}):
+                one = self._steps[i]
+                if (one.kind, one.passes) == (step.kind, step.passes) and (segment := one.segments.get(place)):
+                    recorded = {instance.shapes for instance in segment.named.get(named, ())}
+                    apart[i] = min((octaves_apart(own, shapes) for own in recorded), default=inf)
+            least = min(apart.values(), default=inf)
+            self._nearest[key] = [self._steps[i] for i, octaves in apart.items() if octaves == least < inf]
+        return self._nearest[key]
+
+    def of_values(self, number: int, evaluation: bool) -> RecordedStep:
+        """Return the recorded step whose values a replayed step reads. A longer replay repeats the recorded steps."""
+        return self.evaluation(number) if evaluation else self._steps[self._at(self._trained, number)]
+
+    def _at(self, first: list[int], number: int) -> int:
+        return first[number] if number < len(first) else _in_turn(self.cycle, self._trained, number)
+
+
+def _in_turn(chosen: list[int], steps: list[int], number: int) -> int:
+    if number < len(steps) and steps[number] in chosen:
+        return steps[number]
+    # in rotation, so that steps that alternate between two shapes alternate in the replay too
+    return chosen[(number - steps.index(chosen[0])) % len(chosen)]

@@ -1,0 +1,159 @@
+"""Which recorded step is used for each step of a replay."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replayer.recording.recorded_run import RecordedRun
+from tests.replayer.recordings import Op, RecordedPhases, recording_of
+from traces.model.trace import StepKind, Trace
+
+ONE: RecordedPhases = [("forward", 0, 20), ("backward", 20, 40), ("optimizer", 40, 50)]
+TWO: RecordedPhases = [*ONE, ("forward", 50, 70), ("backward", 70, 90), ("optimizer", 90, 100)]
+
+
+def _recorded(passes: str, kinds: str) -> Trace:
+    """One letter per step: passes 1 or 2, kinds Warm-up, Steady, Profiled (with a kernel) or After a profile."""
+    kind_of = {"W": StepKind.WARMUP, "S": StepKind.STEADY, "P": StepKind.PROFILED, "A": StepKind.AFTER_PROFILE}
+    steps = []
+    for number, kind in zip(passes, kinds, strict=True):
+        ops = [Op("aten::mm", 2, 5, (10, 5))] if kind == "P" else []
+        steps.append((kind_of[kind], ONE if number == "1" else TWO, ops))
+    return recording_of(steps)
+
+
+def _after(name: str, until_us: int) -> RecordedPhases:
+    return [(name, 0, until_us), *((own, start + until_us, end + until_us) for own, start, end in ONE)]
+
+
+@pytest.mark.parametrize("kinds", ["WWSSPPPSSS", "WWPPPSSSSS", "WWSSSSPPSS", "WWSSPPPAAA"])
+def test_a_step_replays_a_recorded_step_with_equally_many_passes(kinds: str) -> None:
+    """GIVEN alternating steps of two trainers WHEN a replay is longer than the recording THEN each kind replays its
+    own steps."""
+    passes = "1121212121"
+    recording = RecordedRun(_recorded(passes, kinds))
+    drivers = [recording.choice.training(number) for number in range(40)]
+    assert [len(step.segments) // 3 for step in drivers] == [1, 1, *[2, 1] * 19]
+    assert all(step.has_kernels for step in drivers)
+    # AND all profiled steps of a kind are used
+    assert {step.row for step in drivers[2:]} == {row for row, kind in enumerate(kinds) if kind == "P"}
+
+
+def test_a_kind_of_step_that_was_not_profiled_replays_another_kind() -> None:
+    recording = RecordedRun(_recorded("111112111112", "WSSPPSSSSSSS"))
+    assert {recording.choice.training(number).row for number in range(1, 30)} == {3, 4}
+
+
+@given(st.lists(st.sampled_from("12"), min_size=1, max_size=12), st.integers(0, 60))
+def test_every_step_number_maps_to_a_recorded_step(passes: list[str], number: int) -> None:
+    recording = RecordedRun(_recorded("".join(passes), "P" * len(passes)))
+    driver = recording.choice.training(number)
+    assert number >= len(passes) or len(driver.segments) // 3 == int(passes[number])
+
+
+@pytest.mark.parametrize("kinds", ["WSSSSPPPSS", "WSSSSPPPAA"])
+def test_profiled_steps_are_replayed_in_their_recorded_order(kinds: str) -> None:
+    """GIVEN batches of three alternating lengths, and the profiled steps 5, 6 and 7 THEN each step has the times of
+    its length."""
+    recording = RecordedRun(_recorded("1" * 10, kinds))
+    assert [recording.choice.training(number).row for number in range(1, 14)] == [7, 5, 6, 7, 5, 6, 7, 5, 6, 7, 5, 6, 7]
+
+
+def test_a_phase_grained_recording_replays_steps_before_the_script_profiled() -> None:
+    """GIVEN steps 2 and 3 before a profile that the script made in step 4, and slower steps 5 and 6 after it."""
+    trace = _recorded("1" * 7, "WWSSWAA")
+    trace.grain = "phase"
+    recording = RecordedRun(trace)
+    assert {recording.choice.training(number).row for number in range(5, 30)} == {2, 3}
+
+
+def test_a_step_replays_a_recorded_step_with_similar_phases() -> None:
+    """GIVEN a search for the learning rate without a loader, training with one, and a window of the profiler in each."""
+    kernel, loaded, evaluated = [Op("aten::mm", 12, 5, (20, 5))], _after("loader", 10), [("forward", 0, 30)]
+    kinds, after, steady = [StepKind.PROFILED] * 2, StepKind.AFTER_PROFILE, StepKind.STEADY
+    steps = [(kind, ONE, kernel if kind == StepKind.PROFILED else []) for kind in (steady, steady, *kinds, after)]
+    steps += [(after, loaded, []), (StepKind.WARMUP, loaded, []), *[(kind, loaded, kernel) for kind in kinds]]
+    steps.append((after, [*loaded, ("other", 60, 70)], []))
+    recording = RecordedRun(recording_of(steps))
+    assert [recording.choice.training(number).row for number in range(14)] == [2, 3, 2, 3, 2, 7, 8, 7, 8, 7, 8, 7, 8, 7]
+    # AND the same applies to evaluation
+    steps = [(StepKind.EVALUATION, of, kernel) for of in (evaluated, [*ONE[:1], ("other", 20, 30)]) for _ in range(2)]
+    recording = RecordedRun(recording_of([*[(StepKind.PROFILED, ONE, kernel)] * 2, *steps]))
+    assert [recording.choice.evaluation(number).row for number in range(4)] == [2, 3, 4, 5]
+
+
+def test_a_profiled_step_with_an_unusual_long_phase_is_not_repeated() -> None:
+    """GIVEN profiled steps that begin with a phase "other", which is long in the second one, and clean steps without this phase
+    THEN only the first and the third profiled step are repeated."""
+
+    profiled = [(StepKind.PROFILED, _after("other", by_us), [Op("aten::mm", 12, 5, (20, 5))]) for by_us in (1, 40, 2)]
+    recording = RecordedRun(recording_of([*[(StepKind.STEADY, ONE, [])] * 2, *profiled, *[(StepKind.STEADY, ONE, [])] * 4]))
+    assert [recording.choice.training(number).row for number in range(12)] == [2, 4, 2, 3, 4, *[4, 2] * 3, 4]
+
+
+def test_a_step_replays_the_latest_profile() -> None:
+    """GIVEN two networks that are trained one after the other, with a window for each THEN the second network takes the times
+    of the second window from the start, which is three steps earlier."""
+    recording = RecordedRun(_recorded("1" * 12, "SSPPAAAAWPPA"))
+    rows = [recording.choice.training(number).row for number in range(16)]
+    assert rows[:6] == [2, 3, 2, 3, 2, 3] and set(rows[6:]) == {9, 10} and rows[9:11] == [9, 10]
+
+
+def test_steps_beyond_the_recording_repeat_recorded_steps_of_each_kind_in_turn() -> None:
+    """GIVEN eight profiled steps with one and two passes in turn WHEN a replay is longer THEN it starts again at each end."""
+    recording = RecordedRun(_recorded("12121212", "P" * 8))
+    assert [recording.choice.training(number).row for number in range(40)] == [*range(8)] * 5
+
+
+def test_a_repeating_sequence_of_steps_continues_where_the_recording_ended() -> None:
+    """GIVEN a period of 3 steps and 8 recorded steps THEN step 8 is the third of the period, with two passes, and takes the
+    next recorded step of this kind after step 5, which is step 2."""
+    recording = RecordedRun(_recorded("11211211", "P" * 8))
+    rows = [recording.choice.training(number).row for number in range(8, 17)]
+    assert [row in (2, 5) for row in rows] == [True, False, False] * 3
+    assert rows[::3] == [2, 5, 2]
+    # AND the two steps of a period with one pass take the recorded steps with one pass in order
+    assert [row for row in rows if row not in (2, 5)] == [0, 1, 3, 4, 6, 7]
+
+
+def test_an_evaluation_step_replays_recorded_evaluation_steps_with_kernels() -> None:
+    kernel = [Op("aten::mm", 2, 5, (10, 5))]
+    steps = [(StepKind.PROFILED, ONE, kernel), *[(StepKind.EVALUATION, ONE[:1], ops) for ops in ([], kernel, kernel)]]
+    recording = RecordedRun(recording_of(steps))
+    assert [recording.choice.evaluation(number).row for number in range(6)] == [3, 2, 3, 2, 3, 2]
+    assert [recording.choice.of_values(number, True).row for number in range(5)] == [
+        recording.choice.evaluation(number).row for number in range(5)
+    ]
+    without = RecordedRun(recording_of(steps[:1] * 2))
+    assert [without.choice.evaluation(number).row for number in range(4)] == [0, 1, 0, 1]
+
+
+def test_without_training_steps_evaluation_steps_with_kernels_are_repeated() -> None:
+    """GIVEN a profile of the third and fourth of five evaluations THEN these two steps are repeated."""
+    kernel = [Op("aten::mm", 2, 5, (10, 5))]
+    steps = [(StepKind.EVALUATION, ONE[:1], ops) for ops in ([], [], kernel, kernel, [])]
+    recording = RecordedRun(recording_of(steps))
+    assert [recording.choice.training(number).row for number in range(5)] == [2, 3, 2, 3, 2]
+
+
+def test_only_steps_of_the_same_kind_are_searched_for_a_call() -> None:
+    """GIVEN steps that call an add at two shapes, one of them with two passes, and an evaluation."""
+
+    def ops(size: int) -> list[Op]:
+        return [Op("aten::add", 2, 5, (10, 5), shapes=((size,),))]
+
+    kinds = [(StepKind.PROFILED, ONE, 4), (StepKind.PROFILED, ONE, 8), (StepKind.PROFILED, TWO, 8), (StepKind.PROFILED, ONE, 8)]
+    kinds.append((StepKind.EVALUATION, ONE, 8))
+    recording = RecordedRun(recording_of([(kind, phases, ops(size)) for kind, phases, size in kinds]))
+    choice, place, exact = recording.choice, ("forward", 0), "aten::add|8|float32"
+    found = {number: [step.row for step in choice.steps_with(recording.steps[number], place, exact)] for number in (0, 2, 4)}
+    assert found == {0: [1, 3], 2: [2], 4: [4]}
+    assert choice.steps_with(recording.steps[0], ("backward", 0), exact) == []
+
+
+def test_only_warm_up_steps_at_the_start_are_replayed_as_warm_up_steps() -> None:
+    """GIVEN a step 2 that compiled something WHEN it is neither the first nor profiled THEN no step of a replay takes it."""
+    recording = RecordedRun(_recorded("11111", "WSWPP"))
+    assert [recording.choice.training(number).row for number in range(5)] == [0, 3, 4, 3, 4]
