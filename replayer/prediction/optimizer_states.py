@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.comparison.same_program import optimizers_of
+from traces.comparison.program.despite_same_ops import optimizers_of
 from traces.figures.measure import launch_phase_names, op_of
 from traces.model.trace import NONE, Trace
 from traces.names.equivalent_ops import canonical_op

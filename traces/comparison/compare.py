@@ -26,7 +26,8 @@ from traces.analyses.idle import idle_times
 from traces.analyses.stragglers import without_waits
 from traces.comparison.changed_ops import TOP, Changes, changes, missing_in
 from traces.comparison.fused_ops import FusedOps, fused_ops
-from traces.comparison.same_program import Evidence, Verdict, same_program
+from traces.comparison.program.same_program import same_program
+from traces.comparison.program.verdict import Evidence, Verdict
 from traces.comparison.thresholds import DEFAULT_TOLERANCE, MATCHED_STEP
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
 from traces.figures.bottleneck import PaceLimit, bottleneck_of, slowdown_of

@@ -6,7 +6,7 @@ import numpy as np
 
 from replayer.recording.recorded_run import RecordedRun
 from tests.replayer.recordings import Op, Stage, make_recording
-from traces.comparison.same_program import same_program
+from traces.comparison.program.same_program import same_program
 from traces.model.trace import NONE, HostSpans, Trace
 from traces.model.workload import Sameness
 

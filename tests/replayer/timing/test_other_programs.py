@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.replayer.recordings import US, Op, Stage, make_recording
-from traces.comparison.same_program import same_program
+from traces.comparison.program.same_program import same_program
 from traces.model.trace import NONE, Origin
 from traces.model.workload import Sameness
 

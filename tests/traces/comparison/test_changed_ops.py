@@ -21,7 +21,7 @@ from traces.comparison.changed_ops import (
     named_ops,
     ops_in_name,
 )
-from traces.comparison.same_program import same_program
+from traces.comparison.program.same_program import same_program
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.model.run import MissingOp
 from traces.model.trace import Trace

@@ -68,7 +68,7 @@ _ROUNDING = {
 }
 _LENGTHS_OF_SEARCHES = {  # a larger number costs time and changes no verdict
     "traces/comparison/changed_ops.py": {"_LONGEST_OP"},
-    "traces/comparison/op_order.py": {"_MOST_EDITS"},
+    "traces/comparison/program/op_order.py": {"_MOST_EDITS"},
     "traces/library/check.py": {"_LINE_ROWS"},
     "traces/model/row_order.py": {"_DENSE"},
     "traces/stalls/data_stalls.py": {"MOST_WORKERS", "_MOST_OTHERS"},

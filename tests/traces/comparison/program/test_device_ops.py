@@ -1,0 +1,147 @@
+"""Which op calls of two traces are compared."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.traces.comparison.program.verdicts import verdict_of
+from tests.traces.handmade import Call, training
+from traces.comparison.compare import compare
+from traces.kineto import read_kineto_bytes
+from traces.model.trace import NONE, Collectives, HostKind, Trace
+from traces.model.workload import Sameness
+
+
+def _launched(ops: list[tuple[str, int, int]], launches: list[tuple[int, str]]) -> Trace:
+    """Import a trace from ops (name, start and duration in us), and from kernels or copies (launch time in us, name)."""
+    host = {"ph": "X", "pid": 1, "tid": 1}
+    args = {"Input Dims": [[4, 4]], "Input type": ["float"]}
+    events = [host | {"cat": "cpu_op", "name": f"aten::{op}", "ts": at, "dur": dur, "args": args} for op, at, dur in ops]
+    for at, name in launches:
+        told = {"correlation": at, "device": 0, "stream": 7}
+        category = "gpu_memcpy" if name.startswith("Memcpy") else "kernel"
+        events.append(host | {"cat": "cuda_runtime", "name": "call", "ts": at, "dur": 1, "args": told})
+        events.append({"ph": "X", "cat": category, "name": name, "pid": 0, "tid": 7, "ts": 100 + at, "dur": 2, "args": told})
+    return read_kineto_bytes(json.dumps({"deviceProperties": [{"id": 0}], "traceEvents": events}).encode())
+
+
+def test_copies_made_by_a_hook_count_as_calls_of_the_script() -> None:
+    """GIVEN a trace in which a hook copies a tensor to the host during a matrix product, as save_on_cpu does, and a trace with
+    the copy before the product THEN both traces contain one copy and one matrix product."""
+    to_host = "Memcpy DtoH (Device -> Pinned)"
+    nested = _launched(
+        [("mm", 10, 50), ("copy_", 12, 30), ("copy_", 14, 6), ("copy_", 24, 6)], [(15, "gather"), (25, to_host), (50, "gemm")]
+    )
+    flat = _launched([("copy_", 10, 10), ("mm", 30, 20)], [(12, "gather"), (14, to_host), (35, "gemm")])
+    for pair in ((nested, flat), (flat, nested)):
+        found = compare(*pair).verdict
+        assert found.sameness is Sameness.SAME_PROGRAM, found.reason
+
+
+def test_ops_under_vmap_are_compared_by_the_op_that_really_runs() -> None:
+    """GIVEN a trace in which vmap runs mm as bmm, and a trace with bmm instead THEN both traces have the same program."""
+    kernels = [(12, "gemm"), (32, "batched gemm")]
+    vmapped = _launched([("mm", 10, 10), ("mm", 30, 10), ("bmm", 31, 8)], kernels)
+    flat = _launched([("mm", 10, 10), ("bmm", 31, 8)], kernels)
+    assert compare(vmapped, flat).verdict.sameness is Sameness.SAME_PROGRAM
+    other = _launched([("mm", 10, 10), ("mm", 31, 8)], kernels)
+    assert compare(other, flat).verdict.same is False
+
+
+def test_an_outer_op_matches_the_inner_ops_of_the_other_trace() -> None:
+    """GIVEN a recorded op that launched its kernels through inner ops WHEN the other trace has only the outer op."""
+
+    def traced(*, with_inner: bool) -> Trace:
+        trace = training(steps=1)
+        host, name = trace.host, trace.strings.add("aten::_native_multi_head_attention")
+        ops = np.flatnonzero(host.kind == HostKind.OP)
+        top = ops[host.parent[ops] == NONE]
+        host.name[top] = name
+        if not with_inner:
+            host.name[ops] = name
+            for launch in np.flatnonzero(host.kind != HostKind.OP).tolist():
+                while host.parent[launch] not in (NONE, *top):
+                    host.parent[launch] = host.parent[host.parent[launch]]
+        return trace
+
+    assert verdict_of(traced(with_inner=True), traced(with_inner=False))[0] is True
+    assert verdict_of(training(steps=1), traced(with_inner=False))[0] is False
+
+
+@pytest.mark.parametrize("inner", ["aten::copy_", "aten::where"])
+def test_ops_inside_another_op_do_not_count_as_additional_calls(inner: str) -> None:
+    """GIVEN recorded convolutions that call a cast or another op WHEN a replay calls this op before the convolution THEN
+    neither op counts as called more often."""
+
+    operands = "32,3,8,8;4,3,3,3"
+    made = [
+        Call("aten::conv2d", operands, 31, "cast", inner=inner),
+        Call("aten::conv2d", operands, 40, "volta_sgemm", inner="aten::cudnn_convolution"),
+    ]
+    recorded, replayed = training(made=made), training(made=made)
+    strings, host = recorded.strings, recorded.host
+    outer = np.flatnonzero(host.name == strings.find("aten::conv2d"))
+    for first, second in zip(outer[::2].tolist(), outer[1::2].tolist(), strict=True):
+        host.duration_ns[first] = host.end_ns[second] - host.start_ns[first]
+        inner = host.parent == second
+        host.parent[inner] = first
+    replayed.host.name[replayed.host.name == replayed.strings.find("aten::conv2d")] = replayed.strings.add("aten::to")
+    assert verdict_of(recorded, replayed)[0] is True
+
+
+def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
+    """GIVEN a recorded convolution that calls an op to add the bias WHEN a replay has only the convolution, with both kernels
+    THEN the program is the same, although both traces call the op elsewhere."""
+    operands, alone = "32,3,8,8;4,3,3,3;4", Call("aten::add_", "32,4,6,6;32,4,6,6", 50, "add")
+
+    def traced(*inner: str) -> Trace:
+        times = zip((31, 40), inner, strict=True)
+        trace = training(made=[*(Call("aten::convolution", operands, at, "kernel", inner=op) for at, op in times), alone])
+        host = trace.host
+        outer = np.flatnonzero((host.name == trace.strings.find("aten::convolution")) & (host.parent == NONE))
+        for first, second in zip(outer[::2].tolist(), outer[1::2].tolist(), strict=True):
+            host.duration_ns[first] = host.end_ns[second] - host.start_ns[first]
+            host.parent[host.parent == second] = first
+        return trace
+
+    recorded, replayed = traced("aten::cudnn_convolution", "aten::add_"), traced("", "")
+    assert verdict_of(recorded, replayed)[0] is True and verdict_of(replayed, recorded)[0] is True
+
+
+def test_an_inner_op_that_only_one_trace_has_does_not_count_as_a_call() -> None:
+    """GIVEN a recorded loss gradient with a `fill_` and an op of its name inside WHEN a replay has only the outer op, with both
+    kernels THEN the program is the same."""
+    loss, operands = "aten::mse_loss_backward", "32,8;32,8"
+
+    def traced(*inner: str) -> Trace:
+        made = [Call(loss, operands, start, "kernel", inner=op) for start, op in zip((31, 40), inner, strict=True)]
+        trace = training(made=made)
+        host = trace.host
+        outer = np.flatnonzero((host.name == trace.strings.find(loss)) & (host.parent == NONE))
+        for first, second in zip(outer[::2].tolist(), outer[1::2].tolist(), strict=True):
+            host.duration_ns[first] = host.end_ns[second] - host.start_ns[first]
+            host.parent[host.parent == second] = first
+        return trace
+
+    recorded, replayed = traced("aten::fill_", loss), traced("", "")
+    assert verdict_of(recorded, replayed)[0] is True and verdict_of(replayed, recorded)[0] is True
+    alone = [Call(loss, operands, 31, "kernel"), Call("aten::fill_", operands, 40, "kernel")]
+    assert verdict_of(recorded, training(made=[*alone, alone[1]]))[0] is False
+
+
+def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> None:
+    """GIVEN a sharded model whose recording has an op for each all-gather WHEN its replay has collectives instead."""
+    own = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
+
+    def recording(kernel: str) -> Trace:
+        gathers = [Call("record_param_comms", "4", 32 + 3 * place, kernel) for place in range(3)]
+        return training(made=sorted([*own, *gathers], key=lambda call: call.start_us))
+
+    replayed, recorded = training(made=own), recording("ncclDevKernel_AllGather_RING_LL")
+    assert verdict_of(recording("gather_kernel"), replayed)[0] is False
+    assert verdict_of(recorded, replayed)[0] is True
+    recorded.collectives = Collectives.of(rank=[0], name=[recorded.strings.add("all_gather")], start_ns=[0], duration_ns=[1])
+    assert verdict_of(recorded, replayed)[0] is True

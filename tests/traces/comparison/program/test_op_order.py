@@ -1,0 +1,113 @@
+"""The order of op calls: the number of moved calls, against an exhaustive definition, and its sentences."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces.comparison.program.verdicts import verdict_of
+from tests.traces.handmade import Call, training
+from traces.comparison.program.device_ops import DeviceOp
+from traces.comparison.program.op_order import count_moved, reordered
+from traces.model.trace import NONE, Trace
+
+calls = st.lists(st.sampled_from("abc"), max_size=7)
+
+
+def common_subsequence(ours: list[str], theirs: list[str]) -> int:
+    def all_of(one: list[str], length: int) -> set[tuple[str, ...]]:
+        return {tuple(one[i] for i in places) for places in combinations(range(len(one)), length)}
+
+    return max(n for n in range(min(len(ours), len(theirs)) + 1) if all_of(ours, n) & all_of(theirs, n))
+
+
+@given(calls, calls)
+def test_calls_outside_the_longest_common_subsequence_count_as_moved(ours: list[str], theirs: list[str]) -> None:
+    """GIVEN two sequences without calls that are in only one of them THEN the moved calls are those outside the common
+    order."""
+    both = Counter(ours) & Counter(theirs)
+    a, b = ([call for call in one if call in both] for one in (ours, theirs))
+    # `moved` counts on what is more in one side as well: it is there, too, that the common order may leave something out.
+    assert count_moved(ours, theirs) == both.total() - common_subsequence(a, b)
+
+
+def test_swapped_layers_count_as_moved_and_added_layers_do_not() -> None:
+    assert count_moved("abcd", "acbd") == 1
+    assert count_moved("abcd", "abxcd") == 0
+    assert count_moved("abcabc", "abcabcabc") == 0
+    # GIVEN sequences far apart THEN the time is bounded, and so many at least are out of place
+    assert 0 < count_moved(list(range(5_000)), list(range(5_000))[::-1]) < 5_000
+
+
+def steps(*names: str) -> list[DeviceOp]:
+    """One op per letter, in one string per step."""
+    return [DeviceOp(step, 0, of, of, (2,), "float32", ((2,),)) for step, letters in enumerate(names) for of in letters]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "moved"),
+    [
+        (("abcdef",), ("abcdef",), None),
+        (("abcdef",), ("bacdef",), "1 of 6 are out of place, e.g. a 2 in the recording, b 2 here"),
+        (("abcdef", "abcdef"), ("fedcba", "abdcef"), "1 of 6 are out of place, e.g. c 2 in the recording, d 2 here"),
+        (("abcdef", "abcdef"), ("fedcba", "abcdef"), None),  # one step in the same order is enough
+    ],
+)
+def test_the_step_whose_order_differs_least_is_described(
+    ours: tuple[str, ...], theirs: tuple[str, ...], moved: str | None
+) -> None:
+    expected = "" if moved is None else f"the same ops in another order: {moved}"
+    assert reordered(steps(*ours), steps(*theirs)) == expected
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_another_order_of_ops_or_additional_ops_are_a_different_program(shapes: bool) -> None:
+    """GIVEN layers of three ops WHEN two ops are swapped, or an additional op follows each layer THEN it is a different
+    program."""
+
+    def layers(*names: str) -> Trace:
+        ops = [name for _ in range(3) for name in names]
+        made = [Call(f"aten::{name}", "4,4", 31 + place, name) for place, name in enumerate([*ops, "mean", "sum"])]
+        trace = training(made=made)
+        trace.host.duration_ns[:] = np.minimum(trace.host.duration_ns, 100)
+        if not shapes:
+            trace.host.shapes[:] = NONE
+        return trace
+
+    recorded = layers("conv", "norm", "relu")
+    assert verdict_of(recorded, layers("conv", "norm", "relu"))[0] is True
+    assert "another order" in verdict_of(recorded, layers("norm", "conv", "relu"))[1]
+    assert verdict_of(recorded, layers("conv", "norm", "relu", "dropout"))[0] is False
+    # WHEN the op more comes in the first of several steps alone, as what makes a program's inputs does THEN it is the same
+    made = layers("conv", "norm", "relu", "dropout")
+    more = made.device.name == made.strings.find("dropout")
+    made.device.launch[more & (made.device.start_ns >= made.steps.start_ns[1])] = NONE
+    assert (made.device.launch[more] >= 0).sum() == 3 and verdict_of(recorded, made)[0] is True
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_swapping_two_layers_is_a_different_program(shapes: bool) -> None:
+    """GIVEN a deep network of equal layers WHEN two of them are swapped THEN it is a different program. The order of arithmetic
+    and copies between layers is not judged."""
+
+    def network(*names: str) -> Trace:
+        made = [Call(f"aten::{name}", "4,4", 31 + place, name) for place, name in enumerate(names)]
+        trace = training(made=made)
+        trace.host.duration_ns[:] = np.minimum(trace.host.duration_ns, 100)
+        if not shapes:
+            trace.host.shapes[:] = NONE
+        return trace
+
+    block = ["addmm", "relu", "mul", "addmm", "gelu", "copy_"]
+    recorded = network(*block * 2)
+    swapped, arithmetic = block * 2, block * 2
+    swapped[7], swapped[10] = swapped[10], swapped[7]
+    arithmetic[8], arithmetic[9] = arithmetic[9], arithmetic[8]
+    same, reason = verdict_of(recorded, network(*swapped))
+    assert same is False and "another order" in reason and "e.g. relu" in reason
+    assert verdict_of(recorded, network(*arithmetic))[0] is True

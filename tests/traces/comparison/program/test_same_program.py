@@ -1,0 +1,232 @@
+"""Whether two traces were recorded from the same program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.traces.comparison.program.verdicts import verdict_of
+from tests.traces.handmade import Call, calls, phase_grained, replay_of, training
+from traces.comparison.compare import Both, compare
+from traces.comparison.program.same_program import same_program
+from traces.comparison.program.verdict import Evidence, Verdict
+from traces.kineto import read_kineto
+from traces.model.trace import NONE, DeviceKind, Phases, Trace, Values
+from traces.model.workload import InputTensor, Sameness, WorkloadSignature
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.floats(0.2, 5))
+def test_traces_of_different_length_and_speed_show_the_same_program(ours: int, theirs: int, pace: float) -> None:
+    assert verdict_of(training(ours), training(theirs, stretch=pace))[0] is True
+
+
+def test_a_replay_with_other_op_names_is_the_same_program() -> None:
+    recorded = training()
+    same, reason = verdict_of(recorded, replay_of(recorded))
+    told = "100 % of the ops with GPU work in forward and loss have the same shapes, 100 % the same names"
+    assert same and reason == f"{told}. Not compared (missing from one trace): memory layouts"
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "expected"),
+    [
+        pytest.param(["8,16", "128,64"], ["16,16", "256,64"], Both(8, 16), id="a matrix product over all tokens"),
+        pytest.param(["8,16", "128,64"], ["8,32", "256,64"], None, id="longer sequences"),
+        pytest.param(["8,16", "128,64"], ["16,16", "128,64"], Both(8, 16), id="a weight keeps its shape"),
+        pytest.param(["8,16", "128,64"], ["16,16", "384,64"], None, id="other factors"),
+    ],
+)
+def test_the_batch_sizes_are_found_if_only_first_dimensions_differ(
+    here: list[str], there: list[str], expected: Both[int] | None
+) -> None:
+    """GIVEN recordings without workload signatures WHEN the same ops have other shapes THEN a common factor means another batch
+    size."""
+    recorded, other = (
+        training(made=[Call("aten::embedding", first, 31, "kernel"), Call("aten::mm", then, 41, "kernel")])
+        for first, then in (here, there)
+    )
+    assert compare(recorded, other).batch_sizes == expected
+
+
+def test_a_different_batch_size_is_named_in_the_reason() -> None:
+    same, reason = verdict_of(training(batch=32), training(batch=64))
+    assert same is False
+    assert reason == "same ops, another batch size: 32 recorded, 64 here"
+    assert not compare(training(batch=32), training(batch=64)).within_tolerance
+
+
+def test_a_trace_with_other_ops_is_a_different_program() -> None:
+    others = [Call(f"aten::op{i}", f"{i + 2},7", 31 + i, f"kernel {i}") for i in range(4)]
+    same, reason = verdict_of(training(), training(made=others))
+    assert same is False and reason.startswith("other ops: only 0 %")
+
+
+def test_op_names_show_whether_the_program_is_the_same_if_shapes_are_missing() -> None:
+    recorded, bare, alien = training(), training(), training(made=[Call("aten::tanh", "3,3", 31, "tanh")])
+    for trace in (bare, alien):
+        trace.host.shapes[:] = NONE
+    assert verdict_of(recorded, bare) == (
+        True,
+        "100 % of the ops with GPU work have the same names. Not compared (missing from one trace): shapes, memory layouts",
+    )
+    assert verdict_of(recorded, alien)[0] is False
+
+
+def test_without_shapes_op_counts_and_copy_sizes_and_kernel_names_are_compared() -> None:
+    """GIVEN a recording without shapes and dtypes WHEN a script calls the same ops THEN the other visible facts decide."""
+
+    def seen(made: list[Call], dtype: str = "") -> Trace:
+        trace = training(made=made)
+        if dtype:
+            trace.host.dtypes[:] = trace.strings.add(dtype)
+        else:
+            trace.host.shapes[:] = trace.host.dtypes[:] = NONE
+        return trace
+
+    def judged(other: Trace) -> Sameness:
+        return same_program(recorded, other, np.arange(4), np.arange(4)).sameness
+
+    made = calls(32)
+    recorded = seen(made)
+    assert judged(seen(made, "float32")) is Sameness.SAME_PROGRAM
+    # WHEN one convolution more THEN another program
+    assert judged(seen([*made, replace(made[1], start_us=40)], "float32")) is Sameness.OTHER_PROGRAM
+    # WHEN its batch has another size THEN other shapes
+    larger = seen(made, "float32")
+    larger.device.bytes[larger.device.kind == DeviceKind.MEMCPY] = 5_000
+    assert judged(larger) is Sameness.OTHER_SHAPES
+    # WHEN it computes in half precision, and the recorded kernels are called by single THEN other dtypes
+    assert judged(seen(made, "float16")) is Sameness.OTHER_DTYPES
+    recorded = seen([replace(call, kernel=call.kernel.replace("sgemm", "h884gemm")) for call in made])
+    assert judged(seen(made, "float16")) is Sameness.SAME_PROGRAM and judged(seen(made, "float32")) is Sameness.OTHER_DTYPES
+
+
+def test_a_different_memory_layout_is_reported_only_if_strides_are_recorded() -> None:
+    def laid_out(layout: str) -> Trace:
+        trace = training()
+        if layout:
+            trace.host.layout[trace.host.shapes != NONE] = trace.strings.add(layout)
+        return trace
+
+    def judged(recorded: str, other: str) -> Verdict:
+        return same_program(laid_out(recorded), laid_out(other), np.arange(4), np.arange(4))
+
+    assert judged("contiguous", "contiguous").not_compared == ()
+    twin = judged("contiguous", "channels_last")
+    assert twin.sameness is Sameness.OTHER_LAYOUTS
+    assert "0 % of the ops on images are channels_last in the recording, 100 % here" in twin.reason
+    unknown = judged("", "channels_last")
+    assert unknown.same and unknown.not_compared == ("memory layouts",) and unknown.reason.endswith("memory layouts")
+    assert compare(laid_out(""), laid_out("contiguous")).to_json()["not_compared"] == ["memory layouts"]
+
+
+def test_equal_phases_and_times_do_not_show_that_the_program_is_the_same() -> None:
+    # GIVEN phase-grained traces, whose phases and times agree WHEN compared THEN that says nothing of the program
+    verdict = same_program(phase_grained(), training(), np.arange(3), np.arange(4))
+    assert (verdict.sameness, verdict.evidence, verdict.same) == (Sameness.CANNOT_BE_TOLD, Evidence.NONE, None)
+    assert verdict.reason == "the ops that launched GPU work are unknown, and neither trace has a workload signature"
+    judged = compare(phase_grained(), training())
+    assert judged.steps.error == 0.0 and judged.within_tolerance is None
+    # WHEN one trace lacks a phase THEN that is another program
+    inference = training(made=calls(32)[:2])
+    inference.phases = inference.phases.take(inference.phases.name == inference.strings.find("forward"))
+    assert verdict_of(phase_grained(), inference) == (False, "only one of them has the phase backward")
+    assert verdict_of(phase_grained(), Trace())[0] is None
+
+
+def test_without_kernels_workload_signatures_show_whether_the_program_is_the_same() -> None:
+    published, replay, smaller, other = phase_grained(), phase_grained(5), phase_grained(5), phase_grained(5)
+    published.workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 8), "float32"),), optimizer="SGD")
+    replay.workload = replace(published.workload, batch_bytes=1024)
+    smaller.workload = replace(published.workload, inputs=(InputTensor((8, 8), "float32"),))
+    other.workload = replace(published.workload, parameters=60, parameter_bytes=240)
+    same, batch, model = (compare(published, trace) for trace in (replay, smaller, other))
+    assert {c.verdict.evidence for c in (same, batch, model)} == {Evidence.WORKLOAD_SIGNATURE}
+    assert same.within_tolerance and same.verdict.not_compared == ("the order of modules", "training mode")
+    assert same.verdict.reason.startswith("the same parameters, parameter bytes, modules, inputs, optimizer. Not compared")
+    assert batch.verdict.sameness is Sameness.OTHER_BATCH_SIZE and batch.within_tolerance is False
+    assert batch.verdict.reason == "same model, another batch size, inputs 32x8 float32 recorded, 8x8 float32 here"
+    assert model.verdict.sameness is Sameness.OTHER_PROGRAM
+    assert model.verdict.reason == "parameters 100 recorded, 60 here; parameter bytes 400 recorded, 240 here"
+    # WHEN the same model goes backward twice a step THEN that is another program
+    twice = phase_grained(5)
+    again = twice.phases.take(twice.phases.name == twice.strings.find("backward"))
+    twice.phases = Phases.concatenated([twice.phases, again])
+    twice.workload = published.workload
+    reason = "the same model and batch, but 1 backward pass per step in the recording, 2 here"
+    assert verdict_of(published, twice) == (False, reason)
+    # WHEN only one trace has a signature THEN the verdict is unknown
+    assert compare(published, phase_grained(5)).verdict.reason.endswith("only one trace has a workload signature")
+
+
+def test_the_same_ops_in_another_dtype_are_a_different_program() -> None:
+    half = training(3)
+    half.host.dtypes[:] = half.strings.add("float16")
+    result = compare(training(), half)
+    assert result.verdict.sameness is Sameness.OTHER_DTYPES and result.within_tolerance is False
+    assert result.verdict.reason.endswith("mostly float32 recorded, float16 here")
+    # WHEN one trace has no dtypes THEN they are no difference
+    half.host.dtypes[:] = NONE
+    assert compare(training(), half).verdict.sameness is Sameness.SAME_PROGRAM
+
+
+def test_casts_of_mixed_precision_are_not_other_ops() -> None:
+    """GIVEN a program with two matrix products in float32 WHEN each of them gets two casts and computes in float16 THEN the
+    programs differ in their dtypes, and not in 2 of 3 op names. Copies without a change of the dtype remain other ops."""
+    products = [Call("aten::mm", "64,64;64,64", at, "sgemm") for at in (31, 41)]
+    copies = [Call("aten::to", "64,64", at, "copy_kernel", inner="aten::copy_") for at in (33, 35, 43, 45)]
+    single, mixed = training(made=products), training(made=[*products, *copies])
+    for name, dtypes in (("aten::mm", "float16;float16"), ("aten::copy_", "float16;float32")):
+        mixed.host.dtypes[mixed.host.name == mixed.strings.find(name)] = mixed.strings.add(dtypes)
+    verdict = compare(single, mixed).verdict
+    assert verdict.sameness is Sameness.OTHER_DTYPES and "mostly float32 recorded, float16 here" in verdict.reason
+    mixed.host.dtypes[:] = mixed.strings.add("float32;float32")
+    assert compare(single, mixed).verdict.sameness is Sameness.OTHER_PROGRAM
+
+
+def test_a_trace_without_steps_and_gpu_work_is_equal_to_itself() -> None:
+    bare = training()
+    bare.steps, bare.phases, bare.device = Trace().steps, Trace().phases, Trace().device
+    alike = compare(bare, bare)
+    assert alike.verdict.evidence is Evidence.IDENTICAL
+    assert alike.figures[alike.judged].error is None and alike.within_tolerance is True
+    facts = alike.to_json()
+    assert (facts["verdict"], facts["evidence"], facts["same_program"]) == ("same program", "identical traces", True)
+    # BUT two traces with nothing in them show nothing
+    assert compare(Trace(), Trace()).within_tolerance is None
+
+
+def test_values_that_are_not_a_number_are_equal_in_identical_traces() -> None:
+    """GIVEN two recordings whose losses became nan, and one whose loss did not."""
+    traces = [training(made=[]) for _ in range(3)]
+    for trace, value in zip(traces, (float("nan"), float("nan"), 2.5), strict=True):
+        names = {key: [trace.strings.add(text)] for key, text in (("op", "aten::item"), ("dtype", "float32"))}
+        trace.values = Values.of(rank=[0], step=[0], read=[0], value=[value], **names)
+    assert compare(traces[0], traces[1]).verdict.evidence is Evidence.IDENTICAL
+    assert compare(traces[0], traces[2]).verdict.evidence is not Evidence.IDENTICAL
+
+
+def test_a_trace_without_gpu_work_is_a_different_program() -> None:
+    idle = training()
+    idle.device = idle.device.take(slice(0, 0))
+    assert verdict_of(training(), idle) == (False, "the second trace has no op with GPU work, the other has 8")
+
+
+def test_real_batch_sizes_are_distinguished(shared_traces: Path) -> None:
+    small, large = (read_kineto(shared_traces / f"a100_particle_fwd_bs{size}.json.gz") for size in (2, 32))
+    result = compare(small, large)
+    assert result.verdict.same is False
+    assert result.verdict.reason.startswith("same ops, other shapes: e.g. aten::") and result.verdict.reason.endswith("here")
+
+
+def test_a_truncated_file_does_not_show_that_the_program_differs() -> None:
+    whole, cut = training(), training(made=calls(8)[:2])
+    assert compare(whole, cut).verdict.same is False
+    cut.problems = {"truncated-json": 1}
+    found = compare(whole, cut).verdict
+    assert (found.same, found.reason) == (None, "the end of the second trace's file is missing, so ops may be missing")

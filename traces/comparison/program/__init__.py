@@ -1,0 +1,1 @@
+"""Decides whether two traces were recorded from the same program."""

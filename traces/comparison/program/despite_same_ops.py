@@ -1,0 +1,61 @@
+"""Finds another program that has the same ops: other numbers or another order of calls, another optimizer, or other phases.
+
+    otherwise_made((a, ours), (b, theirs), steps=(3, 3))    # "the same forward pass, but another optimizer: SGD recorded, ..."
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traces.comparison.program.device_ops import DeviceOp
+from traces.comparison.program.op_numbers import other_numbers
+from traces.comparison.program.op_order import reordered
+from traces.figures.measure import PhaseTimes, phase_times
+from traces.model.trace import Trace
+
+# Phases of every training step.
+_ESSENTIAL = ("forward", "backward", "optimizer")
+
+# Since PyTorch 1.8, torch.optim marks each optimizer step with a profiler range, such as "Optimizer.step#AdamW.step".
+_OPTIMIZER_STEP, _END = "Optimizer.step#", ".step"
+
+
+def otherwise_made(
+    recorded: tuple[Trace, list[DeviceOp]], other: tuple[Trace, list[DeviceOp]], steps: tuple[int, int]
+) -> str:
+    (a, ours), (b, theirs) = recorded, other
+    if number := other_numbers(ours, theirs, steps):
+        return f"the same ops, called a different number of times: {number}"
+    return reordered(ours, theirs) or other_update(a, b) or lone_phase(a, b)
+
+
+def other_update(recorded: Trace, other: Trace) -> str:
+    ours, theirs = optimizers_of(recorded), optimizers_of(other)
+    # If a script uses several optimizers, a recording may contain only some of them, so one common optimizer is enough.
+    if ours and theirs and not ours & theirs:
+        names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
+        return f"the same forward pass, but another optimizer: {names}"
+    if recorded.workload and other.workload and recorded.workload.parameters == other.workload.parameters:
+        here, there = recorded.workload.trainable_parameters, other.workload.trainable_parameters
+        if here is not None and there is not None and here != there:
+            return f"the same forward pass, but {here:,} trainable parameters recorded, {there:,} here"
+    return ""
+
+
+def optimizers_of(trace: Trace) -> set[str]:
+    """Return the class names of the optimizers whose `step` is called in the trace."""
+    texts = {trace.strings[name] for name in np.unique(trace.host.name).tolist()}
+    named = {t.removeprefix(_OPTIMIZER_STEP).removesuffix(_END) for t in texts if t.startswith(_OPTIMIZER_STEP)}
+    if not named and trace.workload is not None and trace.workload.optimizer:
+        return {trace.workload.optimizer}
+    return named
+
+
+def lone_phase(recorded: Trace, other: Trace) -> str:
+    ours, theirs = ({name for name, times in phase_times(t).items() if _took_time(times)} for t in (recorded, other))
+    lone = sorted(set(_ESSENTIAL) & (ours ^ theirs)) if ours and theirs else []
+    return f"only one of them has the phase {lone[0]}" if lone else ""
+
+
+def _took_time(times: PhaseTimes) -> bool:
+    return bool(times.host_ns.any() or (times.device_ns is not None and times.device_ns.any()))

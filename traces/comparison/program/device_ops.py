@@ -1,0 +1,160 @@
+"""Finds the op calls of two traces that are compared: the calls that launched GPU work.
+
+    ours, theirs = alike_nested((a, *launching_ops(a, a_steps, b)), (b, *launching_ops(b, b_steps, a)), nesting=Nesting.SHARED)
+    ours[0].canonical, ours[0].shape        # "convolution", (32, 3, 224, 224)
+
+Ops of the forward pass and the loss are compared, because the forward pass and the loss run the same ops in all PyTorch
+releases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from itertools import takewhile
+
+import numpy as np
+
+from traces.analyses.communication import communication_kernels, data_parallel_kernels
+from traces.figures.measure import (
+    copies_of_hooks,
+    enclosing,
+    host_ranks,
+    launch_phase_names,
+    launch_steps,
+    launches_without_work,
+    op_of,
+    phase_names,
+    phase_windows,
+    step_windows,
+    work_rows,
+)
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, Trace, parse_shapes
+from traces.names.equivalent_ops import canonical_op, canonical_shapes
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+
+class Nesting(Enum):
+    """Says which of several nested ops with GPU work count as calls."""
+
+    SHARED = 0  # the outermost op that both traces have
+    INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops
+    WITHOUT_PARTS = 2  # as SHARED, but without the other ops inside an op, such as the addition of a convolution's bias
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOp:
+    step: int
+    thread: int
+    name: str
+    canonical: str
+    shape: Shape | None
+    dtype: str | None
+    shapes: tuple[Shape, ...] = ()
+    layout: str = ""  # layout as in layouts.py; "" if the layout was not recorded
+
+
+def alike_nested(*traces: tuple[Trace, Column, Column], nesting: Nesting) -> list[list[DeviceOp]]:
+    known = [{canonical_op(trace.strings[name]) for name in np.unique(trace.host.name[op]).tolist()} for trace, op, _ in traces]
+    found = []
+    for (trace, op, step), names in zip(traces, reversed(known), strict=True):
+        shared = _shared_op(trace, op, names, nesting)
+        op, first = np.unique(shared[shared != NONE], return_index=True)
+        found.append(device_ops_of(trace, op, step[shared != NONE][first]))
+    return found
+
+
+def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) -> Column:
+    host = trace.host
+    used, which = np.unique(host.name, return_inverse=True)
+    called = [canonical_op(trace.strings[name]) for name in used.tolist()]
+    number = {name: place for place, name in enumerate(dict.fromkeys(called))}
+    canonical = np.append(np.array([number[name] for name in called], np.int64)[which], NONE)
+    known = np.append(np.isin(canonical[:-1], [number[name] for name in names if name in number]), False)
+    known[:-1] &= host.kind == HostKind.OP
+    named = known.copy()
+    parent = np.append(np.where(copies_of_hooks(trace), NONE, host.earlier_parent), NONE)
+    is_copy = np.append(host.name == trace.strings.find("aten::copy_"), False)  # a call of copy_ may contain two calls of copy_
+    at = parent[rows]
+    while (at != NONE).any():
+        known[at[(canonical[at] == canonical[rows]) & ~(is_copy[at] & is_copy[rows])]] = False
+        at = parent[at]
+    found, at, innermost = rows.copy(), parent[rows], nesting is Nesting.INNERMOST
+    is_part = np.zeros(len(rows), bool)
+    while (at != NONE).any():
+        found = np.where(known[at] & ~(known[found] & innermost), at, found)
+        is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows])
+        at = parent[at]
+    return np.where(is_part & ~(named[found] & (nesting is not Nesting.WITHOUT_PARTS)), NONE, found)
+
+
+def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = True) -> tuple[Column, Column]:
+    between = communication_kernels(trace) | np.isin(trace.device.name, list(data_parallel_kernels(trace)))
+    rows = np.setdiff1d(work_rows(trace), np.flatnonzero(between))
+    if not casts:
+        rows = rows[~_casts(trace, rows)]
+    op, step, phase = op_of(trace)[rows], launch_steps(trace)[rows], launch_phase_names(trace)[rows]
+    if len(lost := launches_without_work(trace)):
+        host = trace.host
+        at_ns, ranks = host.start_ns[lost], host_ranks(trace)[lost]
+        op = np.append(op, enclosing(host, host.kind == HostKind.OP)[lost])
+        step = np.append(step, step_windows(trace).holding(at_ns, ranks))
+        phase = np.append(phase, phase_names(trace)[phase_windows(trace).holding(at_ns, ranks)])
+    keep = (op != NONE) & (np.isin(step, steps) if len(steps) else True)
+    if len(trace.phases) and len(other.phases):
+        in_forward = np.isin(phase, ("forward", "loss"))
+        if (keep & in_forward).any():
+            keep &= in_forward
+    op, first = np.unique(op[keep], return_index=True)
+    return op, step[keep][first]
+
+
+def _casts(trace: Trace, rows: Column) -> Column:
+    """Return which kernels change the dtype of a tensor. If dtypes were not recorded, all kernels of copies are returned."""
+    host, op = trace.host, op_of(trace)[rows]
+    dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
+    changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(FLOATING))]
+    of_copies = (host.name == trace.strings.find("aten::copy_")) & np.isin(host.dtypes, changing)
+    return np.asarray(np.append(of_copies, False)[op] & (trace.device.kind[rows] == DeviceKind.KERNEL))
+
+
+def device_ops_of(trace: Trace, op: Column, step: Column) -> list[DeviceOp]:
+    order = np.argsort(trace.host.start_ns[op], kind="stable")
+    strings, host = trace.strings, trace.host
+    canonical = {name: canonical_op(strings[name]) for name in set(host.name[op].tolist())}
+    parsed: dict[int, tuple[Shape | None, tuple[Shape, ...]]] = {}
+    calls = []
+    for row, number in zip(op[order].tolist(), step[order].tolist(), strict=True):
+        name, with_shapes = int(host.name[row]), _with_shapes(trace, row)
+        shapes, dtypes = (int(host.shapes[with_shapes]), int(host.dtypes[with_shapes])) if with_shapes != NONE else (NONE, NONE)
+        if shapes not in parsed:
+            all_shapes = parse_shapes(strings[shapes])
+            parsed[shapes] = max(all_shapes, key=lambda s: (np.prod(s), s), default=None), canonical_shapes(all_shapes)
+        thread, dtype = int(host.thread[row]), _dtype(strings[dtypes])
+        layout = strings[int(host.layout[with_shapes])] if with_shapes != NONE else ""
+        largest, compared = parsed[shapes]
+        calls.append(DeviceOp(number, thread, strings[name], canonical[name], largest, dtype, compared, layout))
+    return calls
+
+
+def _with_shapes(trace: Trace, row: int) -> int:
+    host = trace.host  # The launch of a CUDA graph does not count as an op.
+    ops = takewhile(lambda at: host.kind[at] == HostKind.OP, host.outward(row))
+    return next((at for at in ops if trace.strings[int(host.shapes[at])]), NONE)
+
+
+def _dtype(dtypes: str) -> str | None:
+    names = [name for name in dtypes.split(";") if name]
+    return next((name for name in names if name in FLOATING), names[0] if names else None)
+
+
+def work_of(trace: Trace, steps: Column, kind: DeviceKind) -> Column:
+    rows = work_rows(trace)
+    inside = np.isin(launch_steps(trace)[rows], steps) if len(steps) else np.ones(len(rows), bool)
+    return np.asarray(rows[(trace.device.kind[rows] == kind) & inside])
+
+
+def shape_text(shape: Shape) -> str:
+    return "x".join(map(str, shape))

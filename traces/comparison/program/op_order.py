@@ -1,0 +1,90 @@
+"""Counts how many op calls are in a different order in two traces.
+
+    count_moved("abcd", "acbd")      # 1: one of b and c
+    count_moved("abcd", "abxcd")     # 0: x is extra, not moved
+
+The algorithm is described in "An O(ND) difference algorithm and its variations" (Myers, 1986).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+
+from traces.comparison.program.device_ops import DeviceOp, shape_text
+from traces.model.layouts import Shape
+
+_MOST_EDITS = 500  # longer edits are not counted, because the cost grows with their square
+
+
+def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:
+    """Return how many calls in `ours` must be moved to match the order in `theirs`. Calls that occur in only one of the two
+    lists are ignored. The count is too small if the lists differ by more than `_MOST_EDITS` edits."""
+    both = Counter(ours) & Counter(theirs)
+    a, b = ([call for call in calls if call in both] for calls in (ours, theirs))
+    return max(both.total() - (len(a) + len(b) - _edits(a, b)) // 2, 0)
+
+
+def _edits(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
+    reached = {1: 0}  # for each diagonal, the place in `a` that this many edits reach
+    for edits in range(min(_MOST_EDITS, len(a) + len(b)) + 1):
+        for diagonal in range(-edits, edits + 1, 2):
+            if diagonal == -edits or (diagonal != edits and reached[diagonal - 1] < reached[diagonal + 1]):
+                x = reached[diagonal + 1]
+            else:
+                x = reached[diagonal - 1] + 1
+            y = x - diagonal
+            while x < len(a) and y < len(b) and a[x] == b[y]:
+                x, y = x + 1, y + 1
+            reached[diagonal] = x
+            if x >= len(a) and y >= len(b):
+                return edits
+    return _MOST_EDITS
+
+
+# Several steps are compared, because some steps may take a different branch.
+_ORDERS = 4
+
+# `_BETWEEN_LAYERS` contains ops that PyTorch releases call in different orders between layers: arithmetic, masks, copies and
+# indexing.
+_BETWEEN_LAYERS = frozenset(
+    "add sub rsub mul div pow neg sqrt rsqrt reciprocal exp log abs sin cos maximum minimum clamp addcmul addcdiv lerp"
+    " eq ne lt le gt ge logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not where masked_fill masked_select"
+    " isnan isinf isfinite any all sum mean max min amax amin argmax argmin cumsum item"
+    " copy clone contiguous cat stack index index_select index_put gather scatter slice select narrow repeat roll flip"
+    " fill zero zeros ones full empty arange linspace eye tril triu tril_indices triu_indices one_hot nonzero".split()
+)
+
+
+def reordered(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
+    shaped = all(any(call.shape for call in calls) for calls in (ours, theirs))
+    a, b = (_sequences(calls, shaped) for calls in (ours, theirs))
+    apart = []
+    for one, other in zip(a[:_ORDERS], b[:_ORDERS], strict=False):
+        if not (count := count_moved(one, other)):
+            return ""
+        apart.append((count, next(((x, y) for x, y in zip(one, other, strict=False) if x != y), None)))
+    count, at = min(apart, default=(0, None))
+    if not count:
+        return ""
+    first = f", e.g. {_called(at[0])} in the recording, {_called(at[1])} here" if at else ""
+    return f"the same ops in another order: {count} of {len(a[0])} are out of place{first}"
+
+
+_Key = tuple[str, tuple[Shape, ...]]
+
+
+def _sequences(calls: list[DeviceOp], shaped: bool) -> list[list[_Key]]:
+    steps: dict[int, list[DeviceOp]] = {}
+    for call in calls:
+        if call.canonical not in _BETWEEN_LAYERS:
+            steps.setdefault(call.step, []).append(call)
+    found = []
+    for _, own in sorted(steps.items()):
+        (thread, _), *_ = Counter(call.thread for call in own).most_common(1)
+        found.append([(call.canonical, call.shapes if shaped else ()) for call in own if call.thread == thread])
+    return found
+
+
+def _called(key: _Key) -> str:
+    return " ".join((key[0], *(shape_text(shape) for shape in key[1][:1])))

@@ -1,0 +1,245 @@
+"""Decides whether two traces were recorded from the same program.
+
+    same_program(recorded, replayed, [0, 1, 2], [0, 1, 2])
+    # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
+
+Ops of the forward pass and the loss are compared, because the forward pass and the loss run the same ops in all PyTorch
+releases. The comparison uses the name, largest input shape and input dtype. Equal times are not used as evidence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+
+from traces.comparison.program.compiled_programs import otherwise_compiled
+from traces.comparison.program.despite_same_ops import lone_phase, otherwise_made
+from traces.comparison.program.device_ops import FLOATING, DeviceOp, Nesting, alike_nested, launching_ops, shape_text, work_of
+from traces.comparison.program.op_numbers import similarity, step_counts
+from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
+from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
+from traces.compiled.cuda_graph_figures import graph_launch_of
+from traces.figures.measure import work_rows
+from traces.figures.problems import is_cut
+from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
+from traces.model.trace import NONE, TABLES, Column, DeviceKind, StepKind, Trace
+from traces.model.workload import Sameness, compare_workloads
+from traces.names.device_names import copy_direction
+
+_HALVES = ("float16", "bfloat16")
+_HALF = re.compile(r"Half\b|half_t\b|__half|BFloat16|bfloat16|bf16|fp16|f16|hgemm|_h\d{3}|_[BH]{2}S_|_[BH]_[BH]S_")
+_SINGLE = re.compile(r"\bfloat\b|sgemm|f32|_SB?_")
+
+
+def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_steps: Column) -> Verdict:
+    """Compare the chosen steps of two traces. An empty array means the whole trace."""
+    verdict = _same_program(recorded, other, recorded_steps, other_steps)
+    for nesting in (Nesting.INNERMOST, Nesting.WITHOUT_PARTS):
+        if verdict.sameness is Sameness.OTHER_PROGRAM:
+            again = _same_program(recorded, other, recorded_steps, other_steps, nesting)
+            verdict = again if again.sameness is Sameness.SAME_PROGRAM else verdict
+    if verdict.sameness is Sameness.OTHER_PROGRAM:  # Mixed precision adds casts.
+        again = _same_program(recorded, other, recorded_steps, other_steps, casts=False)
+        verdict = again if again.sameness is Sameness.OTHER_DTYPES else verdict
+    if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
+        verdict = otherwise_compiled(recorded, other, recorded_steps, other_steps) or verdict
+    cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
+    if verdict.same is False and cut:
+        reason = f"the end of the {cut[0]} trace's file is missing, so ops may be missing"
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    ours, theirs = _graph_kernels(recorded, recorded_steps), _graph_kernels(other, other_steps)
+    if verdict.sameness is Sameness.SAME_PROGRAM and verdict.evidence is not Evidence.IDENTICAL and ours and theirs:
+        alike = similarity(ours, theirs, step_counts(recorded_steps, other_steps))
+        if alike < SAME_NAMES:
+            reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
+            return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    return verdict
+
+
+def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
+    rows = work_of(trace, steps, DeviceKind.KERNEL)
+    time_ns, in_graph = trace.device.duration_ns[rows], graph_launch_of(trace)[rows] != NONE
+    if 2 * time_ns[in_graph].sum() < time_ns.sum():
+        return []
+    return [trace.strings[name] for name in trace.device.name[rows[in_graph]].tolist()]
+
+
+def _same_program(
+    recorded: Trace,
+    other: Trace,
+    recorded_steps: Column,
+    other_steps: Column,
+    nesting: Nesting = Nesting.SHARED,
+    *,
+    casts: bool = True,
+) -> Verdict:
+    if _identical(recorded, other):
+        return Verdict(Sameness.SAME_PROGRAM, Evidence.IDENTICAL, "the traces are identical")
+    ours, theirs = alike_nested(
+        (recorded, *launching_ops(recorded, recorded_steps, other, casts=casts)),
+        (other, *launching_ops(other, other_steps, recorded, casts=casts)),
+        nesting=nesting,
+    )
+    if "phase" in (recorded.grain, other.grain) or not (ours or theirs):
+        return _without_ops(recorded, other)
+    if not ours or not theirs:
+        which, bare = ("second", other) if ours else ("first", recorded)
+        reason = f"the {which} trace has no op with GPU work, the other has {len(ours or theirs)}"
+        if len(work_rows(bare)):
+            text = f"the {which} trace has GPU work but not the ops that launched it (CUDA graphs, or only kernels)"
+            return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, text)
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, reason)
+    steps = step_counts(recorded_steps, other_steps)
+    names = similarity((c.canonical for c in ours), (c.canonical for c in theirs), steps)
+    # The shapes of two traces are compared only if most op calls have recorded shapes.
+    if not all(sum(call.shape is not None for call in calls) * 2 > len(calls) for calls in (ours, theirs)):
+        return _by_names_alone((recorded, ours), (other, theirs), names, steps, (recorded_steps, other_steps))
+    shapes = similarity((c.shape for c in ours if c.shape), (c.shape for c in theirs if c.shape), steps)
+    if names < SAME_NAMES:
+        reason = f"only {percent(names)} of the ops with GPU work in forward and loss have the same names"
+        reason = f"other ops: {reason} and {percent(shapes)} the same shapes"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
+    if shapes < SAME_SHAPES:
+        example, sizes = _example(ours, theirs), _batch_sizes(ours, theirs)
+        reason = "same ops, other shapes" + (f": e.g. {example}" if example else f", {percent(shapes)} alike")
+        if sizes is not None:
+            reason = f"same ops, another batch size: {sizes[0]} recorded, {sizes[1]} here"
+            return Verdict(Sameness.OTHER_BATCH_SIZE, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
+        return Verdict(Sameness.OTHER_SHAPES, Evidence.OPS_AND_SHAPES, reason)
+    if (dtypes := _dtype_similarity(ours, theirs, steps)) < SAME_SHAPES:
+        counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
+        reason = f"same ops and shapes, other dtypes ({percent(dtypes)} alike): mostly {counts[0]} recorded, {counts[1]} here"
+        return Verdict(Sameness.OTHER_DTYPES, Evidence.OPS_AND_SHAPES, reason)
+    if made := otherwise_made((recorded, ours), (other, theirs), steps):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, made)
+    here, there = map(_channels_last_share, (ours, theirs))
+    if here is not None and there is not None and abs(here - there) > OTHER_LAYOUT_SHARE:
+        text = f"{percent(here)} of the ops on images are channels_last in the recording, {percent(there)} here"
+        return Verdict(Sameness.OTHER_LAYOUTS, Evidence.OPS_AND_SHAPES, f"same ops and shapes, other memory layouts: {text}")
+    lacking = [] if all(any(call.dtype for call in calls) for calls in (ours, theirs)) else ["dtypes"]
+    if None in (here, there) and any(call.shape and len(call.shape) in IMAGES for call in ours):
+        lacking.append("memory layouts")
+    reason = f"{percent(shapes)} of the ops with GPU work in forward and loss have the same shapes"
+    return same_program_verdict(Evidence.OPS_AND_SHAPES, f"{reason}, {percent(names)} the same names", lacking)
+
+
+def _channels_last_share(calls: list[DeviceOp]) -> float | None:
+    is_channels_last = [call.layout == CHANNELS_LAST for call in calls if call.layout in (CHANNELS_LAST, CONTIGUOUS)]
+    return sum(is_channels_last) / len(is_channels_last) if is_channels_last else None
+
+
+def _by_names_alone(
+    recorded: tuple[Trace, list[DeviceOp]],
+    other: tuple[Trace, list[DeviceOp]],
+    names: float,
+    steps: tuple[int, int],
+    rows: tuple[Column, Column],
+) -> Verdict:
+    """Compare two traces without recorded shapes. Different sizes of copies to the GPU mean different shapes."""
+    (a, ours), (b, theirs) = recorded, other
+    reason = f"{percent(names)} of the ops with GPU work have the same names"
+    if names < SAME_NAMES:
+        text = f"other ops: only {reason} (shapes were not recorded)"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, text)
+    if made := otherwise_made(recorded, other, steps):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.OP_NAMES, made)
+    copied = _copied_bytes(a, rows[0]), _copied_bytes(b, rows[1])
+    if all(copied) and similarity(*copied, steps) < SAME_SHAPES:
+        largest = [f"{max(sizes):,}" for sizes in copied]
+        text = f"the same ops, but different sizes of device copies: up to {largest[0]} bytes recorded, {largest[1]} here"
+        return Verdict(Sameness.OTHER_SHAPES, Evidence.OP_NAMES, text)
+    here, there = _half_share(a, ours, rows[0]), _half_share(b, theirs, rows[1])
+    if here is not None and there is not None and abs(here - there) > OTHER_HALF_SHARE:
+        text = f"{percent(here)} of the work in half precision recorded, {percent(there)} here"
+        return Verdict(Sameness.OTHER_DTYPES, Evidence.OP_NAMES, f"the same ops, but other dtypes: {text}")
+    lacking = ["shapes"] if all(copied) else ["shapes", "the size of a batch"]
+    lacking += ["dtypes"] if None in (here, there) else []
+    return same_program_verdict(Evidence.OP_NAMES, reason, [*lacking, "memory layouts"])
+
+
+def _copied_bytes(trace: Trace, steps: Column) -> list[int]:
+    rows = work_of(trace, steps, DeviceKind.MEMCPY)
+    copies = zip(trace.device.bytes[rows].tolist(), trace.device.name[rows].tolist(), strict=True)
+    return [size for size, name in copies if size != NONE and copy_direction(trace.strings[name]) == "h2d"]
+
+
+def _half_share(trace: Trace, calls: list[DeviceOp], steps: Column) -> float | None:
+    is_half = [call.dtype in _HALVES for call in calls if call.dtype in FLOATING]
+    if not is_half:
+        names = [trace.strings[name] for name in trace.device.name[work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
+        is_half = [bool(half) for half, single in ((_HALF.search(n), _SINGLE.search(n)) for n in names) if half or single]
+    return sum(is_half) / len(is_half) if is_half else None
+
+
+def _identical(recorded: Trace, other: Trace) -> bool:
+    if not any(len(getattr(recorded, name)) for name in TABLES) or recorded.grain != other.grain:
+        return False
+    if recorded.devices != other.devices or recorded.strings.texts != other.strings.texts:
+        return False
+    return all(
+        np.array_equal(ours, theirs, equal_nan=True)
+        for table in TABLES
+        for ours, theirs in zip(*(getattr(trace, table).columns().values() for trace in (recorded, other)), strict=True)
+    )
+
+
+def _without_ops(recorded: Trace, other: Trace) -> Verdict:
+    if lone := lone_phase(recorded, other):
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, lone)
+    if recorded.workload is None or other.workload is None:
+        lacking = "neither trace has" if recorded.workload is other.workload else "only one trace has"
+        reason = f"the ops that launched GPU work are unknown, and {lacking} a workload signature"
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    match = compare_workloads(recorded.workload, other.workload)
+    passes = _backward_passes(recorded), _backward_passes(other)
+    if match.sameness is Sameness.SAME_PROGRAM and None not in passes and passes[0] != passes[1]:
+        counted = f"{passes[0]} backward pass{'es' if passes[0] != 1 else ''} per step in the recording, {passes[1]} here"
+        reason = f"the same model and batch, but {counted}"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, reason)
+    reason = "; ".join(match.reasons)
+    if match.sameness is Sameness.OTHER_BATCH_SIZE:
+        reason = f"{match.sameness.value}, {reason}"
+    if match.sameness is Sameness.SAME_PROGRAM:
+        return same_program_verdict(Evidence.WORKLOAD_SIGNATURE, reason, list(match.not_compared))
+    return Verdict(match.sameness, Evidence.WORKLOAD_SIGNATURE, reason)
+
+
+def _dtype_similarity(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int, int]) -> float:
+    known = {call.canonical for call in ours if call.dtype} & {call.canonical for call in theirs if call.dtype}
+    a, b = ([(c.canonical, c.dtype) for c in calls if c.dtype and c.canonical in known] for calls in (ours, theirs))
+    return similarity(a, b, steps) if known else 1.0
+
+
+def _backward_passes(trace: Trace) -> int | None:
+    phases, steps = trace.phases, trace.steps
+    rows = phases.name == trace.strings.find("backward")
+    counts = np.bincount(phases.step[rows], minlength=len(steps))[steps.kind == StepKind.STEADY]
+    return int(np.median(counts[counts > 0])) if counts.any() else None
+
+
+def _example(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
+    waiting: dict[str, list[DeviceOp]] = {}
+    for call in theirs:
+        if call.step == theirs[0].step and call.shape is not None:
+            waiting.setdefault(call.canonical, []).append(call)
+    for call in ours:
+        if call.shape is not None and (same := waiting.get(call.canonical)):
+            here = same.pop(0)
+            if here.shape is not None and here.shape != call.shape:
+                return f"{call.name} {shape_text(call.shape)} recorded, {shape_text(here.shape)} here"
+    return ""
+
+
+def _batch_sizes(ours: list[DeviceOp], theirs: list[DeviceOp]) -> tuple[int, int] | None:
+    """Return the batch sizes if the ops of a step differ only in their first dimensions, all by the same factor. The batch
+    size is the smallest first dimension, because some ops have a larger one, such as matrix products over all tokens of a
+    batch."""
+    here, there = ([(op.canonical, op.shape) for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
+    pairs = [(a, b) for (_, a), (_, b) in zip(here, there, strict=False) if a != b]
+    factors = {Fraction(b[0], a[0]) if a[0] and a[1:] == b[1:] else None for a, b in pairs}
+    if [name for name, _ in here] != [name for name, _ in there] or len(factors) != 1 or None in factors:
+        return None
+    return min((a[0], b[0]) for a, b in pairs)
