@@ -370,6 +370,11 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
     return narrowed
 
 
+# CUDA has a kernel for each of these composite ops. Without a registered kernel for virtual tensors, PyTorch would split the op
+# into several ops.
+_WITH_CUDA_KERNEL = (aten._fused_rms_norm.default, aten.mish_backward.default, aten.silu_backward.default)
+
+
 def _never_called(*args: TorchAny) -> TorchAny:
     raise AssertionError("a virtual tensor's ops end in __torch_dispatch__")
 
@@ -408,10 +413,9 @@ def register(plans: PlanCache) -> None:
         transform = partial(_transform, op)
         library.impl(op, transform, "AutogradLazy")
         plans.composites[op] = transform
-    # CUDA has a separate kernel for RMS norm (native/cuda/layer_norm_kernel.cu). Without a registered kernel for virtual
-    # tensors, PyTorch would split RMS norm into several ops.
-    library.impl(aten._fused_rms_norm.default, _never_called, "Lazy")
-    plans.with_kernel.add(aten._fused_rms_norm.default)
+    for op in _WITH_CUDA_KERNEL:
+        library.impl(op, _never_called, "Lazy")
+        plans.with_kernel.add(op)
     state.STATE.kept.append(library)
 
 

@@ -55,6 +55,26 @@ def test_rms_norm_and_its_gradient_each_launch_one_kernel() -> None:
     assert [launch.op for launch, _ in gpu.launched_ops[before:]][-1] == "aten::_fused_rms_norm"
 
 
+@pytest.mark.parametrize("name", ["silu", "mish"])
+def test_the_gradient_of_an_activation_is_one_kernel(name: str) -> None:
+    gpu = use()
+    x = torch.empty(4, 8, device="cuda", requires_grad=True)
+    result = getattr(F, name)(x)
+    before = len(gpu.launched_ops)
+    result.backward(torch.empty(4, 8, device="cuda"))
+    assert [launch.op for launch, _ in gpu.launched_ops[before:]] == [f"aten::{name}_backward"]
+    assert x.grad is not None and x.grad.shape == (4, 8)
+
+
+def test_composite_ops_with_a_kernel_of_their_own_are_not_split() -> None:
+    """GIVEN the composite ops for which PyTorch also has a CPU kernel THEN the virtual GPU has a kernel too. Only
+    `native_channel_shuffle` has no CUDA kernel."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = [name for name in torch._C._dispatch_get_all_op_names() if has(name, "CompositeImplicitAutograd") and has(name, "CPU")]
+    without = [name for name in names if name.startswith("aten::") and not has(name, "Lazy")]
+    assert [name for name in without if "native_channel_shuffle" not in name] == []
+
+
 @pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="PyTorch before 2.9")
 def test_rms_norm_with_a_weight_of_another_dtype_is_decomposed() -> None:
     gpu = use()
