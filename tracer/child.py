@@ -62,6 +62,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
         rank=rank,
         optimizers=state.optimizers(),
         flight=FlightRecorder(torch, clock) if distributed and not in_depth else None,
+        autograd_nodes=torch.autograd._get_sequence_nr,
     )
     if distributed and torch.distributed.is_initialized():
         recorder.communication.joined_group(torch.distributed.get_rank())

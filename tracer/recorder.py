@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -60,6 +60,7 @@ class Recorder:
         rank: int,
         optimizers: Optimizers,
         flight: FlightRecorder | None = None,
+        autograd_nodes: Callable[[], int] = int,
     ) -> None:
         self.clock = clock
         self.cost = OwnCost(clock)
@@ -77,6 +78,9 @@ class Recorder:
             optimizers, events, schedule, profiler, self._writer, self.communication, self._threads, self.cost, facts.failed
         )
         self.workload = self.steps.script.workload
+        self._schedule, self._autograd_nodes = schedule, autograd_nodes
+        if schedule.compares_work:
+            self.workload.on_every_call = self._outermost_module_called
         self._captured = WeakKeyDictionary[Any, CapturedReports]()  # keyed by graph
 
         # the methods of `CallListener`, stored as attributes for speed
@@ -111,6 +115,21 @@ class Recorder:
         if (error := sys.exception()) is not None:
             self._facts.failed(error)
         self.steps.has_returned = True
+
+    @counted_as_cost
+    def _outermost_module_called(
+        self, module: object, inputs: Iterable[tuple[Shape, str]], autocast: str | None, grad_enabled: bool
+    ) -> Callable[[], None] | None:
+        # see Note [Windows for later kinds of steps] in schedule.py
+        if not self._schedule.compares_work:
+            self.workload.on_every_call = None
+            return None
+        called, before = (*inputs, autocast, grad_enabled), self._autograd_nodes()
+
+        def returned() -> None:  # a sum, because replicas return in any order
+            self.steps.work += hash((called, self._autograd_nodes() - before))
+
+        return returned
 
     # --- CUDA graphs
 

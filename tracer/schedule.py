@@ -27,17 +27,34 @@ from traces.comparison.thresholds import FEWEST_CLEAN_STEPS
 from traces.model.trace import StepKind
 
 _MOST_WINDOWS = 6  # after the first
+_MOST_WORK_WINDOWS = 4  # after the first, for kinds of work
 _MOST_KINDS = 64
 _EARLY = 1  # a window around a single step begins one step before it is expected, and ends one step after it at the latest
 
 Phases = tuple[str, ...]
+_Kinds = dict[tuple[object, ...], "_KindOfStep"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _KindOfStep:
     last: int  # number of its last step
     distance: int = 0  # the smallest distance between two steps, 0 if unknown
     is_profiled: bool = False
+
+    @classmethod
+    def occurs(cls, kinds: _Kinds, key: tuple[object, ...], number: int) -> _KindOfStep:
+        """Return the kind of step number `number`. If there are too many kinds, a further kind gets no window."""
+        known = kinds.get(key)
+        if known is None:
+            known = cls(number)
+            if len(kinds) < _MOST_KINDS:
+                kinds[key] = known
+            else:
+                known.is_profiled = True
+        else:
+            known.distance = min(known.distance or number - known.last, number - known.last)
+            known.last = number
+        return known
 
 
 class _ProfilerWindow(NamedTuple):
@@ -58,9 +75,11 @@ class Schedule:
         self._has_trained = False
         # see Note [Windows for later kinds of steps]
         self._number = 0  # of the current step
-        self._kinds: dict[tuple[bool, Phases, int], _KindOfStep] = {}
+        self._kinds: _Kinds = {}
+        self._kinds_of_work: _Kinds = {}
         self._window: _ProfilerWindow | None = None
         self._windows_left = _MOST_WINDOWS if profiled else 0
+        self._work_windows_left = _MOST_WORK_WINDOWS if profiled else 0
 
     @property
     def profile(self) -> str:
@@ -77,6 +96,11 @@ class Schedule:
     def is_settled(self) -> bool:
         """Return True if torch.profiler will not run again."""
         return self._has_trained and self._count >= self._first_clean and not self._end
+
+    @property
+    def compares_work(self) -> bool:
+        """Return True if another kind of work would get a window."""
+        return self._work_windows_left > 0
 
     def kind(self, evaluation: bool) -> StepKind:
         if evaluation:
@@ -103,13 +127,14 @@ class Schedule:
             self._window = self._window._replace(prepare=self._number)
 
     def give_up(self) -> None:
-        self._end = self._windows_left = 0
+        self._end = self._windows_left = self._work_windows_left = 0
         self._window = None
 
-    def end_step(self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0) -> None:
+    def end_step(self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0) -> None:
+        """End the current step. Steps with the same `work` did the same work, as far as the recorder knows."""
         is_extra = self._window is not None and self._number >= self._window.prepare
-        if self._windows_left or is_extra:
-            self._note_kind((evaluation, phases, first_optimizer))
+        if self._windows_left or self._work_windows_left or is_extra:
+            self._note_kind((evaluation, phases, first_optimizer), work)
         counts = not self._has_trained if evaluation else not is_extra or self._count >= self._end
         if not evaluation and self._is_first_training:
             self._count = min(1, self._prepare)
@@ -120,29 +145,36 @@ class Schedule:
         if self._prepare <= self._count < self._end:
             self._window = None
 
-    def _note_kind(self, key: tuple[bool, Phases, int]) -> None:
+    def _note_kind(self, key: tuple[bool, Phases, int], work: int) -> None:
         # see Note [Windows for later kinds of steps]
         number, window, evaluation = self._number, self._window, key[0]
-        known = self._kinds.get(key)
-        if known is not None:
-            known.distance = min(known.distance or number - known.last, number - known.last)
-            known.last = number
-        elif len(self._kinds) < _MOST_KINDS:
-            known = self._kinds[key] = _KindOfStep(number)
-        else:
-            known = _KindOfStep(number, is_profiled=True)
+        kind = _KindOfStep.occurs(self._kinds, key, number)
+        kind_of_work = _KindOfStep.occurs(self._kinds_of_work, (*key, work), number)
         action = self.profile
-        known.is_profiled |= action == "record"
+        if action == "record":
+            kind.is_profiled = kind_of_work.is_profiled = True
         if window is not None:
-            is_over = window.of is not known if window.is_run else window.of is known and action == "record"
+            is_expected = window.of in (kind, kind_of_work)
+            is_over = not is_expected if window.is_run else is_expected and action == "record"
             if number >= window.last or (is_over and number >= window.prepare):
                 window = self._window = None
-        if window is None and not known.is_profiled and self._windows_left and self._may_open(evaluation, known.distance):
-            expected = number + (known.distance or 1)
-            is_run = expected == number + 1
-            prepare = number if is_run and action else max(number + 1, expected - 1 - _EARLY)
-            self._window = _ProfilerWindow(known, prepare, prepare + self._profiled if is_run else expected + _EARLY, is_run)
-            self._windows_left -= 1
+        if window is not None:
+            return
+        if not kind.is_profiled:
+            if self._windows_left and self._may_open(evaluation, kind.distance):
+                self._windows_left -= 1
+                self._open_window(kind, action)
+        elif not kind_of_work.is_profiled and self._work_windows_left:
+            if self._count >= self._end and kind_of_work.distance:
+                self._work_windows_left -= 1
+                self._open_window(kind_of_work, action)
+
+    def _open_window(self, kind: _KindOfStep, action: str) -> None:
+        number = self._number
+        expected = number + (kind.distance or 1)
+        is_run = expected == number + 1
+        prepare = number if is_run and action else max(number + 1, expected - 1 - _EARLY)
+        self._window = _ProfilerWindow(kind, prepare, prepare + self._profiled if is_run else expected + _EARLY, is_run)
 
     def _may_open(self, evaluation: bool, distance: int) -> bool:
         if self._count >= self._end:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -47,19 +48,22 @@ class _RecorderState:
         self.optimizers = Optimizers()
         self.captures = LivingObjects()
         self.profiles = Profiles()
+        self._lock = RLock()
 
     def __getattr__(self, name: str) -> Recorder | None:
         if name != "recorder":
             raise AttributeError(name)
         if self.make is None:
             raise RuntimeError("no recorder was started in this process")
-        made = self.make()
-        if made is not None:
-            self.recorder = made
+        with self._lock:
+            made = vars(self).get("recorder") or self.make()  # another thread may have made it
+            if made is not None:
+                self.recorder = made
         return made
 
     def forget_recorder(self) -> None:
         vars(self).pop("recorder", None)
+        self._lock = RLock()  # in a forked process, a thread that no longer exists may hold the lock
 
 
 _STATE = _RecorderState()

@@ -117,6 +117,7 @@ class StepRecorder:
         self.compiled_ns: list[int] = []  # when torch.compile began to compile something since the last step ended
         self.reads: list[Read] = []  # values read since the last step ended
         self.found: list[Found] = []  # sizes found since the last step ended
+        self.work = 0  # hash of the work of the outermost modules since the last step ended
         self._events, self._schedule, self.profiler = events, schedule, profiler
         self._writer, self._communication, self._threads = writer, communication, threads
         self._clock, self._failed = cost.clock, failed
@@ -553,7 +554,8 @@ class StepRecorder:
         self._writer.add(ended)
         if not is_unlike_others:
             names = tuple(segment.name for segment in segments) if plan is None else plan.names
-            self._schedule.end_step(is_evaluation, names, self._optimizers.firsts)
+            self._schedule.end_step(is_evaluation, names, self._optimizers.firsts, self.work)
+        self.work = 0
         self.is_unlike_others = False
         if self.profiler.wanted or self.profiler.paused:
             self._turn_profiler()

@@ -196,9 +196,6 @@ SAME_SHARE = _declare("SAME_SHARE", 0.8, "share of time and of calls", CHOSEN,
 DIFFERENT_COUNT_SHARE = _declare("DIFFERENT_COUNT_SHARE", 0.03, "share of time, or of calls", FITTED,
     "a script is a different program if the counts of its ops differ by at least this share; see Note [Another program]",
     "adding one layer to 24 layers changes the number of calls by 0.04")
-STEPS_BEFORE_WINDOW = _declare("STEPS_BEFORE_WINDOW", 3, "steps", CHOSEN,
-    "a replayed step takes its times from the last profile that began before it or at most this many steps after it",
-    "the recorder notices a new kind of step after two steps, and starts the profiler in the third")
 ALIKE_SHARE = _declare("ALIKE_SHARE", 0.05, "share of the step", CHOSEN,
     "two steps are similar if phases that only one of them has take at most this share;"
     " see Note [Training steps of several kinds]",

@@ -29,9 +29,10 @@ from collections import Counter
 from functools import cached_property
 from math import inf
 
-from replayer.cost_model.constants import ALIKE_SHARE, STEPS_BEFORE_WINDOW
+from replayer.cost_model.constants import ALIKE_SHARE
 from replayer.recording.recorded_regions import octaves_apart
 from replayer.recording.recorded_step import RecordedStep
+from traces.comparison.thresholds import STEPS_BEFORE_WINDOW
 from traces.model.layouts import Shape
 from traces.model.trace import StepKind
 

@@ -405,6 +405,24 @@ def test_the_profiler_runs_in_the_scheduled_steps(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_larger_batches_get_another_window_of_the_profiler(tmp_path: Path) -> None:
+    """GIVEN a model whose batches become larger after ten steps THEN the profiler runs again."""
+    bench = Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=2))
+    for number in range(16):
+        called = bench.recorder.workload.on_every_call
+        assert called is not None
+        inputs = (((32 if number < 10 else 64, 8), "float32"),)
+        returned = called(bench.model, inputs, "off", True)
+        assert returned is not None
+        returned()
+        bench.train_step()
+    assert [number for action, number in bench.profiler.told if action == "record"] == [4, 5, 13, 14]
+
+
+def test_a_recording_of_phases_does_not_look_at_inputs(tmp_path: Path) -> None:
+    assert Bench(tmp_path, Schedule(warmup=1, clean=2, profiled=0)).recorder.workload.on_every_call is None
+
+
 @pytest.mark.parametrize(
     ("clean", "has_attached", "kind_after"),
     [(5, True, StepKind.AFTER_PROFILE), (4, True, StepKind.STEADY), (5, False, StepKind.STEADY)],

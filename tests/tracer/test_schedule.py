@@ -104,6 +104,39 @@ def test_the_number_of_profiles_is_limited() -> None:
     assert actions_of(Schedule(warmup=0, clean=2, profiled=2), steps).count("p") == 7
 
 
+@pytest.mark.parametrize(
+    ("work", "actions"),
+    [
+        # the batches become larger, and later smaller again
+        ("1111111222222221111", "..prr....prr......."),
+        # a second head in every sixth step, which occurs for the first time after the first window
+        ("1111112111112111112111112", "..prr...........prr......"),
+        # the first window has both kinds
+        ("121212121212", "..prr......."),
+        # other work in each step
+        ("1234567890", "..prr....."),
+        # five kinds of work after the first, of which four get a window
+        ("1111111222222333333444444555555666666", "..prr....prr...prr...prr...prr......."),
+    ],
+)
+def test_a_later_kind_of_work_gets_another_window(work: str, actions: str) -> None:
+    """GIVEN steps with the same phases, whose work is known by a number."""
+    schedule, found = Schedule(warmup=0, clean=2, profiled=2), ""
+    for number in work:
+        found += schedule.profile[:1] or "."
+        schedule.end_step(False, ("forward", "backward", "optimizer"), 1, int(number))
+    assert found == actions
+
+
+def test_kinds_of_work_leave_the_windows_for_kinds_of_steps() -> None:
+    """GIVEN 100 batches of 50 sizes WHEN evaluation follows THEN it is profiled."""
+    schedule = Schedule(warmup=0, clean=2, profiled=2)
+    for number in range(100):
+        schedule.end_step(False, ("forward", "backward", "optimizer"), 1, number // 2)
+    assert not schedule.compares_work
+    assert actions_of(schedule, "vvvvvv") == ".prr.."
+
+
 def test_inference_steps_are_profiled() -> None:
     schedule = Schedule(1, 1, 2)
     actions = []

@@ -12,12 +12,18 @@ Note [Phases with different names]
     If recorder and profile name different phases, a phase that only one of them names is added to the phase before it. The same
     applies to a forward pass without module calls: in clean steps, the recorder sees only its end (phase_rule.py). The caller
     passes such phases as `cut_otherwise`, because the recorder has also cut the profiled steps.
+
+Note [Windows of other work]
+    A later window of the profiler may have steps of other work, for example with more layers to train (tracer/schedule.py). The
+    clean steps of that work often ran after a profile and are not compared. Each kind of step is therefore compared only in its
+    first window and in the windows that have a step with the same ops and shapes. A clean step belongs to the last window that
+    began at most `STEPS_BEFORE_WINDOW` steps after it. If too few steps would be left, all windows are compared.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,9 +31,9 @@ import numpy as np
 from traces.analyses.waits import HostWaits
 from traces.combining.phase_labels import LOADER, PhaseLabels
 from traces.combining.profiled_steps import ProfiledSteps, median_or_zero
-from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, NEARLY_FULL
+from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, NEARLY_FULL, STEPS_BEFORE_WINDOW
 from traces.figures.measure import clean_steps, launch_phases, passes_of_steps, work_rows
-from traces.model.trace import NONE, Column, StepKind, Trace
+from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
 
 Earlier = dict[str, str | None]  # by name of a phase: the name of the phase before it
 
@@ -61,9 +67,35 @@ def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tupl
         return []
     passes = passes_of_steps(trace)
     kinds = [kind for kind, _ in Counter(passes[profiled].tolist()).most_common()]
-    found = [(profiled[passes[profiled] == kind], rows[passes[rows] == kind]) for kind in kinds]
+    found = [_of_first_work(trace, profiled[passes[profiled] == kind], rows[passes[rows] == kind]) for kind in kinds]
     first = next((own for own in found if len(own[1])), (profiled, rows))
     return [first, *(own for own in found if own is not first and min(map(len, own)) >= FEWEST_ALIKE)]
+
+
+def _of_first_work(trace: Trace, profiled: Column, clean: Column) -> tuple[Column, Column]:
+    # see Note [Windows of other work]
+    own = np.flatnonzero(trace.steps.rank == trace.steps.rank[profiled[0]])
+    places = own.searchsorted(profiled)
+    begins = places[np.diff(places, prepend=NONE - 1) > 1]
+    if len(begins) == 1:
+        return profiled, clean
+    window = begins.searchsorted(places, side="right") - 1
+    works: list[set[Hashable]] = [set() for _ in begins]
+    for of, step in zip(window.tolist(), profiled.tolist(), strict=True):
+        works[of].add(_work_of(trace, step))
+    same = np.array([not work.isdisjoint(works[0]) for work in works])
+    of_clean = np.maximum(begins.searchsorted(own.searchsorted(clean) + STEPS_BEFORE_WINDOW, side="right") - 1, 0)
+    kept = profiled[same[window]], clean[same[of_clean]]
+    return kept if min(map(len, kept)) >= FEWEST_ALIKE else (profiled, clean)
+
+
+def _work_of(trace: Trace, step: int) -> Hashable:
+    """Return the ops of a step with their shapes, and how often each was called."""
+    host, steps = trace.host, trace.steps
+    threads = [row for row, thread in enumerate(trace.threads) if thread.rank == steps.rank[step]]
+    rows = (host.start_ns >= steps.start_ns[step]) & (host.start_ns < steps.end_ns[step])
+    rows &= (host.kind == HostKind.OP) & np.isin(host.thread, threads)
+    return frozenset(Counter(zip(host.name[rows].tolist(), host.shapes[rows].tolist(), strict=True)).items())
 
 
 def compared_phases(

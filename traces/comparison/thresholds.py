@@ -167,6 +167,10 @@ OUTLIER_TIMES = _declare("OUTLIER_TIMES", 3, "times the longest clean phase", CH
 MOST_NUMBERED_PHASES = _declare("MOST_NUMBERED_PHASES", 32, "phases of a step", CHOSEN,
     "if a step has several phases with the same name, each gets its own factor,"
     " unless the step has more phases than this", "equal to LONGEST_PERIOD")
+STEPS_BEFORE_WINDOW = _declare("STEPS_BEFORE_WINDOW", 3, "steps", CHOSEN,
+    "a clean step is compared with the last profile that began before it or at most this many steps after it, and a replayed"
+    " step takes its times from this profile",
+    "the recorder notices a new kind of step after two steps, and starts the profiler in the third")
 LEAST_NOISE = _declare("LEAST_NOISE", 0.01, "share of a step", CHOSEN,
     "least uncertainty of a step time", "steps of one program vary by about 1 %")
 SEEN_SHARE = _declare("SEEN_SHARE", 0.5, "share of the phase", CHOSEN,

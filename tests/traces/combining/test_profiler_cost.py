@@ -176,6 +176,20 @@ def test_kinds_of_steps_with_different_numbers_of_phases_get_separate_factors() 
     assert CleanPace(trace, 0, NO_WAITS).scale[9:].tolist() == [0.5] * 10
 
 
+@pytest.mark.parametrize(("ops", "forward_ns"), [(2, 100), (1, 400)])
+def test_only_windows_of_the_same_work_are_compared(ops: int, forward_ns: int) -> None:
+    """GIVEN four clean steps of 100 before a window of steps of 200, and six clean steps of 400 around a window of steps of
+    1000 WHEN the steps of the second window call more ops THEN the first window is compared only with the steps before it."""
+    steps: list[Step] = [(StepKind.STEADY, [("forward", 100)])] * 4 + [(StepKind.PROFILED, [("forward", 200)])] * 3
+    steps += [(StepKind.STEADY, [("forward", 400)])] * 3 + [(StepKind.PROFILED, [("forward", 1000)])] * 3
+    trace = recorded([*steps, *[(StepKind.STEADY, [("forward", 400)])] * 3])
+    add_ops(trace, [(400 + 200 * number, 0) for number in range(3)])
+    for place in range(ops):
+        add_ops(trace, [(2200 + 1000 * number + place, 0) for number in range(3)])
+    trace.runs[0] = with_clean_pace(trace.runs[0], trace, 0)
+    assert clean_phases(trace, 4)["forward"] == pytest.approx(forward_ns)
+
+
 def test_without_clean_steps_the_profiler_cost_is_unknown() -> None:
     trace = recorded([(StepKind.PROFILED, [("forward", 100)])] * 2)
     assert with_clean_pace(trace.runs[0], trace, 0) == trace.runs[0]

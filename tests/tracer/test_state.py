@@ -1,0 +1,44 @@
+"""The recorder of a process is made once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tracer import state
+
+
+@pytest.fixture(autouse=True)
+def unstarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(vars(state._STATE), "recorder", None)
+    monkeypatch.setattr(state._STATE, "make", None)
+
+
+def test_threads_that_call_torch_at_the_same_time_share_one_recorder() -> None:
+    """GIVEN a script with a thread that copies batches to the GPU WHEN this thread and the main thread call a wrapped function
+    for the first time THEN both get the same recorder, because a second recorder would overwrite the file."""
+    made: list[object] = []
+
+    def make() -> Any:
+        time.sleep(0.02)
+        made.append(object())
+        return made[-1]
+
+    state.start(make)
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(state.recorder())) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and found == made * 3
+
+
+def test_a_process_that_is_not_recorded_asks_at_each_call() -> None:
+    answers: list[Any] = [None, "recorder"]
+    state.start(lambda: answers.pop(0))
+    assert state.recorder() is None
+    assert state.recorder() == state.recorder() == "recorder"
