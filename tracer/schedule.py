@@ -160,14 +160,12 @@ class Schedule:
                 window = self._window = None
         if window is not None:
             return
-        if not kind.is_profiled:
-            if self._windows_left and self._may_open(evaluation, kind.distance):
-                self._windows_left -= 1
-                self._open_window(kind, action)
-        elif not kind_of_work.is_profiled and self._work_windows_left:
-            if self._count >= self._end and kind_of_work.distance:
-                self._work_windows_left -= 1
-                self._open_window(kind_of_work, action)
+        if not kind.is_profiled and self._windows_left and self._may_open(evaluation, kind.distance):
+            self._windows_left -= 1
+            self._open_window(kind, action)
+        elif kind.is_profiled and self._work_windows_left and self._may_follow(kind_of_work):
+            self._work_windows_left -= 1
+            self._open_window(kind_of_work, action)
 
     def _open_window(self, kind: _KindOfStep, action: str) -> None:
         number = self._number
@@ -175,6 +173,9 @@ class Schedule:
         is_run = expected == number + 1
         prepare = number if is_run and action else max(number + 1, expected - 1 - _EARLY)
         self._window = _ProfilerWindow(kind, prepare, prepare + self._profiled if is_run else expected + _EARLY, is_run)
+
+    def _may_follow(self, kind_of_work: _KindOfStep) -> bool:
+        return self._count >= self._end and not kind_of_work.is_profiled and kind_of_work.distance > 0
 
     def _may_open(self, evaluation: bool, distance: int) -> bool:
         if self._count >= self._end:
