@@ -50,6 +50,7 @@ PROGRAMS = {
     "gradient_penalty": Program("forward_after_backward.py", ("penalty",)),
     "evaluation": Program("evaluation.py", steps=36),
     "late_kinds": Program("late_kinds.py", steps=42),
+    "other_work": Program("other_work.py", steps=42),
     "gan": Program("gan.py", settings=GPU_BOUND),
     "profiles_itself": Program("profiles_itself.py", ("16",), steps=30),
     "raises": Program("ends.py", ("raise",), steps=30, exit_code=1),

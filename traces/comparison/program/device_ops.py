@@ -82,10 +82,13 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
         known[at[(canonical[at] == canonical[rows]) & ~(is_copy[at] & is_copy[rows])]] = False
         at = parent[at]
     found, at, innermost = rows.copy(), parent[rows], nesting is Nesting.INNERMOST
-    is_part = np.zeros(len(rows), bool)
+    is_part, is_converted = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
+    converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows])
+        # autocast converts the inputs of an op inside the op, and in a replay before it
+        is_converted |= converts[at]
+        is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]
     return np.where(is_part & ~(named[found] & (nesting is not Nesting.WITHOUT_PARTS)), NONE, found)
 

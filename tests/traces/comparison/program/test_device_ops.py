@@ -111,6 +111,35 @@ def test_adding_a_bias_inside_a_convolution_does_not_count_as_a_call() -> None:
     assert verdict_of(recorded, replayed)[0] is True and verdict_of(replayed, recorded)[0] is True
 
 
+def test_a_cast_within_a_convolution_is_a_call_and_a_copy_to_another_layout_is_a_part() -> None:
+    """GIVEN a recorded convolution under autocast that casts its input and copies it to channels_last WHEN a replay has the
+    cast outside the convolution, and the convolution has both other kernels THEN the program is the same."""
+    operands, image = "32,3,8,8;4,3,3,3;4", "32,3,8,8;32,3,8,8"
+    alone = [Call("aten::copy_", image, 52 + 9 * number, "cast") for number in range(2)]
+    convolution = Call("aten::convolution", operands, 31, "sgemm", inner="aten::cudnn_convolution")
+    of_copies = [("aten::to", 36, "cast"), ("aten::clone", 42, "copy")]
+    parts = [Call(op, image, at, kernel, inner="aten::copy_") for op, at, kernel in of_copies]
+
+    def nested(trace: Trace, outer: str, *inner: str) -> Trace:
+        host, find = trace.host, trace.strings.find
+        rows = np.flatnonzero((host.name == find(outer)) & (host.parent == NONE))
+        for row, following in zip(rows.tolist(), [*rows[1:].tolist(), len(host)], strict=True):
+            within = np.arange(row + 1, following)
+            within = within[np.isin(host.name[within], [find(name) for name in inner]) & (host.parent[within] == NONE)]
+            host.parent[within] = row
+            host.duration_ns[row] = int(host.end_ns[within].max()) - int(host.start_ns[row])
+        return trace
+
+    recorded = nested(training(made=[convolution, *parts, *alone]), "aten::convolution", "aten::to", "aten::clone")
+    kernels = [Call("aten::convolution", operands, 31, "sgemm"), Call("aten::clone", image, 36, "copy")]
+    replayed = training(made=[*kernels, Call("aten::copy_", image, 42, "cast"), *alone])
+    host, clone = nested(replayed, "aten::convolution", "aten::clone").host, replayed.strings.find("aten::clone")
+    launches = np.flatnonzero(host.kind == HostKind.RUNTIME)
+    launches = launches[host.name[host.parent[launches]] == clone]
+    host.parent[launches] = host.parent[host.parent[launches]]  # the replay has no op inside the convolution
+    assert verdict_of(recorded, replayed)[0] is True and verdict_of(replayed, recorded)[0] is True
+
+
 def test_an_inner_op_that_only_one_trace_has_does_not_count_as_a_call() -> None:
     """GIVEN a recorded loss gradient with a `fill_` and an op of its name inside WHEN a replay has only the outer op, with both
     kernels THEN the program is the same."""
