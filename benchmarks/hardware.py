@@ -79,6 +79,7 @@ def command(trace: Trace) -> list[str]:
 def replayed(file: Path, trace: Trace, folder: Path) -> dict[str, Any]:
     """The report of a replay of the recording."""
     report = folder / f"{file.stem}.json"
+    report.unlink(missing_ok=True)  # of a recording with this name from another GPU
     script = command(trace)
     ranks = ["--nproc", "1"] if 'environ["LOCAL_RANK"]' in Path(script[0]).read_text() else []  # torchrun started such a script
     words = ["replay", "-q", "--clock", "recorded", *ranks, "--report", str(report), "--trace", str(file), *script]
