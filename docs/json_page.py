@@ -19,7 +19,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from traces.comparison.compare import ComparisonFacts
+from traces.comparison.comparison_figures import ComparisonFacts
 from traces.comparison.explain import Explanation
 from traces.figures.summary import Summary
 from tui.commands import diff, doctor, export, fit, import_, library, predict, stalls

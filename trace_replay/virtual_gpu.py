@@ -31,7 +31,7 @@ from trace_replay import unsupported
 from trace_replay.packages import our_packages
 
 if TYPE_CHECKING:
-    from traces.comparison.compare import Comparison
+    from traces.comparison.comparison_figures import Comparison
     from traces.model.json_facts import Json
     from traces.model.trace import Trace
     from tui.commands.replay_library import ReplaySource

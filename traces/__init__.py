@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # "as" marks these names as re-exported
     from traces.analyses.analyse import Analyses as Analyses
     from traces.analyses.analyse import analyse as analyse
     from traces.chrome.export import export_chrome as export_chrome
-    from traces.comparison.compare import Comparison as Comparison
     from traces.comparison.compare import compare as compare
+    from traces.comparison.comparison_figures import Comparison as Comparison
     from traces.figures.pandas_tables import to_pandas as to_pandas
     from traces.figures.summary import Summary as Summary
     from traces.figures.summary import summarize as summarize
@@ -63,7 +63,8 @@ if TYPE_CHECKING:  # "as" marks these names as re-exported
 _NAMES = {
     "analyses.analyse": "Analyses analyse",
     "chrome.export": "export_chrome",
-    "comparison.compare": "Comparison compare",
+    "comparison.compare": "compare",
+    "comparison.comparison_figures": "Comparison",
     "format.trace_file": "save",
     "kineto": "read_kineto",
     "library": "load",

@@ -13,10 +13,8 @@ Steps that ran without the profiler are preferred.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,27 +22,39 @@ from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.communication import Communication, communicates, communication
 from traces.analyses.idle import idle_times
 from traces.analyses.stragglers import without_waits
-from traces.comparison.changed_ops import TOP, Changes, changes, missing_in
+from traces.comparison.changed_ops import TOP, changes, missing_in
+from traces.comparison.compared_steps import (
+    shared_evaluations,
+    steps_of_kernels,
+    steps_of_verdict,
+    steps_to_compare,
+    without_profiler,
+)
+from traces.comparison.comparison_figures import (
+    Both,
+    Comparison,
+    Evaluation,
+    MemoryComparison,
+    PhaseError,
+    StreamShare,
+    ValueReads,
+)  # fmt: skip
 from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.comparison.program.same_program import same_program
 from traces.comparison.program.verdict import Evidence, Verdict
-from traces.comparison.thresholds import DEFAULT_TOLERANCE, MATCHED_STEP
+from traces.comparison.thresholds import DEFAULT_TOLERANCE
 from traces.compiled.region_figures import CompiledFigures, compiled_figures
-from traces.figures.bottleneck import PaceLimit, bottleneck_of, slowdown_of
+from traces.figures.bottleneck import bottleneck_of, slowdown_of
 from traces.figures.measure import (
     busy_by_stream,
     busy_ns,
-    clean_steps,
     device_time_by_origin,
     evaluation_steps,
     gpus_per_rank,
-    launch_steps,
     memory_peaks,
-    passes_of_steps,
     profiled_steps,
     ran_under_profiler,
     steady_steps,
-    work_rows,
 )
 from traces.figures.pace import (
     HOST,
@@ -61,221 +71,18 @@ from traces.figures.pace import (
 from traces.figures.phase_medians import PhaseMedians, phase_medians, phase_waits_ns
 from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.figures.spread import NOTHING, Spread, median_per_step, relative_error, spread
-from traces.figures.stage_times import StageError, stage_errors
+from traces.figures.stage_times import stage_errors
 from traces.figures.step_memory import step_rises
-from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
 from traces.model.result_cache import result_cache
-from traces.model.run import KINETO, RECORDER, HostFigures, MissingOp, ReplayNotes, Run
-from traces.model.trace import NONE, PHASES, Column, Origin, StepKind, Trace
-from traces.model.workload import Sameness, differ_in_batch_size_alone
-from traces.rates.estimate_errors import EstimateError, expected_error
+from traces.model.run import KINETO, RECORDER, HostFigures, ReplayNotes, Run
+from traces.model.trace import NONE, PHASES, Column, Trace
+from traces.model.workload import differ_in_batch_size_alone
+from traces.rates.estimate_errors import expected_error
 
-VERSION = 1
 _UNDER_PROFILER = "All steps ran under torch.profiler, which slows the host. The steps of the other recording did not."
-_IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
+
+
 _COVERAGE = ("exact", "equivalent", "scaled", "phase", "roofline", "published", "unmatched")
-
-
-Figure = TypeVar("Figure")
-
-
-@dataclass(frozen=True, slots=True)
-class Both(Generic[Figure]):
-    """Holds one value for each of two traces."""
-
-    recorded: Figure
-    replayed: Figure  # the second recording's value if two recordings are compared
-
-    def __iter__(self) -> Iterator[Figure]:
-        return iter((self.recorded, self.replayed))
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseError(StageError):
-    """Compares the median times of one training phase in two traces. The host times of all phases add up to the step time."""
-
-    recorded_median_ns: int
-    replayed_median_ns: int
-    busy_recorded_median_ns: int | None
-    busy_replayed_median_ns: int | None
-    busy_error: float | None
-    wait_recorded_median_ns: int | None  # the host's waits for its devices; None if no wait was recorded
-    wait_replayed_median_ns: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class StreamShare:
-    """Compares the busy time of a CUDA stream in two traces, as a fraction of the step time."""
-
-    device: str
-    recorded_stream: int | None
-    replayed_stream: int | None
-    recorded_busy: float | None
-    replayed_busy: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Compares the evaluation steps of two traces."""
-
-    steps_compared: Both[int]
-    steps: Spread
-    compute_side: Spread
-
-
-@dataclass(frozen=True, slots=True)
-class ValueReads:
-    """Counts unrecorded tensor values that a replayed script read."""
-
-    unrecorded_reads: int | None  # values that the script read although they were not recorded
-    computed: bool | None  # whether the replay computed values (`--values compute`)
-    sizes_assumed: int | None = None  # counts op outputs with an assumed size, such as those of `nonzero`
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryComparison:
-    """Compares the memory peaks of one device in two traces. The memory rise of a step is its peak memory minus the memory at
-    its start."""
-
-    recorded_peak_bytes: int | None
-    replayed_peak_bytes: int | None
-    recorded_source: str | None
-    replayed_source: str | None
-    recorded_step_rise_bytes: int | None
-    replayed_step_rise_bytes: int | None
-    capacity_bytes: int | None = None
-    capacity_given: bool | None = None  # whether --gpu-memory set the capacity
-    outside_bytes: int | None = None  # capacity taken by anything other than PyTorch's allocator
-    reserved_peak_bytes: int | None = None
-    ooms: int | None = None
-    fits: bool | None = None  # False if the replay ran out of memory, None if unknown
-
-    @property
-    def rises_compared(self) -> bool:
-        rises = self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
-        return None not in rises and "summed" in (self.recorded_source, self.replayed_source)
-
-    @property
-    def compared_bytes(self) -> tuple[int | None, int | None]:
-        if self.rises_compared:
-            return self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
-        return self.recorded_peak_bytes, self.replayed_peak_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparedFigures:
-    """Contains the result of comparing two traces."""
-
-    replay: bool  # whether the second trace is a replay of the first
-    steps_compared: Both[int]
-    ranks: Both[int]  # number of ranks; a step is that of one rank
-    gpus: Both[int]  # GPUs that one rank uses; if the numbers differ, `changes` are those of one GPU
-    paces: Both[StepPace | None]
-    bottlenecks: Both[PaceLimit | None]
-    steps: Spread
-    host_pace: Spread
-    device_pace: Spread
-    compute_side: Spread  # the pace without waits for data
-    gpu_busy: Spread
-    phases: dict[str, PhaseError]
-    host_phases_comparable: bool  # False if only one trace's phases are synchronized with the device (PhaseTiming)
-    streams: list[StreamShare]
-    coverage: dict[str, float] | None
-    host: HostFigures
-    values: ValueReads
-    events_never_recorded: int | None  # events that the script of a replay waited for but never recorded
-    memory: dict[str, MemoryComparison]
-    missing: list[MissingOp]
-    missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
-    changes: Changes
-    clock: str | None  # the replay's clock: "wall", or "virtual" (GPU waits took no time, so loading times are not realistic)
-    speed: float | None  # how fast recorded time passed in a replay; all times here are recorded time
-    tolerance: float
-    judged: str
-    judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
-    # False for another program or another time; None also if step times agree but a recording lacks much of its GPU work
-    within_tolerance: bool | None
-    analyses: Both[Analyses]
-    # number of replayed steps with recorded GPU times to compare, if some replayed steps have no recorded GPU times
-    gpu_time_steps: int | None = field(default=None, metadata=OMITTED_IF_EMPTY)
-    evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
-    parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
-    communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
-    compiled: Both[CompiledFigures] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if a trace has compiled code
-    # eager ops and fused kernels of one step, if only one of the two traces has fused kernels
-    fused: tuple[FusedOps, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
-    # samples per step, if the batch sizes differ and nothing else of the inputs
-    batch_sizes: Both[int] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
-    problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
-    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
-    expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of sides in `estimates`
-    estimate_error: EstimateError | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of a replay's estimated times
-    version: int = VERSION
-
-
-@dataclass(frozen=True, kw_only=True)
-class VerdictFacts:
-    """Says whether two traces were recorded from the same program."""
-
-    same_program: bool | None  # null if unknown
-    reason: str
-    verdict: Sameness
-    evidence: Evidence
-    not_compared: tuple[str, ...]  # facts that only one trace has, such as "shapes"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonFacts(ComparedFigures, VerdictFacts):
-    """Contains the comparison of a recording and a replay, which `trace replay --report` writes to a file."""
-
-    pace: Spread
-    gpu_time: Spread
-
-
-@dataclass(frozen=True, kw_only=True)
-class Comparison(ComparedFigures):
-    verdict: Verdict
-
-    @property
-    def figures(self) -> dict[str, Spread]:
-        return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
-
-    def estimate_sentences(self) -> list[str]:
-        of = {name: f"; expected error {error:.0%}" for name, error in self.expected_errors.items()}
-        return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
-
-    def facts(self) -> ComparisonFacts:
-        """Return the dictionary that `trace diff --json` prints."""
-        of = self.verdict
-        return extended(
-            ComparisonFacts, self, same_program=of.same, reason=of.reason, verdict=of.sameness, evidence=of.evidence,
-            not_compared=of.not_compared, pace=self.steps, gpu_time=self.gpu_busy,
-        )  # fmt: skip
-
-    def to_json(self) -> Json:
-        return as_json(self.facts())
-
-    def __repr__(self) -> str:
-        lines = [f"Comparison with {'a replay' if self.replay else 'another recording'}: {self.verdict.sameness.value}"]
-        lines[0] += f" ({self.verdict.reason})"
-        for words, figure in (
-            ("step", self.steps),
-            ("step without data loading", self.compute_side),
-            ("GPU time", self.gpu_busy),
-        ):
-            a_ns, b_ns = figure.recorded_ns, figure.replayed_ns
-            if a_ns is not None and b_ns is not None:
-                error = "" if figure.error is None else f" ({figure.error:+.1%})"
-                lines.append(f"{words} {a_ns / 1e6:.3f} -> {b_ns / 1e6:.3f} ms{error}")
-        within = {True: "within", False: "not within", None: "nothing to judge:"}[self.within_tolerance]
-        lines.append(f"{within} {self.tolerance:.1%} of {self.judged}")
-        return "\n  ".join(lines)
-
-    def without_an_end(self) -> Comparison:
-        """Return a copy for a script that failed: `fits=True` becomes None (unknown), because a complete run might need more
-        memory."""
-        memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
-        return replace(self, memory=memory)
 
 
 @result_cache()
@@ -293,13 +100,14 @@ def compare(
         top: the maximum number of entries in each list of `Comparison.changes`
         analyses: the results of `analyse` for both traces, if they are already known; computing them takes seconds
     """
-    repeated, repeating = _steps_to_compare(recorded, other)
-    timed = _clean(recorded, repeated)  # the steps with compared times; the kernels of `ours` and `theirs` are compared
-    timed, timed_other = _evaluated_alike(recorded, timed, other, _clean(other, repeating))
-    verdict = same_program(recorded, other, *_same_numbers(recorded, repeated, other, repeating))
+    repeated, repeating = steps_to_compare(recorded, other)
+    # times are compared in the steps `timed` and `timed_other`, kernels in the steps `ours` and `theirs`
+    timed = without_profiler(recorded, repeated)
+    timed, timed_other = shared_evaluations(recorded, timed, other, without_profiler(other, repeating))
+    verdict = same_program(recorded, other, *steps_of_verdict(recorded, repeated, other, repeating))
     ours, theirs = repeated, repeating
     if verdict.same:
-        ours, theirs = _of_same_numbers(recorded, *_with_recorded_work(ours, other, theirs), other)
+        ours, theirs = steps_of_kernels(recorded, ours, other, theirs)
     notes = other.run_of(other.ranks[0]).replay
     config = notes.config if notes is not None else None
     times = Both(step_times(recorded), step_times(other))
@@ -462,86 +270,6 @@ def _series_without_data(times: StepTimes, rows: Column) -> PaceSeries | None:
     return None if of is None else replace(of, interval_ns=of.without_data_ns)
 
 
-def _steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    if not len(recorded.steps) or not len(other.steps):
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    source = other.steps.recorded_step
-    driven = (source >= 0) & (source < len(recorded.steps))
-    if not driven.any() or not other.is_replay_of(recorded):
-        return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
-    trained = driven & (other.steps.kind != StepKind.EVALUATION)
-    steady = trained & (other.steps.kind != StepKind.WARMUP)
-    # If no training steps were replayed, compare the evaluation steps.
-    like = np.isin(source, evaluation_steps(recorded))
-    rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
-    return source[rows].astype(np.int64), rows
-
-
-def _with_recorded_work(repeated: Column, other: Trace, repeating: Column) -> tuple[Column, Column]:
-    if not np.array_equal(other.steps.recorded_step[repeating], repeated):
-        return repeated, repeating
-    rows, step_of = work_rows(other), launch_steps(other)
-    rows = rows[step_of[rows] != NONE]
-    steps, duration_ns = step_of[rows], other.device.duration_ns[rows]
-    is_recorded = np.isin(other.device.origin[rows], (Origin.EXACT, Origin.EQUIVALENT, Origin.PHASE))
-    whole_ns, recorded_ns = (np.bincount(steps, ns, len(other.steps)) for ns in (duration_ns, duration_ns * is_recorded))
-    matched = (recorded_ns >= MATCHED_STEP * whole_ns)[repeating]
-    return (repeated[matched], repeating[matched]) if matched.any() else (repeated, repeating)
-
-
-def _of_same_numbers(recorded: Trace, ours: Column, theirs: Column, other: Trace) -> tuple[Column, Column]:
-    """Pair recorded and replayed steps by step number if the recorded steps launched different numbers of kernels."""
-    step_of = launch_steps(recorded)[work_rows(recorded)]
-    launched = np.bincount(step_of[step_of != NONE], minlength=len(recorded.steps))
-    if len(np.unique(launched[ours])) < 2 or not np.array_equal(other.steps.recorded_step[theirs], ours):
-        return ours, theirs
-    is_own = other.steps.number[theirs] == recorded.steps.number[ours]
-    return (ours[is_own], theirs[is_own]) if is_own.any() else (ours, theirs)
-
-
-def _same_numbers(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    rows = np.unique(ours)
-    row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
-    same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
-    if other.is_replay and (same != NONE).all() and (passes_of_steps(recorded)[rows] == passes_of_steps(other)[same]).all():
-        return rows, same
-    return _same_kinds(recorded, ours, other, theirs)
-
-
-def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
-    kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
-    if len(set(kinds[0])) < 2 or set(kinds[0]) != set(kinds[1]):
-        return ours, theirs
-    at, there, count = SequenceMatcher(a=kinds[0], b=kinds[1], autojunk=False).find_longest_match()
-    if set(kinds[0][at : at + count]) != set(kinds[0]):
-        return ours, theirs
-    return rows[0][at : at + count], rows[1][there : there + count]
-
-
-def _clean(trace: Trace, rows: Column) -> Column:
-    profiled = ran_under_profiler(trace)
-    clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
-    if not len(clean) or not profiled[rows].any():
-        return rows
-    passes = passes_of_steps(trace)
-    kinds, counts = np.unique(passes[rows], return_counts=True)
-    if len(kinds) == 1 or not np.isin(kinds, passes[clean]).all():
-        return clean
-    return np.concatenate([np.resize(clean[passes[clean] == kind], count) for kind, count in zip(kinds, counts, strict=True)])
-
-
-def _evaluated_alike(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Keep the evaluation steps that both the recording and its replay contain, if the recorded steps are clean steps."""
-    # The evaluation steps of one run may differ, for example the tokens of a generated text. A replay repeats them in order.
-    is_clean = not np.array_equal(other.steps.recorded_step[theirs], ours)
-    if not is_clean or not other.is_replay_of(recorded) or (recorded.steps.kind[ours] != StepKind.EVALUATION).any():
-        return ours, theirs
-    keys = [trace.steps.number[of] << 32 | trace.steps.rank[of] for trace, of in ((recorded, ours), (other, theirs))]
-    known = [np.isin(own, others) for own, others in (keys, keys[::-1])]
-    return (ours[known[0]], theirs[known[1]]) if known[0].any() else (ours, theirs)
-
-
 def _problems(trace: Trace, beside: Trace, of: StepPace | None, steps: Spread) -> list[str]:
     texts = [of.text for of in serious_problems(trace)]
     # `trace record` profiles only some steps, but an imported profile contains only profiled steps.
@@ -573,8 +301,8 @@ def _evaluation(recorded: Trace, other: Trace, times: Both[StepTimes]) -> Evalua
         return None
     source = other.steps.recorded_step[theirs]
     drove = source[np.isin(source, ours)].astype(np.int64)
-    rows = _clean(recorded, drove) if len(drove) and other.is_replay_of(recorded) else ours
-    rows, theirs = _evaluated_alike(recorded, rows, other, theirs)
+    rows = without_profiler(recorded, drove) if len(drove) and other.is_replay_of(recorded) else ours
+    rows, theirs = shared_evaluations(recorded, rows, other, theirs)
     return Evaluation(
         steps_compared=Both(len(rows), len(theirs)),
         steps=_spread(times, rows, theirs, ours, pace_series),

@@ -16,7 +16,7 @@ from traces.analyses.analyse import Analyses
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.changed_ops import KERNEL_KINDS, ChangeLists, NameChange, Replacement, op_key
-from traces.comparison.compare import Both, Comparison
+from traces.comparison.comparison_figures import Both, Comparison
 from traces.comparison.fused_ops import FusedOps
 from traces.comparison.thresholds import NEGLIGIBLE_SHARE
 from traces.figures.pace import DEVICE

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from traces.comparison.compare import Comparison
+from traces.comparison.comparison_figures import Comparison
 from traces.comparison.thresholds import GATE_MEMORY_MARGIN_PERCENT, LEAST_GATE_MARGIN_PERCENT
 from traces.compiled.region_figures import CompiledFigures
 from traces.figures.summary import Summary

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from traces.analyses.python_functions import FunctionChange, function_changes
-from traces.comparison.compare import ComparisonFacts, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import ComparisonFacts
 from traces.comparison.gate import GateResult, check, read_budgets
 from traces.model.json_facts import OMITTED_IF_EMPTY, extended
 from traces.model.trace import TraceError

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from replayer.prediction.conditions import Conditions, short_gpu_name
 from replayer.recording.replicas import require_kernels_of_one
 from traces.combining.replayed_ranks import one_replay, timelines_in
-from traces.comparison.compare import Comparison, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Comparison
 from traces.figures.measure import work_rows
 from traces.format.trace_file import save
 from traces.model.trace import HostKind, Origin, Trace, TraceError

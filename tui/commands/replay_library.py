@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from traces.comparison.compare import Comparison
+from traces.comparison.comparison_figures import Comparison
 from traces.format.trace_file import save
 from traces.library import entries, find, is_cell_name, load
 from traces.library.catalogue import cell_file, files_of, gpus

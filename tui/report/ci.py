@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from traces.comparison.compare import Comparison
+from traces.comparison.comparison_figures import Comparison
 from traces.comparison.gate import GateResult
 from tui.formatting import error_text, printable, size_text, time_text
 from tui.text.compiled import compilation_difference

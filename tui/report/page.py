@@ -18,7 +18,8 @@ import numpy as np
 
 from traces.analyses.stragglers import folded
 from traces.comparison.changed_ops import ChangeLists
-from traces.comparison.compare import Both, Comparison, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Both, Comparison
 from traces.comparison.explain import explain
 from traces.figures.measure import MemoryCurve, memory_curves
 from traces.figures.problems import problems_of

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from traces.analyses.launches import StreamLaunches
     from traces.analyses.modules import ModuleTime
     from traces.analyses.stragglers import RankLateness
-    from traces.comparison.compare import Both, StreamShare
+    from traces.comparison.comparison_figures import Both, StreamShare
     from traces.rates.achieved_rates import OpRates
 
 Key = TypeVar("Key")

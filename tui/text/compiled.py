@@ -25,7 +25,7 @@ from tui.formatting import (
 )
 
 if TYPE_CHECKING:
-    from traces.comparison.compare import Comparison
+    from traces.comparison.comparison_figures import Comparison
     from traces.comparison.fused_ops import FusedOps
     from traces.compiled.compilations import Compilation
     from traces.compiled.graph_breaks import GraphBreak

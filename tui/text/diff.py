@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from traces.comparison.changed_ops import ChangeLists, NameChange, Replacement
-from traces.comparison.compare import Comparison
+from traces.comparison.comparison_figures import Comparison
 from traces.comparison.explain import Reason, explain, slow_steps_sentence
 from traces.comparison.thresholds import STEPS_FOR_NOISE
 from traces.figures.spread import Spread, relative_error

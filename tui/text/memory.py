@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tui.formatting import ABSENT, size_text
 
 if TYPE_CHECKING:
-    from traces.comparison.compare import MemoryComparison
+    from traces.comparison.comparison_figures import MemoryComparison
 
 
 def peak_rows(memory: Mapping[str, MemoryComparison]) -> list[list[str]]:

@@ -11,7 +11,7 @@ from traces.comparison.thresholds import OWN_HOST_SHARE
 from tui.formatting import count_text, share_text, time_text
 
 if TYPE_CHECKING:
-    from traces.comparison.compare import Comparison
+    from traces.comparison.comparison_figures import Comparison
 
 
 def pace_sentences(comparison: Comparison) -> list[str]:

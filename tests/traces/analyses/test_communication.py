@@ -11,7 +11,7 @@ from traces.analyses.communication import (
     data_parallel_kernels,
     exposed_copies_ns,
 )
-from traces.comparison.compare import Both
+from traces.comparison.comparison_figures import Both
 from traces.figures.summary import summarize
 from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Trace
 from traces.names.collectives import is_communication

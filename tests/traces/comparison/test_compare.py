@@ -1,4 +1,4 @@
-"""Comparing traces: which steps are compared, the errors, the verdict, and the JSON that scripts use."""
+"""Comparing traces: the errors, what is judged, and the JSON that scripts use."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ import pytest
 
 from tests.traces.handmade import MS, US, Call, calls, phase_grained, replay_of, training
 from traces.comparison.changed_ops import ChangeLists, Changes, changes
-from traces.comparison.compare import Both, compare, have_same_stream_numbers, pair_streams
+from traces.comparison.compare import compare, have_same_stream_numbers, pair_streams
+from traces.comparison.comparison_figures import Both
 from traces.comparison.explain import explain
 from traces.comparison.gate import check
-from traces.figures.measure import launch_steps, step_windows
 from traces.figures.spread import Spread
 from traces.kineto import read_kineto
-from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, LibrarySteps, MemoryUse, ProfilerUse, ReplayNotes, Run
-from traces.model.trace import NONE, Device, DeviceKind, HostKind, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
-from traces.model.workload import Sameness
+from traces.model.run import KINETO, QUEUES, RECORDER, REPLAY, STREAMS, MemoryUse, ProfilerUse, ReplayNotes, Run
+from traces.model.trace import Device, MemoryEvents, Origin, PhaseTiming, StepKind, Trace
 from traces.names.equivalent_ops import canonical_op
 from traces.script.configuration import ReplayConfig
 from tui.text.diff import diff_text, verdict_sentences
@@ -71,140 +70,6 @@ def test_a_recording_has_no_coverage_and_no_host_figures() -> None:
     assert set(report["host"]) >= {"lag_ns_per_step", "us_per_op", "ops_per_step"} and not any(report["host"].values())
 
 
-def test_a_replay_is_compared_with_the_recorded_steps_it_replayed() -> None:
-    # GIVEN a recording of which every other step is slow, and a replay of only slow steps, the first a warm-up
-    recorded = training(steps=4, jitter_us=(0, 50))
-    replay = training(steps=4, jitter_us=(500, 50, 50, 50))
-    replay.steps.recorded_step[:] = [0, 1, 3, 3]
-    replay.steps.kind[0] = StepKind.WARMUP
-    result = compare(recorded, replay)
-    # THEN it is compared with slow steps, and the warm-up with nothing
-    assert result.steps_compared == Both(3, 3)
-    assert result.steps.error == 0.0 and result.phases["optimizer"].error == 0.0
-    # WHEN all replayed steps are warm-up THEN they are all there is
-    replay.steps.kind[:] = StepKind.WARMUP
-    assert compare(recorded, replay).steps_compared == Both(4, 4)
-    # WHEN a row is not the recording's THEN it is not looked up
-    replay.steps.recorded_step[:] = [99, 1, NONE, 1]
-    assert compare(recorded, replay).steps_compared == Both(2, 2)
-
-
-def test_two_replays_of_one_recording_are_compared_step_by_step() -> None:
-    # GIVEN two replays whose warm-up step takes 600 us and whose other steps take 100 us
-    first, second = (training(steps=4, jitter_us=(500, 0, 0, 0)) for _ in range(2))
-    for replay in (first, second):
-        replay.steps.kind[0], replay.steps.recorded_step[:] = StepKind.WARMUP, 0
-        replay.runs = {0: Run(REPLAY, replay=ReplayNotes(recording="main.msgpack", recording_source=REPLAY))}
-    # THEN the second replay does not repeat the first step of the first
-    result = compare(first, second)
-    assert (result.replay, result.steps_compared) == (False, Both(3, 3))
-    assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
-    # WHEN the first is the recording that the second repeated THEN it does
-    first.runs = {0: Run(REPLAY, replay=ReplayNotes(recording="v100.msgpack", recording_source=RECORDER))}
-    repeated = compare(first, second)
-    assert (repeated.replay, repeated.steps.recorded_median_ns) == (True, 600 * US)
-    # A replay of library times repeats no step of a recording.
-    first.runs, notes = {0: Run(RECORDER)}, ReplayNotes(recording="v100.msgpack", cells=(LibrarySteps(4, {}, ()),))
-    second.runs = {0: Run(REPLAY, replay=notes)}
-    assert compare(first, second).steps.recorded_median_ns == 100 * US
-
-
-def test_times_come_from_clean_steps_and_kernels_from_profiled_steps() -> None:
-    # GIVEN a recording whose clean steps are 30 us shorter than its profiled ones, and a replay driven by a profiled one
-    recorded = training(steps=6, jitter_us=(0, 0, 0, 30, 30, 30))
-    recorded.steps.kind[3:] = StepKind.PROFILED
-    clean = recorded.device.start_ns < recorded.steps.start_ns[3]
-    recorded.device.kind[clean] = DeviceKind.ANNOTATION  # of clean steps no kernels are known
-    replay = training(steps=3)
-    replay.steps.recorded_step[:] = [3, 4, 3]
-    result = compare(recorded, replay)
-    # THEN its times are compared with the clean steps, and what it ran with the profiled ones
-    assert result.steps_compared == Both(3, 3)
-    assert (result.steps.recorded_median_ns, result.steps.error) == (100 * US, 0.0)
-    assert result.phases["optimizer"].error == 0.0
-    assert result.gpu_busy.error == 0.0 and result.gpu_busy.recorded_median_ns == 50 * US
-    assert result.verdict.same is True
-    assert not result.changes.kernels.added
-    # AND so are two recordings
-    assert compare(recorded, training(steps=2)).steps.error == 0.0
-    # WHEN there are no clean steps THEN profiled ones are all there is
-    recorded.steps.kind[:3] = StepKind.WARMUP
-    assert compare(recorded, replay).steps.recorded_median_ns == 130 * US
-
-
-def test_gpu_time_is_compared_in_the_steps_whose_times_were_recorded() -> None:
-    """GIVEN a replay of 6 steps, of which 4 have kernels that are half as long as recorded WHEN these kernels are estimates
-    THEN the GPU time of the other 2 steps is compared, and that of all steps if no step has recorded times."""
-    recorded, replay = training(steps=2), training(steps=6)
-    replay.steps.recorded_step[:] = [0, 1] * 3
-    late = replay.device.start_ns >= replay.steps.start_ns[2]
-    replay.device.duration_ns[late] //= 2
-    replay.device.origin[:] = Origin.EXACT
-    whole = compare(recorded, replay).gpu_busy
-    assert (whole.replayed_ns, whole.error) == (25 * US, -0.5)
-    replay.device.origin[late] = Origin.SCALED
-    assert compare(recorded, replay).gpu_busy.error == 0.0
-    assert compare(recorded, replay).steps_compared == Both(6, 6) and compare(recorded, replay).gpu_time_steps == 2
-    assert "GPU time is compared in 2 of 6 steps" in diff_text(compare(recorded, replay), "a", "b", details=False)
-    other = replace(replay, host=replace(replay.host, name=np.roll(replay.host.name, 3)))
-    assert compare(recorded, other).verdict.same is False and compare(recorded, other).gpu_time_steps is None
-    replay.device.origin[:] = Origin.SCALED
-    assert compare(recorded, replay).gpu_busy == whole
-
-
-def test_steps_with_different_kernels_are_compared_by_step_number() -> None:
-    """GIVEN two recorded steps and six replayed steps, with an extra kernel only in recorded step 1 and replayed step 1 WHEN
-    compared THEN only the steps 0 and 1 are compared. Without the extra kernel, all six replayed steps are compared."""
-    recorded, replay = training(steps=2), training(steps=6)
-    replay.steps.recorded_step[:] = [0, 1] * 3
-    for trace, with_kernel in ((recorded, 1), (replay, 1)):
-        step = launch_steps(trace)
-        last = [int(np.flatnonzero(step == row)[-1]) for row in range(len(trace.steps)) if row != with_kernel]
-        trace.device.kind[last] = DeviceKind.ANNOTATION
-    found = compare(recorded, replay)
-    assert found.verdict.same and (found.gpu_busy.error, found.gpu_time_steps) == (0.0, 2)
-    recorded.device.kind[:] = replay.device.kind[:] = DeviceKind.KERNEL
-    assert compare(recorded, replay).gpu_time_steps is None
-
-
-def test_replayed_steps_are_compared_with_profiled_steps_of_the_same_number() -> None:
-    # GIVEN a recording whose profile holds its steps 4 and 5, and a replay in which all steps but those have other ops
-    recorded, replay = training(steps=6), training(steps=8)
-    recorded.steps.kind[:4], recorded.steps.kind[4:] = StepKind.STEADY, StepKind.PROFILED
-    replay.steps.recorded_step[:] = [4, 5] * 4
-    replay.runs = {0: Run(REPLAY)}
-    others = ~np.isin(replay.steps.number, recorded.steps.number[4:])
-    inside = np.isin(step_windows(replay).holding(replay.host.start_ns, np.zeros(len(replay.host))), np.flatnonzero(others))
-    replay.host.name[inside & (replay.host.kind == HostKind.OP)] = replay.strings.add("aten::metric")
-    # THEN it is the same program, and not where the two numbers are of other steps
-    assert compare(recorded, replay).verdict.sameness is Sameness.SAME_PROGRAM
-    replay.steps.number += 2
-    assert compare(recorded, replay).verdict.sameness is Sameness.OTHER_PROGRAM
-
-
-def _in_turns(steps: int, first: int = 0) -> Trace:
-    """Steps of one backward pass in turns with longer ones of two, where the optimizer's time would be."""
-    trace = training(steps=steps, jitter_us=(0, 200) if not first else (200, 0))
-    optimizer = trace.phases.name == trace.strings.find("optimizer")
-    trace.phases.name[optimizer & (trace.phases.step % 2 != first)] = trace.strings.find("backward")
-    return trace
-
-
-def test_steps_are_compared_with_steps_of_the_same_kind() -> None:
-    # GIVEN two recordings of the same two trainers, which begin and end with another one of them
-    one, other = _in_turns(5), _in_turns(6, first=1)
-    result = compare(one, other)
-    # THEN as many steps of each kind are compared: the medians are the same
-    assert result.verdict.same and result.steps.error == 0.0 and result.gpu_busy.error == 0.0
-    # GIVEN clean steps beside profiled ones WHEN a replay was driven by two profiled long steps and one short one
-    recorded = _in_turns(8)
-    recorded.steps.kind[5:] = StepKind.PROFILED
-    replay = _in_turns(3, first=1)
-    replay.steps.recorded_step[:] = [5, 6, 7]
-    result = compare(recorded, replay)
-    assert result.steps.error == 0.0 and result.steps_compared == Both(3, 3)
-
-
 def test_evaluation_steps_are_compared_separately_if_both_traces_have_them() -> None:
     recorded = training(steps=5, jitter_us=(0, 0, 10, 20, 0))
     assert "evaluation" not in compare(recorded, recorded).to_json()
@@ -241,20 +106,6 @@ def test_evaluation_times_are_compared_without_the_profilers_cost() -> None:
     told = compare(recorded, replay).evaluation
     assert told is not None and told.steps_compared == Both(4, 4)
     assert (told.steps.recorded_median_ns, told.steps.replayed_median_ns) == (100 * US, 100 * US)
-
-
-def test_evaluation_steps_that_differ_are_compared_by_their_number() -> None:
-    """GIVEN five clean steps of a generation, in which every third token takes 400 us longer, and a profile of two short
-    tokens WHEN a replay runs nine tokens, four of them long THEN the five steps with the recorded numbers are compared."""
-    recorded = training(steps=7, jitter_us=(0, 0, 400, 0, 0, 0, 0))
-    recorded.runs = {0: Run("hand", "unix", profiler=ProfilerUse(steps=(10, 11)))}  # the numbers of the last two
-    replay = training(steps=9, jitter_us=(0, 0, 400, 0, 0, 400, 400, 400, 400))
-    replay.steps.recorded_step[:] = [5, 6, 5, 6, 5, 6, 5, 6, 5]
-    for trace in (recorded, replay):
-        trace.steps.kind[:] = StepKind.EVALUATION
-    result = compare(recorded, replay)
-    assert (result.steps_compared, result.steps.error) == (Both(5, 5), 0.0)
-    assert result.evaluation is not None and result.evaluation.steps_compared == Both(5, 5)
 
 
 def test_data_loading_is_excluded_unless_recorded_waits_were_replayed() -> None:

@@ -13,7 +13,8 @@ from tests.traces.kineto.test_odd_files import call, imported, kernel, span
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import RankLateness
 from traces.combining.merge import merge_ranks
-from traces.comparison.compare import Both, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Both
 from traces.comparison.explain import Explanation, explain, slow_steps_sentence
 from traces.format.trace_file import load
 from traces.library import find

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
-from traces.comparison.compare import MemoryComparison, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import MemoryComparison
 from traces.comparison.gate import KEYS, GateError, check, read_budgets, starting_budgets
 from traces.figures.summary import summarize
 from traces.format.trace_file import save

@@ -21,7 +21,7 @@ PAGE = study("constants_page")
 
 _SIZES_OF_FORMATS = {
     "traces/chrome/export_notes.py": {"FORMAT"},
-    "traces/comparison/compare.py": {"VERSION"},
+    "traces/comparison/comparison_figures.py": {"VERSION"},
     "traces/figures/summary.py": {"VERSION"},
     "traces/format/column_encoding.py": {"MAX_ROWS", "PLAIN_NUMBERS", "SIGNED"},
     "traces/format/frames.py": {

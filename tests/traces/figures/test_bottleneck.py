@@ -13,7 +13,8 @@ from tests.traces.handmade import replay_of, training
 from traces.analyses.communication import Communication
 from traces.analyses.idle import IdleTime
 from traces.analyses.stragglers import RankLateness
-from traces.comparison.compare import Both, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Both
 from traces.comparison.explain import explain
 from traces.figures.bottleneck import CaughtUp, PaceLimit, Slowdown, bottleneck, bottleneck_of, caught_up, slowdown_of
 from traces.figures.pace import StepPace

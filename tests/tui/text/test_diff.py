@@ -10,7 +10,8 @@ import pytest
 from tests.traces.handmade import US, Call, calls, phase_grained, replay_of, training
 from tests.tui.goldens import assert_golden
 from traces.comparison.changed_ops import NameChange
-from traces.comparison.compare import Comparison, ValueReads, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Comparison, ValueReads
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import StepKind, Trace

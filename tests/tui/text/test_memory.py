@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from traces.comparison.compare import MemoryComparison
+from traces.comparison.comparison_figures import MemoryComparison
 from tui.text.memory import memory_name, memory_sentences, peak_rows
 
 GIB, MIB = 1 << 30, 1 << 20

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.traces.handmade import phase_grained, replay_of, training
-from traces.comparison.compare import Comparison, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Comparison
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.summary import summarize
 from tui.text.bottleneck import bottleneck_text

@@ -17,7 +17,8 @@ import numpy as np
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.idle import IdleSpans, idle_spans
 from traces.analyses.stragglers import RankOrder, folded, rank_order
-from traces.comparison.compare import Comparison, compare, have_same_stream_numbers, pair_streams
+from traces.comparison.compare import compare, have_same_stream_numbers, pair_streams
+from traces.comparison.comparison_figures import Comparison
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
 from traces.figures.summary import Outline, Summary, outline, summarize
 from traces.model.trace import NONE, Column, Trace

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
 
-from traces.comparison.compare import Comparison
+from traces.comparison.comparison_figures import Comparison
 from traces.figures.problems import Severity, problems_of
 from traces.figures.spread import Spread
 from traces.figures.summary import Outline

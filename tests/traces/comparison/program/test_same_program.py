@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.traces.comparison.program.verdicts import verdict_of
 from tests.traces.handmade import Call, calls, phase_grained, replay_of, training
-from traces.comparison.compare import Both, compare
+from traces.comparison.compare import compare
+from traces.comparison.comparison_figures import Both
 from traces.comparison.program.same_program import same_program
 from traces.comparison.program.verdict import Evidence, Verdict
 from traces.kineto import read_kineto

@@ -1,0 +1,108 @@
+"""Chooses the steps of two traces that are compared with each other.
+
+    ours, theirs = steps_to_compare(recorded, replay)       # rows of the step tables: steady steps that a replay repeated
+    without_profiler(recorded, ours)                        # the clean steps whose times stand for those of profiled steps
+    steps_of_kernels(recorded, ours, replay, theirs)        # the steps with equal kernels, paired by step number
+"""
+
+from __future__ import annotations
+
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from traces.comparison.thresholds import MATCHED_STEP
+from traces.figures.measure import (
+    clean_steps,
+    evaluation_steps,
+    launch_steps,
+    passes_of_steps,
+    profiled_steps,
+    ran_under_profiler,
+    work_rows,
+)
+from traces.model.trace import NONE, Column, Origin, StepKind, Trace
+
+_IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
+
+
+def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
+    """Return rows of both step tables: a replay's steady steps and the recorded steps that they repeated, or else profiled
+    steps."""
+    if not len(recorded.steps) or not len(other.steps):
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    source = other.steps.recorded_step
+    driven = (source >= 0) & (source < len(recorded.steps))
+    if not driven.any() or not other.is_replay_of(recorded):
+        return _same_kinds(recorded, profiled_steps(recorded), other, profiled_steps(other))
+    trained = driven & (other.steps.kind != StepKind.EVALUATION)
+    steady = trained & (other.steps.kind != StepKind.WARMUP)
+    # If no training steps were replayed, compare the evaluation steps.
+    like = np.isin(source, evaluation_steps(recorded))
+    rows = np.flatnonzero(next((chosen for chosen in (steady, trained) if chosen.any()), driven & like))
+    return source[rows].astype(np.int64), rows
+
+
+def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
+    """Return the steps of one program whose kernels are compared. Replayed steps with mostly estimated times are left out. If
+    the recorded steps launched different numbers of kernels, steps are paired by step number."""
+    if not np.array_equal(other.steps.recorded_step[theirs], ours):
+        return ours, theirs
+    rows, step_of = work_rows(other), launch_steps(other)
+    rows = rows[step_of[rows] != NONE]
+    steps, duration_ns = step_of[rows], other.device.duration_ns[rows]
+    is_recorded = np.isin(other.device.origin[rows], (Origin.EXACT, Origin.EQUIVALENT, Origin.PHASE))
+    whole_ns, recorded_ns = (np.bincount(steps, ns, len(other.steps)) for ns in (duration_ns, duration_ns * is_recorded))
+    matched = (recorded_ns >= MATCHED_STEP * whole_ns)[theirs]
+    if matched.any():
+        ours, theirs = ours[matched], theirs[matched]
+    step_of = launch_steps(recorded)[work_rows(recorded)]
+    launched = np.bincount(step_of[step_of != NONE], minlength=len(recorded.steps))
+    is_own = other.steps.number[theirs] == recorded.steps.number[ours]
+    return (ours[is_own], theirs[is_own]) if len(np.unique(launched[ours])) > 1 and is_own.any() else (ours, theirs)
+
+
+def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
+    """Return the steps whose ops show whether the program is the same: a replay's steps with the numbers of the recorded steps,
+    or else the longest run of steps of the same kinds."""
+    rows = np.unique(ours)
+    row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
+    same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
+    if other.is_replay and (same != NONE).all() and (passes_of_steps(recorded)[rows] == passes_of_steps(other)[same]).all():
+        return rows, same
+    return _same_kinds(recorded, ours, other, theirs)
+
+
+def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
+    rows = [np.unique(one)[-_IN_A_RUN:] for one in (ours, theirs)]
+    kinds = [passes_of_steps(trace)[of].tolist() for trace, of in zip((recorded, other), rows, strict=True)]
+    if len(set(kinds[0])) < 2 or set(kinds[0]) != set(kinds[1]):
+        return ours, theirs
+    at, there, count = SequenceMatcher(a=kinds[0], b=kinds[1], autojunk=False).find_longest_match()
+    if set(kinds[0][at : at + count]) != set(kinds[0]):
+        return ours, theirs
+    return rows[0][at : at + count], rows[1][there : there + count]
+
+
+def without_profiler(trace: Trace, rows: Column) -> Column:
+    """Return clean steps in place of profiled steps, or the given steps if there are none."""
+    profiled = ran_under_profiler(trace)
+    clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
+    if not len(clean) or not profiled[rows].any():
+        return rows
+    passes = passes_of_steps(trace)
+    kinds, counts = np.unique(passes[rows], return_counts=True)
+    if len(kinds) == 1 or not np.isin(kinds, passes[clean]).all():
+        return clean
+    return np.concatenate([np.resize(clean[passes[clean] == kind], count) for kind, count in zip(kinds, counts, strict=True)])
+
+
+def shared_evaluations(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
+    """Keep the evaluation steps that both the recording and its replay contain, if the recorded steps are clean steps."""
+    # The evaluation steps of one run may differ, for example the tokens of a generated text. A replay repeats them in order.
+    is_clean = not np.array_equal(other.steps.recorded_step[theirs], ours)
+    if not is_clean or not other.is_replay_of(recorded) or (recorded.steps.kind[ours] != StepKind.EVALUATION).any():
+        return ours, theirs
+    keys = [trace.steps.number[of] << 32 | trace.steps.rank[of] for trace, of in ((recorded, ours), (other, theirs))]
+    known = [np.isin(own, others) for own, others in (keys, keys[::-1])]
+    return (ours[known[0]], theirs[known[1]]) if known[0].any() else (ours, theirs)

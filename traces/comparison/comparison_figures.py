@@ -1,0 +1,230 @@
+"""Defines the figures of a comparison, with the keys that `trace diff --json` prints.
+
+    comparison = compare(load("v100.msgpack"), load("replay.msgpack"))
+    comparison.steps.error, comparison.phases["forward"].error, comparison.memory["cuda:0"].compared_bytes
+    comparison.to_json()              # the keys that scripts rely on
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from traces.analyses.analyse import Analyses
+from traces.analyses.communication import Communication
+from traces.comparison.changed_ops import Changes
+from traces.comparison.fused_ops import FusedOps
+from traces.comparison.program.verdict import Evidence, Verdict
+from traces.compiled.region_figures import CompiledFigures
+from traces.figures.bottleneck import PaceLimit
+from traces.figures.pace import StepPace
+from traces.figures.spread import Spread
+from traces.figures.stage_times import StageError
+from traces.model.json_facts import OMITTED_IF_EMPTY, Json, as_json, extended
+from traces.model.run import HostFigures, MissingOp
+from traces.model.workload import Sameness
+from traces.rates.estimate_errors import EstimateError
+
+VERSION = 1
+
+Figure = TypeVar("Figure")
+
+
+@dataclass(frozen=True, slots=True)
+class Both(Generic[Figure]):
+    """Holds one value for each of two traces."""
+
+    recorded: Figure
+    replayed: Figure  # the second recording's value if two recordings are compared
+
+    def __iter__(self) -> Iterator[Figure]:
+        return iter((self.recorded, self.replayed))
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseError(StageError):
+    """Compares the median times of one training phase in two traces. The host times of all phases add up to the step time."""
+
+    recorded_median_ns: int
+    replayed_median_ns: int
+    busy_recorded_median_ns: int | None
+    busy_replayed_median_ns: int | None
+    busy_error: float | None
+    wait_recorded_median_ns: int | None  # the host's waits for its devices; None if no wait was recorded
+    wait_replayed_median_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamShare:
+    """Compares the busy time of a CUDA stream in two traces, as a fraction of the step time."""
+
+    device: str
+    recorded_stream: int | None
+    replayed_stream: int | None
+    recorded_busy: float | None
+    replayed_busy: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Compares the evaluation steps of two traces."""
+
+    steps_compared: Both[int]
+    steps: Spread
+    compute_side: Spread
+
+
+@dataclass(frozen=True, slots=True)
+class ValueReads:
+    """Counts unrecorded tensor values that a replayed script read."""
+
+    unrecorded_reads: int | None  # values that the script read although they were not recorded
+    computed: bool | None  # whether the replay computed values (`--values compute`)
+    sizes_assumed: int | None = None  # counts op outputs with an assumed size, such as those of `nonzero`
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryComparison:
+    """Compares the memory peaks of one device in two traces. The memory rise of a step is its peak memory minus the memory at
+    its start."""
+
+    recorded_peak_bytes: int | None
+    replayed_peak_bytes: int | None
+    recorded_source: str | None
+    replayed_source: str | None
+    recorded_step_rise_bytes: int | None
+    replayed_step_rise_bytes: int | None
+    capacity_bytes: int | None = None
+    capacity_given: bool | None = None  # whether --gpu-memory set the capacity
+    outside_bytes: int | None = None  # capacity taken by anything other than PyTorch's allocator
+    reserved_peak_bytes: int | None = None
+    ooms: int | None = None
+    fits: bool | None = None  # False if the replay ran out of memory, None if unknown
+
+    @property
+    def rises_compared(self) -> bool:
+        rises = self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
+        return None not in rises and "summed" in (self.recorded_source, self.replayed_source)
+
+    @property
+    def compared_bytes(self) -> tuple[int | None, int | None]:
+        if self.rises_compared:
+            return self.recorded_step_rise_bytes, self.replayed_step_rise_bytes
+        return self.recorded_peak_bytes, self.replayed_peak_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedFigures:
+    """Contains the result of comparing two traces."""
+
+    replay: bool  # whether the second trace is a replay of the first
+    steps_compared: Both[int]
+    ranks: Both[int]  # number of ranks; a step is that of one rank
+    gpus: Both[int]  # GPUs that one rank uses; if the numbers differ, `changes` are those of one GPU
+    paces: Both[StepPace | None]
+    bottlenecks: Both[PaceLimit | None]
+    steps: Spread
+    host_pace: Spread
+    device_pace: Spread
+    compute_side: Spread  # the pace without waits for data
+    gpu_busy: Spread
+    phases: dict[str, PhaseError]
+    host_phases_comparable: bool  # False if only one trace's phases are synchronized with the device (PhaseTiming)
+    streams: list[StreamShare]
+    coverage: dict[str, float] | None
+    host: HostFigures
+    values: ValueReads
+    events_never_recorded: int | None  # events that the script of a replay waited for but never recorded
+    memory: dict[str, MemoryComparison]
+    missing: list[MissingOp]
+    missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
+    changes: Changes
+    clock: str | None  # the replay's clock: "wall", or "virtual" (GPU waits took no time, so loading times are not realistic)
+    speed: float | None  # how fast recorded time passed in a replay; all times here are recorded time
+    tolerance: float
+    judged: str
+    judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
+    # False for another program or another time; None also if step times agree but a recording lacks much of its GPU work
+    within_tolerance: bool | None
+    analyses: Both[Analyses]
+    # number of replayed steps with recorded GPU times to compare, if some replayed steps have no recorded GPU times
+    gpu_time_steps: int | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    evaluation: Evaluation | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    parts: dict[str, StageError] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)
+    communication: Both[Communication | None] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    compiled: Both[CompiledFigures] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if a trace has compiled code
+    # eager ops and fused kernels of one step, if only one of the two traces has fused kernels
+    fused: tuple[FusedOps, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
+    # samples per step, if the batch sizes differ and nothing else of the inputs
+    batch_sizes: Both[int] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
+    problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
+    estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`
+    expected_errors: dict[str, float] = field(default_factory=dict, metadata=OMITTED_IF_EMPTY)  # of sides in `estimates`
+    estimate_error: EstimateError | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # of a replay's estimated times
+    version: int = VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictFacts:
+    """Says whether two traces were recorded from the same program."""
+
+    same_program: bool | None  # null if unknown
+    reason: str
+    verdict: Sameness
+    evidence: Evidence
+    not_compared: tuple[str, ...]  # facts that only one trace has, such as "shapes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonFacts(ComparedFigures, VerdictFacts):
+    """Contains the comparison of a recording and a replay, which `trace replay --report` writes to a file."""
+
+    pace: Spread
+    gpu_time: Spread
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(ComparedFigures):
+    verdict: Verdict
+
+    @property
+    def figures(self) -> dict[str, Spread]:
+        return {"steps": self.steps, "compute_side": self.compute_side, "gpu_busy": self.gpu_busy}
+
+    def estimate_sentences(self) -> list[str]:
+        of = {name: f"; expected error {error:.0%}" for name, error in self.expected_errors.items()}
+        return [f"{name} is an ESTIMATE by `trace predict`, not a recording{of.get(name, '')}." for name in self.estimates]
+
+    def facts(self) -> ComparisonFacts:
+        """Return the dictionary that `trace diff --json` prints."""
+        of = self.verdict
+        return extended(
+            ComparisonFacts, self, same_program=of.same, reason=of.reason, verdict=of.sameness, evidence=of.evidence,
+            not_compared=of.not_compared, pace=self.steps, gpu_time=self.gpu_busy,
+        )  # fmt: skip
+
+    def to_json(self) -> Json:
+        return as_json(self.facts())
+
+    def __repr__(self) -> str:
+        lines = [f"Comparison with {'a replay' if self.replay else 'another recording'}: {self.verdict.sameness.value}"]
+        lines[0] += f" ({self.verdict.reason})"
+        for words, figure in (
+            ("step", self.steps),
+            ("step without data loading", self.compute_side),
+            ("GPU time", self.gpu_busy),
+        ):
+            a_ns, b_ns = figure.recorded_ns, figure.replayed_ns
+            if a_ns is not None and b_ns is not None:
+                error = "" if figure.error is None else f" ({figure.error:+.1%})"
+                lines.append(f"{words} {a_ns / 1e6:.3f} -> {b_ns / 1e6:.3f} ms{error}")
+        within = {True: "within", False: "not within", None: "nothing to judge:"}[self.within_tolerance]
+        lines.append(f"{within} {self.tolerance:.1%} of {self.judged}")
+        return "\n  ".join(lines)
+
+    def without_an_end(self) -> Comparison:
+        """Return a copy for a script that failed: `fits=True` becomes None (unknown), because a complete run might need more
+        memory."""
+        memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
+        return replace(self, memory=memory)
