@@ -49,7 +49,7 @@ def _make(torch: ModuleType, session: RecordSession) -> Recorder | None:
     profile = path.with_suffix(".profile.json") if in_depth else None
     distributed = torch.distributed.is_available()
     cuda = TorchCuda(torch)
-    access = DeviceAccess(cuda, state.captures(), state.profiles())
+    access = DeviceAccess(cuda, state.captures(), state.script_profiles())
     events = BoundaryEvents(cuda, clock, access)
     recorder = Recorder(
         output=RecordingFile(path, clock),

@@ -47,7 +47,7 @@ class _RecorderState:
         self.make: Callable[[], Recorder | None] | None = None
         self.optimizers = Optimizers()
         self.captures = LivingObjects()
-        self.profiles = Profiles()
+        self.script_profiles = Profiles()
         self._lock = RLock()
 
     def __getattr__(self, name: str) -> Recorder | None:
@@ -95,5 +95,5 @@ def captures() -> LivingObjects:
     return _STATE.captures
 
 
-def profiles() -> Profiles:
-    return _STATE.profiles
+def script_profiles() -> Profiles:
+    return _STATE.script_profiles

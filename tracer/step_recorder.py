@@ -147,7 +147,7 @@ class StepRecorder:
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
         offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event
         current_device, current_handle = cuda.current_device, cuda.current_handle
-        captures, profiles = access.captures, access.profiles
+        captures, profiles = access.captures, access.script_profiles
 
         def report(kind: int, argument: Any = None, grad_enabled: bool | None = None) -> None:
             began_ns = cost.perf_ns()
@@ -311,7 +311,7 @@ class StepRecorder:
         repeated.is_plain = (
             bool(repeated.expected)
             and not self._is_unusual
-            and not access.profiles.has_attached
+            and not access.script_profiles.has_attached
             and (not access.is_used if stream is None else stream.is_default)
         )
         if repeated.is_plain and plan is not None:

@@ -22,7 +22,7 @@ _REPEATED = frozenset({"forward", "loss", "backward", "other"})
 def add_devices(recording: RecordedRun, gpus: int) -> None:
     """Extend the recording to `gpus` GPUs. Raises TraceError if replicas cannot be predicted."""
     recorded = len(recording.devices)
-    require_kernels_of_one(gpus, recorded, any(step.has_kernels for step in recording.steps))
+    require_recording_of_one_gpu(gpus, recorded, any(step.has_kernels for step in recording.steps))
     recording.devices = devices_for(recording.devices, gpus)
     if gpus <= recorded:
         return
@@ -42,7 +42,7 @@ def devices_for(recorded: list[Device], gpus: int) -> list[Device]:
     return [*recorded[:gpus], *(replace(recorded[0], index=index) for index in range(len(recorded), gpus))]
 
 
-def require_kernels_of_one(gpus: int, recorded: int, kernels: bool) -> None:
+def require_recording_of_one_gpu(gpus: int, recorded: int, kernels: bool) -> None:
     """Raise TraceError if the recording cannot be replayed with `gpus` GPUs."""
     if gpus > recorded and (recorded != 1 or not kernels):
         has = f"{recorded} GPUs" if recorded != 1 else "phases only"

@@ -18,9 +18,9 @@ from tui.commands import stalls
 from tui.commands.record import default_name
 from tui.commands.replay import _slow_ranks, config_for
 from tui.commands.replay_library import (
-    card_of,
     choice_of,
     file_in_folder,
+    gpu_and_blank_trace,
     is_gpu_name,
     require_phases_enough,
     source_of,
@@ -92,7 +92,7 @@ def test_step_times_come_from_a_recording_or_a_library_entry_or_an_estimate(reco
 def test_an_estimate_does_not_use_the_pytorch_release_of_the_measurements() -> None:
     for estimate, release in ((False, "1.8 to 1.10"), (True, None)):
         choice = choice_of("", "v100", estimate)
-        assert choice is not None and card_of(choice)[1].machine_of(0).torch == release
+        assert choice is not None and gpu_and_blank_trace(choice)[1].machine_of(0).torch == release
 
 
 @pytest.mark.parametrize(

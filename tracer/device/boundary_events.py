@@ -132,7 +132,7 @@ class BoundaryEvents:
         """Record a CUDA event, or return None if CUDA must not be called."""
         access = self.access
         # checked here too, because calling a property takes as long as these checks together
-        if access.device_lost or access.captures or access.profiles or not access.was_used:
+        if access.device_lost or access.captures or access.script_profiles or not access.was_used:
             closed = access.closed_to_all_streams
             if closed is not None:
                 if self.untimed == Untimed.NO:

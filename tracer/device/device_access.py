@@ -1,6 +1,6 @@
 """Decides whether the recorder may call CUDA now, and handles CUDA errors.
 
-    access = DeviceAccess(TorchCuda(torch), state.captures(), state.profiles())
+    access = DeviceAccess(TorchCuda(torch), state.captures(), state.script_profiles())
     if access.closed is None: event.record()    # otherwise `closed` is the reason
     access.attempt(torch.cuda.mem_get_info, 0)  # None if the call failed, then the device counts as lost
     access.is_idle_within(1_000_000_000, [0])   # waits at most 1 s for cuda:0
@@ -53,7 +53,7 @@ class DeviceAccess:
         self.device_lost = ""  # why the device no longer accepts calls, or ""
         self.is_calling = False  # True during a CUDA call, which may hang
         self._cuda: TorchCuda = cuda
-        self.captures, self.profiles = captures, profiles
+        self.captures, self.script_profiles = captures, profiles
         self.was_used = False  # whether `is_used` was True before
         self._waiting = _WaitingThread()  # not started
 
@@ -68,14 +68,14 @@ class DeviceAccess:
         return self.closed is Untimed.CAPTURE
 
     @property
-    def is_profiled(self) -> bool:
+    def is_script_profiling(self) -> bool:
         # see Note [The script's own profiler]
-        return bool(self.profiles)
+        return bool(self.script_profiles)
 
     @property
     def is_after_profile(self) -> bool:
         # see Note [Steps after a profile] in tracer/profile.py
-        return self.profiles.has_attached
+        return self.script_profiles.has_attached
 
     @property
     def closed(self) -> Untimed | None:
@@ -91,7 +91,7 @@ class DeviceAccess:
             return Untimed.NO
         if self.captures:
             return Untimed.CAPTURE
-        return Untimed.PROFILE if self.profiles else None  # a call would appear in the script's profile
+        return Untimed.PROFILE if self.script_profiles else None  # a call would appear in the script's profile
 
     @property
     def is_current_stream_capturing(self) -> bool:

@@ -2,7 +2,7 @@
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
         ...                                     # no events are taken here
-    profiles().has_attached                     # True: later steps have the kind StepKind.AFTER_PROFILE
+    script_profiles().has_attached                     # True: later steps have the kind StepKind.AFTER_PROFILE
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from tracer.state import profiles, started
+from tracer.state import script_profiles, started
 from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
     cls: Any = torch.autograd.profiler.profile
-    under_way = profiles()
+    under_way = script_profiles()
 
     def begin(begin: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = started()

@@ -78,22 +78,22 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
     return sorted(of.rank for of in found if of.late_ns < least_ns or of.late_ns <= STRAGGLER_TIMES * usual_ns)
 
 
-class RankOrder(NamedTuple):
+class RankGroups(NamedTuple):
     """Lists the ranks to show separately (stragglers, or one rank if there are none), and the ranks to show as one."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()
 
 
-def rank_order(trace: Trace) -> RankOrder:
+def rank_groups(trace: Trace) -> RankGroups:
     if len(trace.ranks) <= _FEW_SIMILAR:
-        return RankOrder()
+        return RankGroups()
     found = stragglers(trace)
     similar = _with_similar_work(trace, similar_ranks(found) if found else trace.ranks)
     late = [of.rank for of in found if of.rank not in set(similar)]
     first = [*late, *(rank for rank in trace.ranks if rank not in {*similar, *late})] or similar[:1]
     similar = [rank for rank in similar if rank not in set(first)]
-    return RankOrder(tuple(first), tuple(similar) if len(similar) > _FEW_SIMILAR else ())
+    return RankGroups(tuple(first), tuple(similar) if len(similar) > _FEW_SIMILAR else ())
 
 
 def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
@@ -105,13 +105,13 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
     return [rank for rank in ranks if abs(events[rank] - usual) <= SIMILAR_WORK * usual]
 
 
-def folded(traces: Sequence[Trace]) -> tuple[RankOrder, list[Trace]]:
+def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
     """Return the traces without the similar ranks, except the first of them. Traces with different ranks are not changed."""
-    order = rank_order(traces[0])
-    if not order.similar or any(trace.ranks != traces[0].ranks for trace in traces):
-        return order, list(traces)
-    shown = sorted([*order.first, order.similar[0]])
-    return order, [trace_of_ranks(trace, shown) for trace in traces]
+    groups = rank_groups(traces[0])
+    if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):
+        return groups, list(traces)
+    shown = sorted([*groups.first, groups.similar[0]])
+    return groups, [trace_of_ranks(trace, shown) for trace in traces]
 
 
 def without_waits(trace: Trace) -> Trace:

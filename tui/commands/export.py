@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from traces.analyses.stragglers import rank_order
+from traces.analyses.stragglers import rank_groups
 from traces.chrome.export import export_chrome
 from traces.chrome.pair import export_pair
 from tui.formatting import ranges_text
@@ -35,7 +35,7 @@ def run(first: str, second: str | None, output: Path, json: bool, *, all_ranks: 
     similar: tuple[int, ...] = ()
     if second is None:
         if not all_ranks:
-            similar = rank_order(trace).similar
+            similar = rank_groups(trace).similar
         shown = [rank for rank in trace.ranks if rank not in similar[1:]]
         with working(f"writing {output}"):
             written = export_chrome(trace, output, shown)

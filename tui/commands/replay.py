@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from replayer.prediction.conditions import Conditions, short_gpu_name
-from replayer.recording.replicas import require_kernels_of_one
+from replayer.recording.replicas import require_recording_of_one_gpu
 from traces.combining.replayed_ranks import one_replay, timelines_in
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Comparison
@@ -113,7 +113,7 @@ def _slow_ranks(text: str, nproc: int) -> dict[str, float]:
 def config_for(recorded: Trace, config: ReplayConfig, memory: str) -> ReplayConfig:
     """Return the configuration of a replay. Raise TraceError if an option needs data that the recording lacks."""
     gpus = sum(device.rank == min(recorded.ranks) for device in recorded.devices)  # GPUs of one script
-    require_kernels_of_one(config.gpus, gpus, bool(len(work_rows(recorded))))
+    require_recording_of_one_gpu(config.gpus, gpus, bool(len(work_rows(recorded))))
     loader = "recorded" if config.clock == "recorded" else config.loader
     return replace(config, loader=loader, gpu_memory_bytes=_gpu_memory(memory, config.gpus or gpus))
 

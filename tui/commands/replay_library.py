@@ -68,7 +68,7 @@ def source_of(trace: str, gpu: str, *, estimate: bool, strict: bool = False, gpu
     choice = choice_of(trace, gpu, estimate)
     if choice is not None:
         require_phases_enough(strict, gpus)
-        of, recorded = card_of(choice)
+        of, recorded = gpu_and_blank_trace(choice)
         return ReplaySource(trace or of.name, recorded, choice=choice, gpu=of)
     if gpu:
         return ReplaySource(gpu, trace_of_card(gpu), is_estimate=True)
@@ -146,7 +146,7 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     return "\n".join([*lines, *notes])
 
 
-def card_of(choice: LibraryChoice) -> tuple[Gpu, Trace]:
+def gpu_and_blank_trace(choice: LibraryChoice) -> tuple[Gpu, Trace]:
     file = read_cells(choice.files[0])
     blank = blank_trace(file.gpu, file.source, file.provenance)
     if choice.estimate:  # the script may be another program, so the study's old PyTorch says nothing about it

@@ -26,7 +26,7 @@ from traces.stalls.data_stalls import MOST_WORKERS, Pace, Stalls, stalls_of
 from traces.stalls.storage_model import CacheShare, Disk
 from traces.stalls.storage_server import Loading, StorageServer
 from tui.commands.doctor import usable_cores
-from tui.commands.replay_library import card_of, choice_of, file_in_folder, library_messages, trace_of_card
+from tui.commands.replay_library import choice_of, file_in_folder, gpu_and_blank_trace, library_messages, trace_of_card
 from tui.formatting import count_text, counted, share_text, size_text, table, time_text
 from tui.options import StallsOptions, share
 from tui.outputs import json_text, show_text
@@ -136,7 +136,7 @@ def _run(
     out.mkdir(exist_ok=True)
     if path is None:
         path = file_in_folder(folder, "card")
-        save(trace_of_card(options.gpu) if choice is None else card_of(choice)[1], path)
+        save(trace_of_card(options.gpu) if choice is None else gpu_and_blank_trace(choice)[1], path)
     with StorageServer(socket, disk, cache, drop_cached=cache is not None and disk is None) as server:
         config = ReplayConfig(loader=loader, steps=options.steps)
         session = ReplaySession(path, out, os.getpid(), config=config, cells=choice, storage=socket)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from traces.analyses.stragglers import folded
+from traces.analyses.stragglers import without_similar_ranks
 from traces.comparison.changed_ops import ChangeLists
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Both, Comparison
@@ -64,7 +64,7 @@ class NamedTrace:
 
 def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05) -> str:
     """Build the page of traces without their similar ranks, except the first of them."""
-    ranks, traces = folded([trace for _, trace in named])
+    ranks, traces = without_similar_ranks([trace for _, trace in named])
     note = ""
     if traces[0] is not named[0][1]:
         kept, *omitted = ranks.similar

@@ -24,7 +24,7 @@ class Stage(NamedTuple):
 
 
 def stages(names: Sequence[str], *, is_lazy: bool = False) -> Iterator[Stage]:
-    """Start to load the traces, and return an iterator over the progress. A lazy scene has one of the similar ranks."""
+    """Start to load the traces, and return an iterator over the progress. If `is_lazy`, one of the similar ranks is read."""
     pool = ThreadPoolExecutor(1, thread_name_prefix="trace-read")
     first = pool.submit(load, names[0], is_lazy=is_lazy)
     pool.shutdown(wait=False)

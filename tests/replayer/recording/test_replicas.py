@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from replayer.recording.recorded_run import RecordedRun
-from replayer.recording.replicas import add_devices, devices_for, require_kernels_of_one
+from replayer.recording.replicas import add_devices, devices_for, require_recording_of_one_gpu
 from tests.replayer.recordings import Op, make_recording, phase_recording
 from traces.model.trace import NONE, TraceError
 
@@ -81,6 +81,6 @@ def test_only_a_recording_of_one_gpu_can_be_extended_to_more_gpus(gpus: int, ker
 )
 def test_extending_a_recording_requires_the_kernels_of_one_gpu(gpus: int, recorded: int, kernels: bool, reason: str) -> None:
     if not reason:
-        return require_kernels_of_one(gpus, recorded, kernels)
+        return require_recording_of_one_gpu(gpus, recorded, kernels)
     with pytest.raises(TraceError, match=f"--gpus {gpus} needs a recording with the kernels of one GPU, .* has {reason}$"):
-        require_kernels_of_one(gpus, recorded, kernels)
+        require_recording_of_one_gpu(gpus, recorded, kernels)

@@ -28,7 +28,7 @@ def test_a_profile_with_device_activities_is_remembered(
 
         def __exit__(self, *raised: object) -> None: ...
 
-    monkeypatch.setattr(state._STATE, "profiles", state.Profiles())
+    monkeypatch.setattr(state._STATE, "script_profiles", state.Profiles())
     torch: Any = SimpleNamespace(
         autograd=SimpleNamespace(profiler=SimpleNamespace(profile=profile)),
         profiler=SimpleNamespace(ProfilerActivity=SimpleNamespace(CPU="CPU", CUDA="CUDA")),
@@ -36,6 +36,6 @@ def test_a_profile_with_device_activities_is_remembered(
     torch_profiler.install(torch)
     script: Any = profile()
     with script:
-        assert len(state.profiles()) == 1 and state.profiles().has_attached is has_attached
+        assert len(state.script_profiles()) == 1 and state.script_profiles().has_attached is has_attached
     # the profile has ended, but CUPTI stays attached
-    assert len(state.profiles()) == 0 and state.profiles().has_attached is has_attached
+    assert len(state.script_profiles()) == 0 and state.script_profiles().has_attached is has_attached

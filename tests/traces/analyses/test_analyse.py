@@ -14,7 +14,7 @@ from traces.analyses.critical_path import critical_path
 from traces.analyses.idle import IdleReason, data_waits, idle_spans, idle_times
 from traces.analyses.launches import launch_delay_ns, launch_figures, launched_rows, queue_length
 from traces.analyses.modules import module_times
-from traces.analyses.stragglers import RankLateness, rank_order, similar_ranks, stragglers, without_waits
+from traces.analyses.stragglers import RankLateness, rank_groups, similar_ranks, stragglers, without_waits
 from traces.analyses.transfers import transfers
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.measure import busy_ns, window_ns
@@ -247,7 +247,7 @@ def test_a_rank_with_other_work_is_shown_by_itself(kernels: int, first: tuple[in
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(12)])
     of_each = [kernels if rank == 5 else 10 for rank in range(12)]
     trace.device = DeviceSpans.of(device=np.repeat(range(12), of_each), start_ns=np.arange(sum(of_each)))
-    order = rank_order(trace)
+    order = rank_groups(trace)
     assert order.first == first and len(order.similar) == similar
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
 from traces.analyses.idle import IdleSpans, idle_spans
-from traces.analyses.stragglers import RankOrder, folded, rank_order
+from traces.analyses.stragglers import RankGroups, rank_groups, without_similar_ranks
 from traces.comparison.compare import compare, have_same_stream_numbers, pair_streams
 from traces.comparison.comparison_figures import Comparison
 from traces.comparison.counterparts import Counterparts, StepPairs, counterparts, paired_steps, steps_in_order
@@ -98,15 +98,15 @@ class Scene:
     _axes: dict[Alignment, Axis] = field(default_factory=dict, compare=False)
     _tracks: tuple[Tracks, ...] = field(default=(), compare=False)
     _whole: tuple[Trace, ...] = field(default=(), compare=False)
-    _ranks: RankOrder = field(default=RankOrder(), compare=False)
+    _ranks: RankGroups = field(default=RankGroups(), compare=False)
     _sums: dict[int, tuple[Sums, Sums]] = field(default_factory=dict, compare=False)
     _compared: tuple[Column, Column] | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, *named: tuple[str, Trace], omits_similar_ranks: bool = False) -> Scene:
-        """Make the rows that need no host events. A scene without similar ranks has only the first of them."""
+        """Make the rows that need no host events. `omits_similar_ranks` leaves out all similar ranks except the first."""
         names, whole = zip(*named, strict=True)
-        ranks, traces = folded(whole) if omits_similar_ranks else (rank_order(whole[0]), whole)
+        ranks, traces = without_similar_ranks(whole) if omits_similar_ranks else (rank_groups(whole[0]), whole)
         tracks = tuple(map(quick_tracks, traces))
         rows = _paired(tracks, _same_numbers(tuple(traces)), ranks)
         return cls(names, tuple(traces), rows, _tracks=tracks, _ranks=ranks, _whole=whole)
@@ -237,7 +237,7 @@ def _same_numbers(traces: tuple[Trace, ...]) -> bool:
     return len(traces) == 1 or have_same_stream_numbers(*traces)
 
 
-def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankOrder) -> tuple[SceneRow, ...]:
+def _paired(tracks: tuple[Tracks, ...], same_numbers: bool, ranks: RankGroups) -> tuple[SceneRow, ...]:
     place = {rank: number for number, rank in enumerate(ranks.first)}
     similar = dict.fromkeys(ranks.similar, ranks.similar[0] if ranks.similar else None)
 
