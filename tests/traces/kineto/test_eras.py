@@ -13,7 +13,7 @@ import pytest
 from traces.kineto import read_kineto, read_kineto_bytes
 from traces.kineto.reading.eras import TsUnit, era
 from traces.kineto.structure.annotations import phase_of_annotation
-from traces.kineto.structure.steps import _recorded_by_autograd
+from traces.kineto.structure.step_events import _recorded_by_autograd
 from traces.model.machine import DeviceProperties
 from traces.model.run import Distributed
 from traces.model.trace import NONE, DeviceKind, HostKind, HostSpans, StepKind, Trace, TraceImportError

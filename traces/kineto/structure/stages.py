@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from traces.kineto.spans.spans import RankTables
-from traces.kineto.structure.steps import Markers
+from traces.kineto.structure.boundary_markers import Markers
 from traces.model.intervals import TimeWindows
 from traces.model.trace import NONE, HostKind, Parts, Phases, Strings
 

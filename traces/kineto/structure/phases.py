@@ -1,0 +1,102 @@
+"""Finds the phases of imported steps, by the rule of `traces.script.phase_rule`.
+
+    phases = read_phases(steps, step_events(tables, strings), tables, strings)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from traces.kineto.spans.spans import RankTables
+from traces.kineto.structure.boundary_markers import Markers
+from traces.kineto.structure.step_events import StepEvent
+from traces.model.trace import Phases, Steps, Strings
+from traces.script.phase_rule import FORWARD, PhaseSplitter, Segment
+
+
+def read_phases(steps: Steps, events: list[StepEvent], tables: RankTables, strings: Strings) -> Phases:
+    if not len(steps) or not len(tables.host):
+        return Phases.empty()
+    starts = [event.start_ns for event in events]
+    markers = Markers(tables.host, tables.device)
+    splitter = PhaseSplitter()
+    parts = []
+    for row, (begin, end) in enumerate(zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True)):
+        first, last = np.searchsorted(starts, [begin, end])
+        segments = _cut(splitter, events[first:last], begin, end) or [Segment("other", begin, end)]
+        edges = np.array([s.start_ns for s in segments] + [end])
+        device_ns = markers.at(edges)
+        parts.append(
+            Phases.of(
+                step=np.full(len(segments), row),
+                name=[strings.add(s.name) for s in segments],
+                start_ns=edges[:-1],
+                duration_ns=np.diff(edges),
+                device=np.full(len(segments), markers.device),
+                device_start_ns=device_ns[:-1],
+                device_end_ns=device_ns[1:],
+            )
+        )
+    return Phases.concatenated(parts)
+
+
+def _cut(splitter: PhaseSplitter, events: list[StepEvent], begin_ns: int, end_ns: int) -> list[Segment]:
+    """Return the phases of one step.
+
+    Note [The engine's run]
+        A backward pass lasts from the first to the last span of the autograd engine, if the main thread does nothing in
+        between. The op that creates the first gradient (ones_like of one number) just before the engine starts belongs to the
+        backward pass too. If the engine runs on the main thread, ops that autograd does not record, such as a sum of gradients,
+        also belong to the backward pass. If the engine runs within another phase, such as an optimizer that calls a closure,
+        the engine's spans belong to the other phase. A backward pass built a graph if autograd recorded ops in most of the
+        engine's spans.
+    """
+    has_graph = False
+    within_ns = begin_ns  # end of the latest phase that the main thread entered
+    now = splitter.begin_ns = begin_ns
+    run: list[StepEvent] = []
+    held: list[StepEvent] = []  # ops of the engine if its run continues after them
+
+    def clamped(time_ns: int) -> int:
+        nonlocal now
+        now = min(max(now, time_ns), end_ns)
+        return now
+
+    def feed(event: StepEvent) -> None:
+        nonlocal within_ns
+        if event.name not in ("", "backward", "other"):
+            within_ns = max(within_ns, event.end_ns)
+        if event.name:
+            splitter.enter(event.name, clamped(event.start_ns))
+            splitter.leave(event.name, clamped(event.end_ns), open_ended=event.name == "other")
+        else:
+            goes_forward = event.goes_forward or (event.is_recorded and has_graph)
+            splitter.op(FORWARD if goes_forward else event.kind, clamped(event.start_ns))
+
+    def flush() -> None:
+        nonlocal has_graph
+        if any(event.name for event in run):
+            has_graph = sum(event.builds_graph for event in run) > 0
+            feed(StepEvent(run[0].start_ns, max(event.end_ns for event in run), "backward", 0, False, False))
+        else:
+            held[:0] = run
+        for event in held:
+            feed(event)
+        run.clear()
+        held.clear()
+
+    for event in events:
+        if event.name == "engine":
+            if not run:
+                flush()
+            if event.start_ns < within_ns:
+                continue
+            run += [*held, event]
+            held.clear()
+        elif run and event.quiet and not event.seeds and run[-1].name:
+            held.append(event)
+        else:
+            flush()
+            (run if event.seeds else held).append(event)
+    flush()
+    return [s for s in splitter.close(end_ns) if s.end_ns > s.start_ns]

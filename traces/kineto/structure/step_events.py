@@ -1,0 +1,330 @@
+"""Finds the events of an imported recording that the rules of steps and phases see, as in a running script.
+
+    events = step_events(tables, strings)
+    events[0].name, events[0].start_ns      # "loader"; "" for a call of an op, "engine" for the autograd engine
+
+Note [What the rules see]
+    The importer omits CPU ops, because recorder and replay do not see them either: ops that prepare a batch, and ATen's ops
+    outside of modules that launch nothing and create no autograd node. Conversions that return their input unchanged, such
+    as `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the
+    profile marks. If Python functions were not recorded, the first op after a new batch counts as a module call. Gradients were
+    on during a module call if its op has an autograd number.
+
+Note [Copies that torch.tensor makes]
+    `torch.tensor(5, device="cuda")` copies a number and no batch, so its copy does not begin a step. Loops that generate tokens
+    create positions like this. The copy belongs to the phase "h2d".
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from traces.compiled.regions import REGION
+from traces.figures.measure import enclosing
+from traces.kineto.spans.spans import RankTables
+from traces.kineto.spans.thread_roles import BACKWARD_NODE, OPTIMIZER_STEP
+from traces.kineto.structure.annotations import phase_of_annotation
+from traces.model.intervals import Intervals
+from traces.model.layouts import Shape
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Strings, parse_shapes
+from traces.names.device_names import copy_direction
+from traces.script.phase_rule import ASIDE, CLOSURE, PLAIN, op_class
+
+_EXPLICIT = (
+    ("loader", re.compile(r"enumerate\(DataLoader\)#")),
+    ("zero_grad", re.compile(r"Optimizer\.zero_grad#")),
+    ("optimizer", OPTIMIZER_STEP),
+)
+_ATEN_OPS = re.compile("aten::")  # other ops may launch work without a recorded call
+_COPY_OPS = re.compile(r"aten::(?:to|_to_copy|copy_|_copy_from)$")
+_SEED_OPS = re.compile(r"aten::ones_like$")
+_CONVERSIONS = re.compile(r"aten::(?:to|type_as|contiguous|resolve_conj|resolve_neg)$")
+MODULE = re.compile(r"nn\.Module: ")
+_REGION = re.compile(re.escape(REGION))
+_COMPILED_AUTOGRAD = re.compile(re.escape(REGION) + "!")  # the backward pass, compiled by `torch._dynamo.compiled_autograd`
+_GRAPH_LAUNCH = re.compile(r"(?:cuda|cu|hip)GraphLaunch")
+_ALLOCATOR_OPS = re.compile(r"aten::record_stream$")  # launch no GPU work, so replays do not contain them
+_VIEWS = re.compile(  # a reshape that copies calls aten::clone, which is no view
+    r"detach$|aten::(?:adjoint|alias|as_strided|chunk|detach|diagonal|expand|expand_as|flatten|imag|lift_fresh|movedim|narrow|numpy_T"
+    r"|permute|real|reshape|reshape_as|_reshape_alias|select|slice|split|split_with_sizes|squeeze|swapaxes|swapdims|t"
+    r"|tensor_split|transpose|unbind|unflatten|unfold|unsafe_split|unsqueeze|view|view_as|view_as_complex|view_as_real)$"
+)
+_CACHE_LOOKUP = re.compile(r"TorchDynamo Cache Lookup$")  # looks for the compiled code of a function
+_PROFILER_OPS = re.compile(r"aten::(?:empty|zeros|zero_)$")
+
+
+class StepEvent(NamedTuple):
+    start_ns: int
+    end_ns: int
+    name: str
+    kind: int
+    seeds: bool  # creates the first gradient, if a backward pass follows
+    quiet: bool  # not recorded by autograd, so autograd's engine may have called it
+    leads: bool = False  # step of the first optimizer
+    like: int = NONE  # same number for the same name and shapes, without the first dimension
+    # see Note [After a backward pass] in phase_rule.py
+    goes_forward: bool = False  # within a module that was called with gradients
+    is_recorded: bool = False  # autograd recorded the op
+    builds_graph: int = 0  # 1 or -1 if the autograd engine called ops here, with or without recording them
+    calls_closure: bool = False  # part of an optimizer's step before a call of its closure
+    creates_tensor: bool = False  # see Note [Copies that torch.tensor makes]
+
+
+def step_events(tables: RankTables, strings: Strings) -> list[StepEvent]:
+    host = tables.host
+    engine_threads = [row for row, thread in enumerate(tables.threads) if thread.role == "backward"]
+    is_range = host.kind == HostKind.ANNOTATION
+    names, forward = _named_ranges(host, np.flatnonzero(is_range), strings)
+    known = np.zeros(len(host), bool)
+    known[list(names)] = True
+    stepping = np.array([row for row, phase in names.items() if phase == "optimizer" and host.thread[row] == 0], "i8")
+    runs_backward = stepping[_running_backward(host, stepping, engine_threads, strings)]
+    known[runs_backward] = False
+    see_through = (host.kind == HostKind.PYTHON) | (host.kind == HostKind.OTHER) | (is_range & ~known)
+    on_main = host.thread == 0
+    visible = (on_main | np.isin(host.thread, engine_threads)) & (known | (host.kind == HostKind.OP))
+    # The launch of a CUDA graph counts as one op.
+    visible |= on_main & (host.kind == HostKind.RUNTIME) & strings.matching(host.name, _GRAPH_LAUNCH.match)
+    modules = _outermost_modules(host, strings)
+    visible &= ~(_returning_their_input(host, strings) | strings.matching(host.name, _ALLOCATOR_OPS.match))
+    is_outside = on_main & (modules == NONE) & ~forward.holds(host.start_ns)
+    see_through |= is_outside & strings.matching(host.name, _VIEWS.match)
+    # Ignore compiled autograd's search for cached code, which happens before the backward pass.
+    nested = enclosing(host, strings.matching(host.name, _REGION.match)) != NONE
+    visible &= ~(nested & strings.matching(host.name, _CACHE_LOOKUP.match))
+    # Treat the ops inside a torch.compile region individually, because some ops may belong to an optimizer step.
+    around = host.earlier_parent[visible]
+    around = np.unique(around[around != NONE])
+    see_through[around[strings.matching(host.name[around], _REGION.match)]] = True
+    visible &= ~see_through
+    tops = np.flatnonzero(visible & (np.append(enclosing(host, ~see_through), NONE)[host.earlier_parent] == NONE))
+    on_engine = ~on_main[tops] | strings.matching(host.name[tops], BACKWARD_NODE.match)
+    on_engine |= enclosing(host, strings.matching(host.name, _COMPILED_AUTOGRAD.match))[tops] != NONE
+    copies = _copying_tops(tables, tops, strings)
+    created = _creating_tensors(host, copies, strings)
+    own = _profilers_own(host, tops[on_main[tops]], np.flatnonzero(is_range & on_main), strings)
+    launched = _above(np.unique(tables.device.launch), host)
+    on_cpu = _making_batches(host, tops[~on_engine], copies, launched)
+    seeds = strings.matching(host.name[tops], _SEED_OPS.match)
+    seeds[seeds] = [_is_one_number(strings[shapes]) for shapes in host.shapes[tops[seeds]].tolist()]
+    in_module = modules[tops]
+    recorded = np.isin(tops, _recorded_by_autograd(host, tops[~on_engine]))
+    kernels = (tables.device.kind == DeviceKind.KERNEL) & (tables.device.launch != NONE)
+    if 2 * np.count_nonzero(kernels) > np.count_nonzero(host.kind[tops] == HostKind.OP):  # else launches may be missing
+        launches_nothing = is_outside[tops] & ~(launched[tops] | recorded | on_engine)
+        on_cpu.update(tops[launches_nothing & strings.matching(host.name[tops], _ATEN_OPS.match)].tolist())
+    forward_call = np.isin(in_module, _called_with_gradients(host, tops, in_module))
+    graph = np.where(on_engine, _recorded_by_engine(host, strings)[tops], 0).tolist()
+    quiet = (host.kind[tops] == HostKind.OP) & (host.sequence[tops] == NONE) & on_main[tops]
+    first_optimizer = int(host.name[stepping[np.argmin(host.start_ns[stepping])]]) if len(stepping) else NONE
+    starts, ends = host.start_ns[tops].tolist(), (host.start_ns[tops] + host.duration_ns[tops]).tolist()
+    outside = ~forward.holds(host.start_ns[tops]) & bool(forward.total_ns)
+    events = []
+    likes: dict[tuple[int, tuple[Shape, ...]], int] = {}
+    for place in np.argsort(host.start_ns[tops], kind="stable").tolist():
+        row = int(tops[place])
+        if row in own or row in on_cpu:
+            continue
+        name_id = int(host.name[row])
+        if on_engine[place]:
+            name = "engine"
+        elif row in copies:
+            name = "h2d"
+        else:
+            name = names.get(row, "")
+        kind = 0 if name else op_class(strings[name_id])
+        if kind == ASIDE and in_module[place] != NONE:
+            kind = PLAIN  # the module's call has begun the forward pass, as in a running script
+        if kind == PLAIN and not name and outside[place]:
+            name = "other"
+        is_plain = kind == PLAIN and not name
+        seed = bool(seeds[place]) and not name
+        leads = name == "optimizer" and name_id == first_optimizer
+        like = NONE if name else likes.setdefault((name_id, _but_the_batch(strings[int(host.shapes[row])])), len(likes))
+        after_backward = is_plain and bool(forward_call[place]), is_plain and bool(recorded[place]), graph[place]
+        is_quiet = bool(quiet[place])
+        facts = name, kind, seed, is_quiet, leads, like, *after_backward
+        events.append(StepEvent(starts[place], ends[place], *facts, creates_tensor=row in created))
+    return _outside_closures(events, host, runs_backward, first_optimizer, strings) if len(runs_backward) else events
+
+
+def _running_backward(host: HostSpans, ranges: Column, engine_threads: list[int], strings: Strings) -> Column:
+    nodes = np.isin(host.thread, engine_threads) & (host.kind == HostKind.OP)
+    if len(ranges):
+        nodes |= (host.thread == 0) & strings.matching(host.name, BACKWARD_NODE.match)
+    starts_ns = np.sort(host.start_ns[nodes])
+    return np.asarray(np.searchsorted(starts_ns, host.start_ns[ranges]) < np.searchsorted(starts_ns, host.end_ns[ranges]))
+
+
+def _outside_closures(
+    events: list[StepEvent], host: HostSpans, ranges: Column, first_optimizer: int, strings: Strings
+) -> list[StepEvent]:
+    """Replace the events inside each optimizer's `step` by events with the name "optimizer", but keep the events inside a
+    closure.
+
+    Note [Closures in profiles]
+        Optimizers run without gradients, and closures with gradients. A closure therefore begins with an op that has a sequence
+        number, or with a phase such as "zero_grad". A closure ends with the backward pass if the next op has no sequence
+        number. The recorder adds ranges with the exact times.
+    """
+    is_closure = (host.thread == 0) & (host.kind == HostKind.ANNOTATION) & (host.name == strings.find(CLOSURE))
+    marked = list(zip(host.start_ns[is_closure].tolist(), host.end_ns[is_closure].tolist(), strict=True))
+    starts = [event.start_ns for event in events]
+    result, used = [], 0
+    for row in ranges[np.argsort(host.start_ns[ranges], kind="stable")].tolist():
+        begin_ns, end_ns = int(host.start_ns[row]), int(host.end_ns[row])
+        first, last = np.searchsorted(starts, [begin_ns, end_ns]).tolist()
+        if first < used:
+            continue  # within another optimizer's step
+        inside = events[first:last]
+        closures = [span for span in marked if begin_ns <= span[0] < end_ns] or _closures(inside)
+        result += events[used:first]
+        used, leads = last, int(host.name[row]) == first_optimizer
+        for start_ns, stop_ns in closures:
+            result.append(StepEvent(begin_ns, start_ns, "optimizer", 0, False, False, leads, calls_closure=True))
+            result += [event for event in inside if start_ns <= event.start_ns < stop_ns]
+            begin_ns = stop_ns
+        result.append(StepEvent(begin_ns, end_ns, "optimizer", 0, False, False, leads))
+    return result + events[used:]
+
+
+def _closures(events: list[StepEvent]) -> list[tuple[int, int]]:
+    # see Note [Closures in profiles]
+    found: list[tuple[int, int]] = []
+    before, is_over = "", True
+    for event in events:
+        if event.name or not event.quiet or event.goes_forward:
+            begins = is_over and not (found and event.name == before == "engine")
+            start_ns, end_ns = (event.start_ns, 0) if begins else found.pop()
+            found.append((start_ns, max(end_ns, event.end_ns)))
+            before, is_over = event.name, False
+        else:
+            is_over = is_over or before == "engine"
+    return found
+
+
+def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
+    """Return the ops for which autograd created a node. With each op, the profiler records the sequence number of the thread's
+    next autograd node. The sequence number increases after each op for which autograd creates a node."""
+    numbered = tops[(host.kind[tops] == HostKind.OP) & (host.sequence[tops] != NONE)]
+    numbered = numbered[np.argsort(host.start_ns[numbered], kind="stable")]
+    return np.asarray(numbered[:-1][np.diff(host.sequence[numbered]) > 0])
+
+
+def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
+    """For each CPU event, return 1 if autograd recorded an op inside the event, -1 if the event contains only other ops, and 0
+    if the event contains no ops."""
+    ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
+    numbered = ops & (host.sequence != NONE)
+    around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)
+    return np.where(around_numbered, 1, np.where(around_ops, -1, 0))
+
+
+def _outermost_modules(host: HostSpans, strings: Strings) -> Column:
+    is_module = strings.matching(host.name, MODULE.match)
+    is_module &= np.append(enclosing(host, is_module), NONE)[host.earlier_parent] == NONE
+    return enclosing(host, is_module)
+
+
+def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Column:
+    numbered = host.sequence[tops] != NONE
+    called = modules[numbered | ~numbered.any()]
+    return np.unique(called[called != NONE])
+
+
+def _is_one_number(shapes: str) -> bool:
+    # without recorded shapes, `shapes` is ""; autograd creates the first gradient itself only for a single number
+    return prod(size for shape in parse_shapes(shapes) for size in shape) == 1
+
+
+@lru_cache(4096)
+def _but_the_batch(shapes: str) -> tuple[Shape, ...]:
+    return tuple(shape[1:] for shape in parse_shapes(shapes))
+
+
+def _named_ranges(host: HostSpans, ranges: Column, strings: Strings) -> tuple[dict[int, str], Intervals]:
+    names: dict[int, str] = {}
+    annotated: dict[int, str] = {}
+    for index in np.unique(host.name[ranges]).tolist():
+        text = strings[index]
+        own = next((phase for phase, pattern in _EXPLICIT if pattern.match(text)), "")
+        phase = own or phase_of_annotation(text)
+        if phase:
+            (names if own else annotated).update(dict.fromkeys(ranges[host.name[ranges] == index].tolist(), phase))
+    for row, phase in list(names.items()):
+        for above in host.outward(int(host.parent[row])):
+            if annotated.get(above) == phase:
+                del annotated[above]
+    forward = np.array([row for row, phase in annotated.items() if phase == "forward" and host.thread[row] == 0], "i8")
+    names |= {row: phase for row, phase in annotated.items() if phase != "forward"}
+    return names, Intervals(host.start_ns[forward], host.end_ns[forward])
+
+
+def _above(rows: Column, host: HostSpans) -> Column:
+    found = np.zeros(len(host), bool)
+    rows = rows[rows != NONE]
+    while len(rows):
+        found[rows] = True
+        rows = np.unique(host.parent[rows])
+        rows = rows[(rows != NONE) & ~found[rows]]
+    return found
+
+
+def _returning_their_input(host: HostSpans, strings: Strings) -> Column:
+    converts = (host.kind == HostKind.OP) & strings.matching(host.name, _CONVERSIONS.match)
+    around = host.parent[~converts]
+    around = around[around != NONE]
+    return np.asarray(converts & ~_above(around[converts[around]], host))
+
+
+def _making_batches(host: HostSpans, tops: Column, copies: set[int], launched: Column) -> set[int]:
+    found: set[int] = set()
+    before_copy = False
+    for row in tops[np.argsort(host.start_ns[tops], kind="stable")][::-1].tolist():
+        before_copy = row in copies or (before_copy and host.kind[row] == HostKind.OP and not launched[row])
+        if before_copy and row not in copies:
+            found.add(row)
+    return found
+
+
+def _copying_tops(tables: RankTables, tops: Column, strings: Strings) -> set[int]:
+    host, device = tables.host, tables.device
+    is_copy = (device.kind == DeviceKind.MEMCPY) & (device.launch != NONE)
+    to_device = is_copy & strings.matching(device.name, lambda text: copy_direction(text) == "h2d")
+    copies = strings.matching(host.name[tops], _COPY_OPS.match) & _above(np.unique(device.launch[to_device]), host)[tops]
+    return set(tops[copies].tolist())
+
+
+def _creating_tensors(host: HostSpans, copies: set[int], strings: Strings) -> set[int]:
+    # see Note [Copies that torch.tensor makes]; it calls aten::lift_fresh after the copy
+    on_main = np.flatnonzero((host.thread == 0) & (host.kind == HostKind.OP))
+    on_main = on_main[np.argsort(host.start_ns[on_main], kind="stable")]
+    rows = np.array(sorted(copies), "i8")
+    after = np.append(on_main, NONE)[np.searchsorted(host.start_ns[on_main], host.end_ns[rows])]
+    follows = strings.matching(np.append(host.name, NONE)[after], "aten::lift_fresh".__eq__)
+    return set(rows[follows].tolist())
+
+
+def _profilers_own(host: HostSpans, tops: Column, ranges: Column, strings: Strings) -> set[int]:
+    """Return the ops that the profiler added.
+
+    Note [The profiler's own ops]
+        Until torch 1.12, entering a record_function range created a tensor with aten::zeros. Ops that create this tensor belong
+        to the profiler and not to the script.
+    """
+    rows = np.union1d(tops, ranges)
+    cheap = strings.matching(host.name[rows], _PROFILER_OPS.match) & (host.kind[rows] == HostKind.OP)
+    own: set[int] = set()
+    before_range = False
+    for row, is_range, is_cheap in zip(
+        rows[::-1].tolist(), (host.kind[rows] == HostKind.ANNOTATION)[::-1].tolist(), cheap[::-1].tolist(), strict=True
+    ):
+        before_range = is_range or (before_range and is_cheap)
+        if before_range and is_cheap:
+            own.add(row)
+    return own
