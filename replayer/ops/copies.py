@@ -29,13 +29,7 @@ from replayer.tensor.allocation import Content, Matches, Truth, Uniform, allocat
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import on_device
 from replayer.tensor.tensor_meta import OURS, TensorMeta, is_virtual
-from replayer.tensor.values.known_values import (
-    fills_allocation,
-    host_values,
-    known_values,
-    set_known_values,
-    writable_values,
-)
+from replayer.tensor.values.known_values import fills_allocation, host_values, known_values, set_known_values, writable_values
 from replayer.torch_types import TorchAny, TorchFunction
 from traces.model.layouts import memory_layout
 from traces.model.trace import READ_LIMIT

@@ -45,8 +45,8 @@ from traces.analyses.communication import communication_kernels
 from traces.analyses.waits import host_waits, synchronous_calls
 from traces.combining.clean_pace import CleanPace
 from traces.compiled.regions import is_graph_launch
+from traces.figures.input_pipeline import batch_arrival_ns
 from traces.figures.measure import copies_of_hooks
-from traces.figures.pipeline import batch_arrival_ns
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traces.figures.measure import device_ranks, launch_steps, phase_windows, profiled_steps
+from traces.figures.spread import median
 from traces.model.intervals import Intervals
 from traces.model.row_order import by_value, grouped
 from traces.model.trace import NONE, Column, DeviceKind, Ending, Trace
@@ -43,6 +44,20 @@ def data_parallel_kernels(trace: Trace) -> dict[int, str]:
     if len(np.unique(table.device[own])) <= len(np.unique(device_ranks(trace)[own])):
         return {}
     return {name: match[1].lower() for name, match in matches.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveTotals:
+    """Counts the calls of one collective on all ranks, and sums up their durations."""
+
+    name: str
+    backend: str
+    count: int
+    bytes: int | None  # None if no sizes were recorded
+    timed: int  # calls whose end was recorded
+    bounded: int  # calls with an upper bound of the duration only
+    duration_ns: int  # sum over timed and bounded calls
+    median_ns: int | None  # of the timed calls, or of the upper bounds if none was timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +111,27 @@ def _overlap(trace: Trace, counted: Column, kernels: Column) -> tuple[int, int]:
         if device in computes:
             hidden_ns += int(computes[device].within(communicating.start_ns, communicating.end_ns).sum())
     return total_ns - hidden_ns, hidden_ns
+
+
+def collective_totals(trace: Trace) -> list[CollectiveTotals]:
+    table, texts = trace.collectives, trace.strings
+    found = []
+    for rows in map(table.take, grouped(table.name, table.backend)):
+        sizes = rows.bytes[rows.bytes != NONE]
+        seen, bounds = (rows.duration_ns[rows.ending == ending] for ending in (Ending.SEEN, Ending.BY))
+        found.append(
+            CollectiveTotals(
+                texts[rows.name[0]],
+                texts[rows.backend[0]],
+                count=len(rows),
+                bytes=int(sizes.sum()) if len(sizes) else None,
+                timed=len(seen),
+                bounded=len(bounds),
+                duration_ns=int(seen.sum() + bounds.sum()),
+                median_ns=median(seen if len(seen) else bounds),
+            )
+        )
+    return sorted(found, key=lambda row: (-row.duration_ns, row.name))
 
 
 def _operations(trace: Trace) -> tuple[Operation, ...]:

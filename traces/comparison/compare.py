@@ -409,25 +409,21 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
         for row, use in enumerate(notes.memory if notes is not None else ())
         if row < len(other.devices) and (use.most_reserved_bytes or use.ooms)
     }
-    found = {
-        device: MemoryComparison(
-            recorded_peak_bytes=a[device].peak_allocated_bytes if device in a else None,
-            replayed_peak_bytes=b[device].peak_allocated_bytes if device in b else None,
-            recorded_source=a[device].source if device in a else None,
-            replayed_source=b[device].source if device in b else None,
+    found = {}
+    for device in sorted(a.keys() | b.keys() | uses.keys()):
+        ours, theirs, use = a.get(device), b.get(device), uses.get(device)
+        found[device] = MemoryComparison(
+            recorded_peak_bytes=ours and ours.peak_allocated_bytes,
+            replayed_peak_bytes=theirs and theirs.peak_allocated_bytes,
+            recorded_source=ours and ours.source,
+            replayed_source=theirs and theirs.source,
             recorded_step_rise_bytes=rises_a.get(device),
             replayed_step_rise_bytes=rises_b.get(device),
-        )
-        for device in sorted(a.keys() | b.keys() | uses.keys())
-    }
-    for device, use in uses.items():
-        found[device] = replace(
-            found[device],
-            capacity_bytes=use.capacity_bytes,
-            capacity_given=use.given,
-            outside_bytes=use.outside_bytes,
-            reserved_peak_bytes=use.most_reserved_bytes,
-            ooms=use.ooms,
-            fits=not use.ooms,
+            capacity_bytes=use and use.capacity_bytes,
+            capacity_given=use and use.given,
+            outside_bytes=use and use.outside_bytes,
+            reserved_peak_bytes=use and use.most_reserved_bytes,
+            ooms=use and use.ooms,
+            fits=use and not use.ooms,
         )
     return found

@@ -46,14 +46,7 @@ from traces.comparison.thresholds import (
     STEPS_FALLING_BEHIND,
     STEPS_OF_A_LEVEL,
 )
-from traces.figures.measure import (
-    device_time_by_origin,
-    launch_steps,
-    profiled_steps,
-    rank_of_device,
-    steady_steps,
-    work_rows,
-)
+from traces.figures.measure import device_time_by_origin, launch_steps, profiled_steps, rank_of_device, steady_steps, work_rows
 from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden

@@ -1,5 +1,6 @@
-"""Compares the times of nn.DataParallel stages, such as scatter and gather, in two traces.
+"""Computes the times of nn.DataParallel stages, such as scatter and gather, and compares them in two traces.
 
+    stage_medians(trace)[0]             # StageMedians("replicate", device=None, count=40, median_ns=...)
     stage_errors(recorded, ours, other, theirs)["scatter"].error     # 0.01: 1 % longer
 
 If a stage runs on several GPUs, the name of the stage includes the GPU: "parallel_apply (cuda:1)".
@@ -11,12 +12,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traces.figures.measure import steady_steps
 from traces.figures.spread import median, relative_error
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, Column, Parts, Trace
 
 _ABSENT = 1 << 30
 Key = tuple[str, str]  # the stage's name, then its device label or ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageMedians:
+    """Stores the median times of one nn.DataParallel stage, such as scatter."""
+
+    name: str
+    device: str | None
+    count: int
+    median_ns: int | None
+    device_median_ns: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,16 @@ class StageError:
     device_recorded_median_ns: int | None
     device_replayed_median_ns: int | None
     device_error: float | None
+
+
+def stage_medians(trace: Trace) -> list[StageMedians]:
+    steady = np.isin(np.append(trace.phases.step, NONE)[trace.parts.phase], steady_steps(trace))
+    parts = trace.parts.take(steady) if steady.any() else trace.parts
+    parts = parts.take(np.argsort(parts.start_ns, kind="stable"))
+    return [
+        StageMedians(name, device or None, len(rows), median(rows.duration_ns), _device_median(rows))
+        for (name, device), rows in _by_stage(trace, parts).items()
+    ]
 
 
 def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> dict[str, StageError]:
@@ -45,10 +68,10 @@ def stage_errors(recorded: Trace, ours: Column, other: Trace, theirs: Column) ->
 
 def _by_key(trace: Trace, steps: Column) -> dict[Key, Parts]:
     step_of = np.append(trace.phases.step, NONE)[trace.parts.phase]
-    return by_stage(trace, trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE)))
+    return _by_stage(trace, trace.parts.take(np.isin(step_of, steps) & (trace.parts.phase != NONE)))
 
 
-def by_stage(trace: Trace, parts: Parts) -> dict[Key, Parts]:
+def _by_stage(trace: Trace, parts: Parts) -> dict[Key, Parts]:
     """Group stages by name and device, in the order of their first rows."""
     found: dict[Key, Parts] = {}
     for rows in map(parts.take, sorted(grouped(parts.name, parts.device), key=lambda rows: int(rows[0]))):
@@ -63,10 +86,10 @@ def _order(parts: dict[Key, Parts], key: Key) -> tuple[int, str]:
 
 def _error(ours: Parts | None, theirs: Parts | None) -> StageError:
     host = [None if parts is None else median(parts.duration_ns) for parts in (ours, theirs)]
-    device = [None if parts is None else device_median(parts) for parts in (ours, theirs)]
+    device = [None if parts is None else _device_median(parts) for parts in (ours, theirs)]
     return StageError(host[0], host[1], relative_error(*host), device[0], device[1], relative_error(*device))
 
 
-def device_median(parts: Parts) -> int | None:
+def _device_median(parts: Parts) -> int | None:
     timed = (parts.device_start_ns != NONE) & (parts.device_end_ns != NONE)
     return median((parts.device_end_ns - parts.device_start_ns)[timed])

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from traces.analyses.analyse import Analyses, analyse
-from traces.analyses.communication import Communication, communicates, communication
+from traces.analyses.communication import CollectiveTotals, Communication, collective_totals, communicates, communication
 from traces.analyses.idle import busy_times
 from traces.figures.bottleneck import PaceLimit, Slowdown, bottleneck_of, slowdown_of
+from traces.figures.input_pipeline import InputPipeline, input_pipeline
 from traces.figures.measure import (
     HostOpSum,
     MemoryPeak,
@@ -34,17 +35,9 @@ from traces.figures.measure import (
 )
 from traces.figures.pace import StepPace, StepTimes, median_ns, pace_intervals, pace_of, step_times
 from traces.figures.phase_medians import PhaseMedians, phase_medians
-from traces.figures.pipeline import (
-    CollectiveTotals,
-    InputPipeline,
-    StageMedians,
-    StepsOfKind,
-    collectives,
-    input_pipeline,
-    stage_medians,
-    step_kinds,
-)
 from traces.figures.problems import problems_of, why_work_is_hidden
+from traces.figures.spread import median
+from traces.figures.stage_times import StageMedians, stage_medians
 from traces.model.json_facts import OMITTED_IF_NONE, Json, as_json
 from traces.model.machine import Machine
 from traces.model.result_cache import result_cache
@@ -54,6 +47,12 @@ from traces.rates.estimate_errors import EstimateError, expected_error
 
 VERSION = 1
 TOP = 10  # number of rows in the tables of kernels and ops
+
+
+@dataclass(frozen=True, slots=True)
+class StepsOfKind:
+    count: int
+    median_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +251,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         pace=pace,
         bottleneck=bottleneck_of(trace, pace, analyses, between_ranks),
         slowdown=slowdown_of(trace),
-        step_kinds=step_kinds(trace),
+        step_kinds=_step_kinds(trace),
         clean=run.clean,
         host_scale=run.host_scale or None,
         profiler_cost=run.profiler_cost,
@@ -260,7 +259,7 @@ def summarize(trace: Trace, *, details: bool = True) -> Summary:
         phases=phase_medians(trace, steady_steps(trace), profiled_steps(trace)),
         parts=stage_medians(trace),
         input_pipeline=input_pipeline(trace),
-        collectives=collectives(trace),
+        collectives=collective_totals(trace),
         communication=between_ranks,
         kernels=kernel_table(trace)[:TOP],
         step_kernels=of_steps if few else None,
@@ -315,3 +314,12 @@ def _gpus(trace: Trace, analyses: Analyses) -> dict[str, GpuUse]:
             streams={stream: own.total_ns for (of, stream), own in streams.items() if of == device},
         )
     return found
+
+
+def _step_kinds(trace: Trace) -> dict[str, StepsOfKind]:
+    durations = {kind: trace.steps.duration_ns[trace.steps.kind == kind] for kind in StepKind}
+    return {
+        kind.name.lower(): StepsOfKind(len(duration_ns), middle_ns)
+        for kind, duration_ns in durations.items()
+        if (middle_ns := median(duration_ns)) is not None
+    }

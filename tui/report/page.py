@@ -25,17 +25,7 @@ from traces.figures.measure import MemoryCurve, memory_curves
 from traces.figures.problems import problems_of
 from traces.figures.summary import Summary, summarize
 from traces.model.trace import NONE, Column, StepKind, Steps, Trace
-from tui.formatting import (
-    ABSENT,
-    count_text,
-    error_text,
-    names_text,
-    printable,
-    ranges_text,
-    share_text,
-    size_text,
-    time_text,
-)
+from tui.formatting import ABSENT, count_text, error_text, names_text, printable, ranges_text, share_text, size_text, time_text
 from tui.report.charts import ChartLine, line_chart, paired_bars, stacked_bars
 from tui.text.analyses import REASONS, analysis_rows, exposure_sentence, idle_sentence
 from tui.text.bottleneck import bottleneck_text

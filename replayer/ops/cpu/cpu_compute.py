@@ -32,14 +32,7 @@ from replayer.ops.cpu.cpu_kernels import FORMS
 from replayer.ops.cpu.wider_dtypes import in_wider_dtypes, may_be_wider
 from replayer.ops.gemm import PRODUCTS, use_workspace
 from replayer.ops.host_call import HostCall
-from replayer.ops.host_reads import (
-    MASKS,
-    HostReads,
-    equal_without_kernel,
-    is_recorded,
-    reads_an_argument,
-    wait_for_device,
-)
+from replayer.ops.host_reads import MASKS, HostReads, equal_without_kernel, is_recorded, reads_an_argument, wait_for_device
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate, assign_data, make, make_view
 from replayer.tensor.device_args import report_failed_assert

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traces.figures.pipeline import batch_arrival_ns, input_pipeline
+from traces.figures.input_pipeline import batch_arrival_ns, input_pipeline
 from traces.model.trace import NONE, Batches, BatchKind, StepKind, Steps, Trace
 
 
