@@ -413,17 +413,17 @@ def _memory(recorded: Trace, other: Trace, notes: ReplayNotes | None) -> dict[st
     for device in sorted(a.keys() | b.keys() | uses.keys()):
         ours, theirs, use = a.get(device), b.get(device), uses.get(device)
         found[device] = MemoryComparison(
-            recorded_peak_bytes=ours and ours.peak_allocated_bytes,
-            replayed_peak_bytes=theirs and theirs.peak_allocated_bytes,
-            recorded_source=ours and ours.source,
-            replayed_source=theirs and theirs.source,
+            recorded_peak_bytes=ours.peak_allocated_bytes if ours else None,
+            replayed_peak_bytes=theirs.peak_allocated_bytes if theirs else None,
+            recorded_source=ours.source if ours else None,
+            replayed_source=theirs.source if theirs else None,
             recorded_step_rise_bytes=rises_a.get(device),
             replayed_step_rise_bytes=rises_b.get(device),
-            capacity_bytes=use and use.capacity_bytes,
-            capacity_given=use and use.given,
-            outside_bytes=use and use.outside_bytes,
-            reserved_peak_bytes=use and use.most_reserved_bytes,
-            ooms=use and use.ooms,
-            fits=use and not use.ooms,
+            capacity_bytes=use.capacity_bytes if use else None,
+            capacity_given=use.given if use else None,
+            outside_bytes=use.outside_bytes if use else None,
+            reserved_peak_bytes=use.most_reserved_bytes if use else None,
+            ooms=use.ooms if use else None,
+            fits=not use.ooms if use else None,
         )
     return found
