@@ -12,15 +12,15 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from traceback import walk_stack
 from types import FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
+from traces.names.own_packages import package_folder
 from traces.script.patching import PATCHES, patch, patch_around, when_imported
 
-_ROOMS = Path(__file__).parents[2]
-_OURS = tuple(f"{_ROOMS / room}/" for room in ("replayer", "traces", "tracer"))
+_ROOMS = {room: package_folder(room) for room in ("replayer", "traces", "tracer")}
+_OURS = tuple(f"{folder}/" for folder in _ROOMS.values())
 _WITH_WRAPPERS = (
     "traces/script/patching.py",
     "traces/script/script_hooks.py",
@@ -28,7 +28,7 @@ _WITH_WRAPPERS = (
     "replayer/surfaces/",
     "replayer/torch_shortcuts.py",
 )
-_WRAPPERS = tuple(f"{_ROOMS / place}" for place in _WITH_WRAPPERS)
+_WRAPPERS = tuple(f"{_ROOMS[room]}/{place}" for room, _, place in (at.partition("/") for at in _WITH_WRAPPERS))
 
 
 def see_through_wrappers(generated: Sequence[str] = ()) -> None:

@@ -21,7 +21,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import CodeType
 
 import numpy as np
@@ -29,11 +28,13 @@ import numpy as np
 from traces.model.invariants import REFERENCES
 from traces.model.row_order import repointed, with_rows
 from traces.model.trace import NONE, Column, HostKind, Strings, Trace
+from traces.names.own_packages import package_folder
 
 SHORT_NS = 10_000
 
-_ROOT = Path(__file__).resolve().parents[3]
-_ROOMS = ("traces", "tracer", "replayer")
+_ROOMS = {room: package_folder(room) for room in ("traces", "tracer", "replayer")}
+# The profiler removes an entry of `sys.path` from the beginning of a file name.
+_PREFIXES = (*(f"{folder.parent.as_posix()}/" for folder in _ROOMS.values()), "trace_replay/public/", "trace_replay/")
 _CALL = re.compile(r"(?P<file>[^<>]+\.py)\((?P<line>\d+)\): (?P<name>.+)")
 _MODULE = "nn.Module: "
 _LIBRARIES = sys.stdlib_module_names | {"torch", "numpy"}
@@ -126,7 +127,7 @@ def _owner_of(call: str) -> int:
     if found is None:
         return _SCRIPTS if call.startswith(_MODULE) else _LIBRARYS
     file = found["file"].replace("\\", "/")
-    own = file.removeprefix(f"{_ROOT.as_posix()}/").removeprefix("trace_replay/")
+    own = file.removeprefix(next((prefix for prefix in _PREFIXES if file.startswith(prefix)), ""))
     if own.split("/")[0] in _ROOMS and any(int(found["line"]) in lines for lines in _lines_of(own).get(found["name"], ())):
         return _TOOLS
     return _LIBRARYS if file.split("/")[0].removesuffix(".py") in _LIBRARIES else _SCRIPTS
@@ -135,7 +136,8 @@ def _owner_of(call: str) -> int:
 @cache
 def _lines_of(file: str) -> dict[str, list[range]]:
     try:
-        code = compile((_ROOT / file).read_bytes(), file, "exec")
+        room, _, inside = file.partition("/")
+        code = compile((_ROOMS[room] / inside).read_bytes(), file, "exec")
     except OSError:
         return {}
     found: dict[str, list[range]] = {}

@@ -1,0 +1,18 @@
+"""Finds the folders of this tool's own packages, which are not side by side in an installation.
+
+    package_folder("replayer")      # Path("/site-packages/trace_replay/replayer"), or Path("/checkout/replayer")
+
+A wheel contains `traces` in trace_replay/public/ and the other packages in trace_replay/. A checkout contains all packages in
+one folder. Some functions treat the tool's own files differently from a script's files, so they need every package's folder.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parents[2]  # contains `traces`
+
+
+def package_folder(package: str, folder: Path = _FOLDER) -> Path:
+    """Return the folder of one of this tool's packages. `folder` contains the package `traces`."""
+    return next((found for found in (folder / package, folder.parent / package) if found.is_dir()), folder / package)
