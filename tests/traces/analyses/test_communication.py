@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.replayer.recordings import US, make_recording
-from traces.analyses.communication import (
-    communication,
-    communication_kernels,
-    data_parallel_kernels,
-    exposed_copies_ns,
-)
+from traces.analyses.communication import communication, communication_kernels, data_parallel_kernels, exposed_copies_ns
 from traces.comparison.comparison_figures import Both
 from traces.figures.summary import summarize
 from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Trace

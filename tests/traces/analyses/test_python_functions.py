@@ -11,18 +11,7 @@ from traces.analyses.python_functions import function_changes, function_times, w
 from traces.chrome.export import export_chrome
 from traces.figures.measure import work_rows
 from traces.kineto import read_kineto
-from traces.model.trace import (
-    NONE,
-    Device,
-    DeviceKind,
-    DeviceSpans,
-    HostKind,
-    HostSpans,
-    Steps,
-    Strings,
-    Thread,
-    Trace,
-)
+from traces.model.trace import NONE, Device, DeviceKind, DeviceSpans, HostKind, HostSpans, Steps, Strings, Thread, Trace
 
 US = 1000
 PYTHON, OP, RUNTIME = HostKind.PYTHON, HostKind.OP, HostKind.RUNTIME

@@ -1,0 +1,128 @@
+"""Why the GPU is idle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.traces.analyses.streams import two_streams
+from tests.traces.handmade import MS, US, Call, calls, data_parallel, training
+from traces.analyses.idle import IdleReason, data_waits, idle_spans, idle_times
+from traces.figures.bottleneck import PaceLimit
+from traces.figures.summary import summarize
+from traces.model.trace import NONE, DeviceKind, Phases, StepKind, Steps, Trace
+
+def test_idle_time_is_divided_into_data_and_host_and_launch_time() -> None:
+    """Per step, in us: data until 20, and kernels from 27 to 47, 57 to 77 and 87 to 97. Each kernel is launched 4 us before it
+    starts."""
+    of = idle_times(training(steps=4))["cuda:0"]
+    # From the first step's begin to the last step's end on the host, 3 after the last kernel.
+    assert of.steps == 4 and of.window_ns == 400 * US
+    assert of.busy_ns == 4 * 50 * US and of.busy_ns + of.idle_ns == of.window_ns
+    assert of.by_reason["data"] == 4 * 20 * US
+    assert of.by_reason["launch"] == 4 * 3 * 4 * US
+    assert of.by_reason["host"] == (400 - 200 - 80 - 48) * US
+    assert not of.by_reason["stream"] and not of.by_reason["unknown"]
+
+
+@pytest.mark.parametrize(
+    ("trace", "reason"),
+    [
+        (two_streams("gemm", 41), IdleReason.STREAM),
+        (two_streams("ncclKernel_AllReduce", 41), IdleReason.COLLECTIVE),
+        (two_streams("gemm", 60), IdleReason.LAUNCH),  # too long after the other stream's end
+        (two_streams("gemm", 41, launched_us=40), IdleReason.HOST),
+    ],
+)
+def test_a_kernel_waits_for_work_that_ended_just_before_it_on_another_stream(trace: Trace, reason: IdleReason) -> None:
+    spans = idle_spans(trace, by_stream=True)
+    mine = spans.take(spans.stream == 7)
+    lasted = {IdleReason(kind): int((mine.end_ns - mine.start_ns)[mine.reason == kind].sum()) for kind in mine.reason.tolist()}
+    assert max(lasted, key=lambda kind: lasted[kind]) is reason
+    assert sum(lasted.values()) == int(trace.device.start_ns[2]) - 20 * US
+    assert not len(idle_spans(trace).take(idle_spans(trace).start_ns < 40 * US))  # the device itself was busy
+
+
+def test_every_idle_nanosecond_has_one_reason(real: Trace) -> None:
+    of = idle_times(real)["cuda:0"]
+    assert of.busy_ns + of.idle_ns == of.window_ns
+    spans = idle_spans(real)
+    assert (spans.start_ns[1:] >= spans.end_ns[:-1]).all()
+    # The step's wait for data, less what the device still works off meanwhile.
+    assert of.by_reason["data"] / of.steps == pytest.approx(58.7 * MS, rel=0.01)
+
+
+def test_idle_time_of_clean_steps_is_computed_from_the_kernels_of_profiled_steps() -> None:
+    """GIVEN profiled steps of 150 us, in which the GPU is busy for 50 us and idle for 20 us of data loading, 12 us of launch
+    latency and 68 us of the host WHEN a clean step takes 100 us, with 13 us of data loading while the GPU has nothing to do
+    THEN the host is the reason for the remaining 100 - 50 - 13 - 12 = 25 us."""
+    trace = training(steps=8, jitter_us=(*[0] * 4, *[50] * 4))
+    trace.device = trace.device.take(trace.device.start_ns >= trace.steps.start_ns[4])
+    trace.steps.kind[:] = [StepKind.STEADY] * 4 + [StepKind.PROFILED] * 4
+    of = idle_times(trace)["cuda:0"]
+    assert (of.window_ns, of.busy_ns, of.steps) == (400 * US, 200 * US, 4)
+    assert {reason: ns // 4 // US for reason, ns in of.by_reason.items() if ns} == {"data": 13, "host": 25, "launch": 12}
+    summary = summarize(trace)
+    assert summary.busy_shares == {"cuda:0": 0.5} and summary.bottleneck == PaceLimit("host", 25 * US, 0.25, copies_ns=10 * US)
+
+
+def _clean_and_synchronized(extra_us: int, clean_stretch: float = 1.0) -> Trace:
+    """Four clean steps and four profiled ones of 100 + `extra_us` us. In a profiled step, the GPU works from 27 to 47, from 57
+    to 67 and from 87 to 97. The host waits for the kernel that ends at 67, and launches the next one at 83."""
+    made = calls(32)
+    made[2] = Call("aten::item", "", 51, "Memcpy DtoH (Device -> Pageable)", DeviceKind.MEMCPY)
+    trace = training(steps=4, made=[made[0], made[1], made[2], made[4]], jitter_us=(extra_us,))
+    waits = np.flatnonzero(trace.host.name == trace.strings.find("aten::item")) + 1
+    trace.host.duration_ns[waits] = 16 * US
+    clean = training(steps=4, stretch=clean_stretch)
+    clean.steps.start_ns -= 1000 * US
+    clean.phases.start_ns -= 1000 * US
+    for column in (clean.phases.device_start_ns, clean.phases.device_end_ns):
+        column[column != NONE] -= 1000 * US
+    clean.phases.name[:] = trace.phases.name
+    trace.phases.step += 4
+    clean.steps.kind[:], trace.steps.kind[:] = StepKind.STEADY, StepKind.PROFILED
+    trace.steps = Steps.concatenated([clean.steps, trace.steps])
+    trace.phases = Phases.concatenated([clean.phases, trace.phases])
+    return trace
+
+
+@pytest.mark.parametrize(
+    ("extra_us", "clean_stretch", "window_us", "reasons_us"),
+    [
+        # A profiled step: 40 us busy, 20 data, 8 launch latency, 16 after the synchronization, 16 + 46 on the host. A clean
+        # step of 100 us: 40 busy, 13 data, 8 launch latency. The other 39 us are split as 16 to 62.
+        (46, 1.0, 100, {"data": 13, "launch": 8, "synchronization": 8, "host": 31}),
+        # A clean step of 56 us: 40 busy, 13 data. Launch latency can take only the other 3 us.
+        (46, 0.45, 56, {"data": 13, "launch": 3}),
+        # A clean step of 44 us: data can take only the 4 us in which the GPU is idle.
+        (46, 0.3, 44, {"data": 4}),
+        # A clean step is never shorter than the GPU's work.
+        (46, 0.2, 40, {}),
+    ],
+)
+def test_idle_time_of_clean_steps_by_reason(
+    extra_us: int, clean_stretch: float, window_us: int, reasons_us: dict[str, int]
+) -> None:
+    of = idle_times(_clean_and_synchronized(extra_us, clean_stretch))["cuda:0"]
+    assert (of.window_ns, of.busy_ns, of.steps) == (4 * window_us * US, 4 * 40 * US, 4)
+    assert {reason: ns // 4 // US for reason, ns in of.by_reason.items() if ns} == reasons_us
+
+
+@pytest.mark.parametrize(("late_ns", "reason"), [(1_000_000, IdleReason.LAUNCH), (1_000_001, IdleReason.UNKNOWN)])
+def test_idle_time_before_a_late_first_kernel_has_an_unknown_reason(late_ns: int, reason: IdleReason) -> None:
+    trace = training(steps=1)
+    trace.device = trace.device.take(np.array([0]))
+    launched_ns = int(trace.host.end_ns[trace.device.launch[0]])
+    trace.device.start_ns[0] = launched_ns + late_ns
+    trace.steps.duration_ns[0] = 2 * MS
+    spans = idle_spans(trace)
+    assert spans.reason[spans.end_ns == launched_ns + late_ns].tolist() == [reason]
+
+
+def test_waits_for_data_are_counted_per_rank() -> None:
+    trace = data_parallel(steps=4)
+    trace.batches.rank[1::2] = 1
+    for rank in (0, 1):
+        waits = data_waits(trace, rank)
+        assert waits.start_ns.tolist() == (trace.steps.start_ns[rank::2] + US).tolist() and waits.total_ns == 2 * 2 * US

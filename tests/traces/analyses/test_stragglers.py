@@ -1,0 +1,131 @@
+"""Ranks that delay other ranks, ranks that are alike, and GPU time without waits for other ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.traces.handmade import US
+from traces.analyses.stragglers import RankLateness, rank_groups, similar_ranks, stragglers, without_waits
+from traces.figures.measure import busy_ns
+from traces.kineto import read_kineto
+from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Ending, Trace
+
+def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(3)])
+    name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
+    took_us = [[10, 30, 20], [10, 40, 50], [30, 10, 10]]  # of three collectives, by rank
+    rows = [(rank, at * 100 * US, us * US) for at, of in enumerate(took_us) for rank, us in enumerate(of)]
+    rank, start_ns, duration_ns = zip(*sorted(rows), strict=True)
+    trace.collectives = Collectives.of(
+        rank=rank, name=[name] * 9, group=[group] * 9, start_ns=start_ns, duration_ns=duration_ns, ending=[Ending.SEEN] * 9
+    )
+    # THEN the arrivals are 20, 0, 10 us, then 40, 10, 0 us, then 0, 20, 20 us after the first rank, and the medians 10, 10, 20
+    found = {of.rank: of for of in stragglers(trace)}
+    assert (found[0].last, found[0].late_ns, found[0].waited_ns) == (2, (10 + 30) * US, 20 * US)
+    assert (found[1].last, found[1].late_ns) == (1, 0) and next(iter(found)) == 0
+    # WHEN all ranks reach the collectives at the same time THEN none is last
+    trace.collectives.duration_ns[:] = 10 * US
+    assert [of.last for of in stragglers(trace)] == [0, 0, 0]
+
+
+def test_each_rank_that_arrives_after_the_median_rank_is_late() -> None:
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(4)])
+    name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
+    # GIVEN kernels of 100, 90, 40 and 30 us (arrivals at 0, 10, 60, 70 us, median 10), then 50, 50, 50 and 20 us (0, 0, 0, 30)
+    took_us = [100, 90, 40, 30, 50, 50, 50, 20]
+    trace.collectives = Collectives.of(
+        rank=[0, 1, 2, 3] * 2, name=[name] * 8, group=[group] * 8, start_ns=[0] * 4 + [100 * US] * 4,
+        duration_ns=[us * US for us in took_us], ending=[Ending.SEEN] * 8,
+    )  # fmt: skip
+    found = stragglers(trace)
+    # THEN rank 2 is late too, although the others wait only for rank 3
+    assert [(of.rank, of.last, of.late_ns) for of in found] == [(3, 2, 90 * US), (2, 0, 50 * US), (0, 0, 0), (1, 0, 0)]
+    assert similar_ranks(found) == [0, 1]
+
+
+def test_ranks_that_are_late_by_chance_are_not_stragglers() -> None:
+    # GIVEN nine ranks of which each is last once, by 10 us
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(9)])
+    name, group = trace.strings.add("all_reduce"), trace.strings.add("0")
+    calls = [(turn, rank) for turn in range(9) for rank in range(9)]
+    trace.collectives = Collectives.of(
+        rank=[rank for _, rank in calls], name=[name] * 81, group=[group] * 81, start_ns=[100 * US * turn for turn, _ in calls],
+        duration_ns=[(10 if turn == rank else 20) * US for turn, rank in calls],
+        ending=[Ending.SEEN] * 81,
+    )  # fmt: skip
+    assert {of.late_ns for of in stragglers(trace)} == {10 * US}
+    assert similar_ranks(stragglers(trace)) == [*range(9)]
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "similar"),
+    [
+        ([], []),
+        ([0, 0, 0], [0, 1, 2]),
+        ([0, 10, 20], [0, 1, 2]),  # twice the median
+        ([0, 10, 21], [0, 1]),
+        ([0, 0, 10, 100], [0, 1]),  # a tenth of the latest rank's lateness
+        ([0, 0, 9, 100], [0, 1, 2]),
+        ([0, 5, 30, 10], [0, 1, 3]),  # of four ranks, the second is the median
+    ],
+)
+def test_ranks_with_little_lateness_are_similar(late_ns: list[int], similar: list[int]) -> None:
+    assert similar_ranks([RankLateness(rank, 5, 1, 0, of_ns) for rank, of_ns in enumerate(late_ns)]) == similar
+
+
+@pytest.mark.parametrize(("kernels", "first", "similar"), [(11, (0,), 11), (9, (0,), 11), (12, (5,), 11), (8, (5,), 11)])
+def test_a_rank_with_other_work_is_shown_by_itself(kernels: int, first: tuple[int, ...], similar: int) -> None:
+    """GIVEN twelve ranks with 10 kernels, except rank 5 THEN rank 5 is similar if its number differs by at most a tenth."""
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(12)])
+    of_each = [kernels if rank == 5 else 10 for rank in range(12)]
+    trace.device = DeviceSpans.of(device=np.repeat(range(12), of_each), start_ns=np.arange(sum(of_each)))
+    order = rank_groups(trace)
+    assert order.first == first and len(order.similar) == similar
+
+
+def test_ranks_without_a_common_collective_are_not_compared() -> None:
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
+    name = trace.strings.add("all_reduce")
+
+    def numbered(*of: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+        rank, number, took_us = zip(*of, strict=True)
+        trace.collectives = Collectives.of(
+            rank=rank, name=[name] * len(of), sequence=number, communicator=[name] * len(of),
+            start_ns=[at * 100 * US for at in range(len(of))], duration_ns=[us * US for us in took_us],
+            ending=[Ending.SEEN] * len(of),
+        )  # fmt: skip
+        return [(late.rank, late.collectives, late.late_ns) for late in stragglers(trace)]
+
+    assert numbered((0, 1, 10), (0, 2, 10)) == []
+    assert numbered((0, 1, 10), (1, 2, 10)) == []
+    # Only the second call of rank 0 and the first of rank 1 have the same number. Rank 1 waits 10 us less.
+    assert numbered((0, 1, 50), (0, 2, 30), (1, 2, 20), (1, 3, 90)) == [(1, 1, 10 * US), (0, 1, 0)]
+
+
+def test_time_in_which_a_collective_waits_for_the_last_rank_is_not_gpu_time() -> None:
+    """Each rank computes from 0 to 50 us. An all-reduce runs on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us."""
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
+    add = trace.strings.add
+    gemm, nccl, operation, group = add("gemm"), add("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), add("all_reduce"), add("0")
+    trace.device = DeviceSpans.of(
+        device=[0, 0, 1, 1], stream=[7, 20, 7, 20], kind=[DeviceKind.KERNEL] * 4, name=[gemm, nccl, gemm, nccl],
+        start_ns=[0, 40 * US, 0, 80 * US], duration_ns=[50 * US, 60 * US, 50 * US, 20 * US],
+    )  # fmt: skip
+    trace.collectives = Collectives.of(
+        rank=[0, 1], name=[operation] * 2, group=[group] * 2, start_ns=[40 * US, 80 * US], duration_ns=[60 * US, 20 * US]
+    )
+    assert busy_ns(trace) == (100 + 50 + 20) * US
+    transfers_only = without_waits(trace)
+    assert transfers_only.device.start_ns.tolist() == [0, 80 * US, 0, 80 * US]
+    assert transfers_only.device.duration_ns.tolist() == [50 * US, 20 * US, 50 * US, 20 * US]
+    # WHEN the end of rank 1's call is unknown THEN nothing shows how long rank 0 waited
+    trace.collectives.ending[1] = Ending.UNSEEN
+    assert without_waits(trace) is trace
+
+
+def test_stragglers_of_eight_ranks(shared_traces: Path) -> None:
+    found = stragglers(read_kineto(shared_traces / "a100_megatron_tp8"))
+    assert {of.rank for of in found[:2]} == {0, 6} and sum(of.last for of in found) == 84
