@@ -12,6 +12,7 @@ from traces.figures.bottleneck import PaceLimit
 from traces.figures.summary import summarize
 from traces.model.trace import NONE, DeviceKind, Phases, StepKind, Steps, Trace
 
+
 def test_idle_time_is_divided_into_data_and_host_and_launch_time() -> None:
     """Per step, in us: data until 20, and kernels from 27 to 47, 57 to 77 and 87 to 97. Each kernel is launched 4 us before it
     starts."""

@@ -13,6 +13,7 @@ from traces.figures.measure import busy_ns
 from traces.kineto import read_kineto
 from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Ending, Trace
 
+
 def test_the_rank_with_the_shortest_collective_kernel_arrived_last() -> None:
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(3)])
     name, group = trace.strings.add("all_reduce"), trace.strings.add("0")

@@ -8,17 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.traces import oracle
 from traces.analyses.idle import idle_times
 from traces.figures.bottleneck import PaceLimit, bottleneck
 from traces.figures.pace import MeanStep, _done_before, device_windows, pace, pace_intervals, step_times
-from traces.figures.spread import Spread, means_of_periods, median_per_step, noise_floor, period_of, spread
 from traces.model.trace import (
     NONE,
-    Column,
     Device,
     DeviceKind,
     DeviceSpans,
@@ -398,71 +393,6 @@ def test_a_trace_without_steps_has_no_step_times() -> None:
     assert device_windows(a_trace([], [Work(1, 2, 3), Work(1, 8, 9)]))[0].total_ns == 7 * MS
 
 
-@pytest.mark.parametrize(
-    ("times", "period", "middle", "noise"),
-    [
-        ([2, 6, 2, 6, 2, 6, 2], 2, 4, 0.0),  # the median would be 2 ms, and 6 ms with one step more at the begin
-        ([6, 2, 6, 2, 6, 2, 6], 2, 4, 0.0),
-        ([1, 1, 1, 5] * 2, 4, 2, 0.0),  # an update after every fourth batch
-        ([2, 6, 2, 6, 2], 1, 2, 1.0),  # three pairs are too few
-        ([2, 2, 2, 2, 60, 2, 2, 2, 2, 2], 1, 2, 0.0),  # one slow step
-        ([2] * 11 + [60] + [2] * 8, 1, 2, 0.0),  # nine steps earlier and later are alike in nine of ten pairs, too
-        (([2] * 7 + [60, 2, 2]) * 2, 10, 7.8, 0.0),  # a slow step in ten
-        ([2] * 12 + [60] + [2] * 5 + [60] + [2] * 22, 1, 2, 0.0),  # two slow steps without a period
-        ([1, 1, 1, 5] * 7 + [1, 1, 40, 5] + [1, 1, 1, 5], 4, 2, 0.0),  # most changes repeat
-        ([10, 10, 11, 10, 11, 10, 11, 10], 1, 10, 0.05),  # steps that hardly differ
-        ([2, 9, 4, 7, 3, 8, 5, 6], 1, 5.5, 3.5 / 2 / 5.5),  # irregular
-    ],
-)
-def test_periodically_changing_step_times_are_averaged_over_a_period(
-    times: list[int], period: int, middle: float, noise: float
-) -> None:
-    values = np.array(times) * 1_000_000
-    assert (period_of(values), median_per_step(values)) == (period, middle * 1_000_000)
-    assert noise_floor(values) == pytest.approx(noise, abs=0.01)
-
-
-def test_means_are_computed_over_each_period() -> None:
-    assert means_of_periods(np.array([2, 6, 4, 8]), 2).tolist() == [4, 5, 6]
-    assert means_of_periods(np.array([2, 6]), 3).tolist() == [2, 6]  # less than a turn
-    assert means_of_periods(np.array([2, 6]), 2).tolist() == [4]
-
-
-def test_the_mean_over_a_period_does_not_depend_on_the_number_of_steps() -> None:
-    """Steps of 2 and 6 ms in turn, seven and eight of them: 4 ms in both. Only longer long steps make the pace longer."""
-    one, two, slow = (np.array(times) * 1_000_000 for times in ([2, 6] * 3 + [2], [6, 2] * 4, [9, 2] * 4))
-
-    def compared(other: Column) -> Spread:
-        return spread(np.arange(len(one)), one, np.arange(len(other)), other, np.arange(len(one)))
-
-    assert (compared(two).error, compared(slow).error) == (0.0, 5.5 / 4 - 1)
-
-
-def test_mean_steps_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> None:
-    """Steps of 8, 8, 8, 23 and 23 ms have a median of 8 ms, those of 6, 10, 18, 18 and 18 ms one of 18 ms. Both means are
-    14 ms. Half the interquartile ranges are 7.5 of 8 ms and 4 of 18 ms."""
-    short, long, steady = (np.array(times) * MS for times in ([8, 8, 8, 23, 23], [6, 10, 18, 18, 18], [14] * 4))
-
-    def compared(a: Column, b: Column) -> Spread:
-        return spread(np.arange(len(a)), a, np.arange(len(b)), b, np.arange(len(a)))
-
-    of = compared(short, long)
-    assert (of.recorded_median_ns, of.replayed_median_ns) == (8 * MS, 18 * MS)
-    assert (of.recorded_ns, of.replayed_ns, of.error, of.has_means) == (14 * MS, 14 * MS, 0.0, True)
-    # The medians are compared if only one of the traces varies: 14 ms against 8 ms, and 18 ms against 14 ms.
-    assert (compared(short, steady).error, compared(steady, long).error) == pytest.approx((6 / 8, 4 / 14))
-    assert compared(short, long * 2).error == 1.0
-    # The 75th percentile is 23 ms. A step of 229 ms counts, but a step of 230 ms is left out.
-    assert compared(np.append(short, 230 * MS), long).recorded_ns == 14 * MS
-    assert compared(np.append(short, 229 * MS), long).recorded_ns == round(299 * MS / 6)
-    # One slow step of five does not change the quartiles. Three steps are too few.
-    one_slow = compared(steady, np.array([14, 14, 14, 14, 84]) * MS)
-    assert (one_slow.error, one_slow.has_means, one_slow.replayed_ns) == (0.0, False, 14 * MS)
-    assert compared(steady, np.array([14, 14, 84]) * MS).error == 0.0
-    nothing = np.zeros(0, np.int64)
-    assert compared(short, nothing).recorded_ns == 8 * MS and compared(short, nothing).error is None
-
-
 def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
     """GIVEN steps of 10, 10, 10, 30 and 30 ms, in which the GPU works for 9 ms and the long steps wait 20 ms for data WHEN the
     limit is found THEN it is "data": the GPU fills 90 % of the median step, but 9 of the mean 18 ms, and 8 ms are waits."""
@@ -481,11 +411,6 @@ def test_the_bottleneck_of_varying_steps_comes_from_the_mean_step() -> None:
     # Steps that vary little have no mean step.
     steady = pace(a_trace(steps[:3], work[:3]))
     assert steady is not None and steady.mean is None
-
-
-@given(st.lists(st.sampled_from([100, 100, 104, 105, 150, 160]), min_size=2, max_size=40))
-def test_a_period_is_the_first_distance_at_which_nine_in_ten_steps_and_most_changes_are_alike(values: list[int]) -> None:
-    assert period_of(np.array(values)) == oracle.period(values)
 
 
 def test_a_lag_that_grows_in_few_steps_does_not_count() -> None:
