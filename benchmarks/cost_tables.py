@@ -10,7 +10,7 @@ to have no error above `ALL_REDUCE_MISS`. Out-of-place and in-place runs are ave
 `efficiency`: operators on five GPUs (github.com/sitar-lab/NeuSight at 6945927d; fp32, PyTorch 2.1, CUDA 12.1), learned by small
 networks per kind of work, see replayer/cost_model/efficiency.py. A tenth of the rows is held out; the error on them is printed
 and stored. `--without "Tesla T4"` hides a GPU, `--out FILE` writes elsewhere. From slot-powered GPUs only memory-bound work is
-learned, see Note [Sustained clocks] there.
+learned, see Note [Sustained clocks] in efficiency.py.
 
 Measured times include launches. For elementwise operators of 30 to 200 MB, a straight line over bytes starts at 0.51 to 0.60 of
 the shortest time, on each of the five GPUs. So that share of the shortest time of a kind is subtracted from every time. Times

@@ -47,10 +47,14 @@ TWINS = tuple(
     f"tests/traces/{name}.py"
     for name in (
         "comparison/test_compare",
+        "comparison/test_compared_steps",
+        *(f"comparison/program/test_{own}" for own in ("same_program", "device_ops", "op_numbers", "op_order")),
+        "comparison/program/test_despite_same_ops",
         "comparison/test_explain",
         "comparison/test_counterparts",
         "comparison/test_changed_ops",
         "figures/test_pace",
+        "figures/test_spread",
         "figures/test_bottleneck",
         "figures/test_problems",
         "analyses/test_waits",

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+ROOMS = ("traces", "tracer", "replayer", "tui", "trace_replay")
 MOST_LINES = 200
 PATHS = (
     "A kernel is launched",
@@ -92,3 +93,17 @@ def test_function_names_are_looked_up_in_the_source(tmp_path: Path) -> None:
         assert is_defined(name, tmp_path)
     for name in ("room.module.A.g", "room.module.f", "room.other.g", "room.module"):
         assert not is_defined(name, tmp_path)
+
+
+def test_each_reference_to_a_note_leads_to_the_note() -> None:
+    """WHEN a comment refers to a note THEN the note is in the same file, or the file's name is beside the reference."""
+    texts = {path: path.read_text(encoding="utf-8") for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))}
+    notes = [(path, title) for path, text in texts.items() for title in re.findall(r"^ *Note \[(.+)\]$", text, re.MULTILINE)]
+    lost = []
+    for path, text in texts.items():
+        for found in re.finditer(r"Note \[(.+?)\]", text):
+            beside = text[max(found.start() - 60, 0) : found.end() + 120]
+            homes = [home for home, title in notes if title == found[1]]
+            if "PyTorch's" not in beside and not any(home == path or re.search(rf"\b{home.stem}\b", beside) for home in homes):
+                lost.append(f"{path.relative_to(ROOT)}: {found[0]}")
+    assert lost == []

@@ -33,10 +33,10 @@ SHORT_KERNEL_NS = _declare("SHORT_KERNEL_NS", 20_000, "ns", CHOSEN,
     "ops with shorter kernels are ignored when bandwidth is computed, because their times show the launch speed",
     "an order of magnitude above KERNEL_FLOOR_NS")
 SHARED_LANES_REACHED = _declare("SHARED_LANES_REACHED", 0.75, "share of peak FLOP/s", PUBLISHED,
-    "efficiency of matrix products on multiprocessors with 128 fp32 lanes; see Note [Shared lanes]",
+    "efficiency of matrix products on multiprocessors with 128 fp32 lanes; see Note [Shared lanes] in efficiency.py",
     "github.com/Yinghan-Li/YHs_Sample/issues/4: 29.2 of 40.1 TFLOP/s on an RTX 4070 Ti")
 TENSOR_CORES_REACHED = _declare("TENSOR_CORES_REACHED", 0.7, "share", CHOSEN,
-    "efficiency of a matrix product on tensor cores relative to fp32; see Note [Units that were not measured]",
+    "efficiency of a matrix product on tensor cores relative to fp32; see Note [Units that were not measured] in op_costs.py",
     "tensor cores need more memory traffic and more power")
 UNALIGNED_SLOWER = _declare("UNALIGNED_SLOWER", 2.0, "times as long", CHOSEN,
     "duration of a matrix product on tensor cores if its sizes are not multiples of 8", "such products use slower memory loads")
@@ -81,7 +81,7 @@ SLOT_POWERED: Mapping[str, tuple[int, str, int]] = _declare("SLOT_POWERED", {
         "NVIDIA L4": (72, "NVIDIA GeForce RTX 4090", 450),
     }, "W, board, W", PUBLISHED,
     "boards that take their power from the slot, and the largest board of the same manufacturing process;"
-    " see Note [Sustained clocks]",
+    " see Note [Sustained clocks] in efficiency.py",
     "data sheets")
 
 # --- estimates of unrecorded ops from recorded ops
@@ -93,7 +93,8 @@ CURVE_COUNTS = _declare("CURVE_COUNTS", 0.25, "weight", FITTED,
 GROWTH = _declare("GROWTH", 0.9, "exponent", FITTED,
     "exponent of the power law for how a convolution's time grows with the batch", "chosen together with CURVE_COUNTS")
 NEAR_OCTAVES = _declare("NEAR_OCTAVES", 1.0, "octaves of size", CHOSEN,
-    "recorded ops of nearly equal size (within this distance) have the most weight; see Note [The nearest recorded ops]",
+    "recorded ops of nearly equal size (within this distance) have the most weight;"
+    " see Note [The nearest recorded ops] in op_costs.py",
     "a factor of two in size")
 FADING_OCTAVES = _declare("FADING_OCTAVES", 1.5, "octaves of size", CHOSEN,
     "the more a recorded op differs in size, the less it corrects an estimate;"
@@ -191,14 +192,15 @@ WAIT_FOLLOWED_NS = _declare("WAIT_FOLLOWED_NS", 100_000, "ns", CHOSEN,
 # --- matching of the script's work to recorded work
 
 SAME_SHARE = _declare("SAME_SHARE", 0.8, "share of time and of calls", CHOSEN,
-    "a script is the recorded program if at least this share of it is matched; see Note [Another program]",
+    "a script is the recorded program if at least this share of it is matched; see Note [Another program] in matcher.py",
     "another PyTorch release may call a few other ops")
 DIFFERENT_COUNT_SHARE = _declare("DIFFERENT_COUNT_SHARE", 0.03, "share of time, or of calls", FITTED,
-    "a script is a different program if the counts of its ops differ by at least this share; see Note [Another program]",
+    "a script is a different program if the counts of its ops differ by at least this share;"
+    " see Note [Another program] in matcher.py",
     "adding one layer to 24 layers changes the number of calls by 0.04")
 ALIKE_SHARE = _declare("ALIKE_SHARE", 0.05, "share of the step", CHOSEN,
     "two steps are similar if phases that only one of them has take at most this share;"
-    " see Note [Training steps of several kinds]",
+    " see Note [Training steps of several kinds] in step_choice.py",
     "rule of thumb")
 AGAIN_SHARE = _declare("AGAIN_SHARE", 0.9, "share of calls", CHOSEN,
     "a recorded step contains another call of the model if it still has at least this share of the last call's ops",
@@ -214,7 +216,7 @@ RENAMED_CALLS = _declare("RENAMED_CALLS", 64, "calls", CHOSEN,
     "rule of thumb")
 LITTLE_REMAINDER = _declare("LITTLE_REMAINDER", 0.2, "share of the phase's work", CHOSEN,
     "recorded work that matches no op is replayed if it is at most this share of the phase;"
-    " see Note [When the remainder is charged]",
+    " see Note [When the remainder is charged] in phase_remainder.py",
     "small differences between releases")
 OVER_ESTIMATE = _declare("OVER_ESTIMATE", 4, "times the estimate", CHOSEN,
     "recorded work that matches no op is assigned to unmatched ops if it takes at most this many times as long as their"

@@ -119,7 +119,7 @@ class TensorAllocator:
         return handle
 
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
-        # see Note [Failed convolution workspaces]
+        # see Note [Failed convolution workspaces] in scratch_memory.py
         if use in self._given_up:
             return None
         try:

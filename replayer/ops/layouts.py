@@ -195,7 +195,7 @@ class Layouts:
             if func in _OF_ENTRIES:
                 return host
             index = call.device(gpu().current.device())
-            # see Note [Views in inference mode]
+            # see Note [Views in inference mode] in tensor/allocation.py
             as_before = func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference()
             with torch.inference_mode(False) if as_before else nullcontext():
                 result = call.back(host, index)

@@ -272,7 +272,7 @@ def _numbers_of_attention(func: torch._ops.OpOverload, args: Sequence[TorchAny])
     query, key = given["query"], given["key"]
     lengths = given.get("cum_seq_q", given.get("cu_seqlens_q"))
     batch = query.size(0) if lengths is None else lengths.numel() - 1
-    # see Note [Layouts of attention]
+    # see Note [Layouts of attention] in ops/cpu/attention.py
     heads_at, tokens_at = (-3, -2) if "scaled_dot_product" in func._schema.name else (-2, -3)
     per_head = 32 if "flash" in func._schema.name else query.size(tokens_at) * key.size(tokens_at)
     return int(batch * query.size(heads_at) * per_head)

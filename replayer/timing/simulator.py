@@ -67,7 +67,7 @@ class Simulator:
         name, works = next(names, "cudaGraphLaunch"), recording.match_keys.works_of_graphs
         self._recorded_graphs = [(OpSignature(name, (), (), direction=str(of)), count) for of, count in enumerate(works)]
         self._unrecorded_graph = OpSignature(name, (), ())
-        # see Note [Recorded graphs] in cuda_graph.py
+        # see Note [Recorded graphs] in cuda_graph.py in cuda_graph.py
         self._launches = WeakKeyDictionary[CapturedGraph, list[OpSignature]]()
         self._launched_in: dict[str, WeakKeyDictionary[CapturedGraph, OpSignature | None]] = {}  # by phase
         self._schedules: dict[RecordedSegment, tuple[MatchHistory, OpBatchSchedule]] = {}
@@ -211,7 +211,7 @@ class Simulator:
         stream.pending.extend([*queue, stream.ready_ns])
 
     def _launch_in(self, segment: SegmentMatcher, graph: CapturedGraph, launches: list[OpSignature]) -> OpSignature | None:
-        # see Note [Recorded graphs]
+        # see Note [Recorded graphs] in cuda_graph.py
         launched = self._launched_in.setdefault(segment.name, WeakKeyDictionary())
         known = launched.setdefault(graph, None)
         if known is not None and segment.has_call(known):
@@ -227,7 +227,7 @@ class Simulator:
         return max(sum(call == self.play_node for call, _ in graph.calls), 1)
 
     def _launches_like(self, graph: CapturedGraph) -> list[OpSignature]:
-        # see Note [Recorded graphs]
+        # see Note [Recorded graphs] in cuda_graph.py
         works = self._works_of(graph)
         taken = {id(launches[0]) for launches in self._launches.values()}
         ranked = [(max(works / count, count / works), launch) for launch, count in self._recorded_graphs]

@@ -132,7 +132,7 @@ def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: boo
 def pack_column(column: Column, method: int, divide: bool) -> list[Any]:
     """Encode a column as a list of encoding parameters and bytes.
 
-    Note [Modular]: all arithmetic is modulo 2**64.
+    All arithmetic is modulo 2**64.
 
     Args:
         divide: if True, values are divided by their greatest common divisor

@@ -312,7 +312,7 @@ class DeviceMemory:
 
     def _release_pieces(self) -> None:
         """Free the unused parts of segments. CUDA can free only whole segments."""
-        # see Note [Batches that are known to fit]
+        # see Note [Batches that are known to fit] in library_pace.py
         for pool in (*self._large.values(), *self._small.values()):
             if pool.stream not in self.private:
                 for block in pool.blocks[:]:

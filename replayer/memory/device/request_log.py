@@ -23,7 +23,7 @@ class RequestKind(IntEnum):
     """Lists the kinds of log entries. The comment beside each kind describes `LogEntry.value`."""
 
     REQUEST = 0  # bytes
-    OPTIONAL = 1  # bytes of an optional workspace; Note [Failed convolution workspaces]
+    OPTIONAL = 1  # bytes of an optional workspace; Note [Failed convolution workspaces] in scratch_memory.py
     FREE = 2  # 0-based number of the request
     EMPTY_CACHE = 3  # 0
     STEP = 4  # 0: a training step ended

@@ -41,7 +41,7 @@ def host_values(tensor: TorchAny) -> torch.Tensor | None:
 def payload(allocation: Allocation) -> torch.UntypedStorage:
     """Return the host memory that holds the values of a virtual tensor. Virtual tensors have memory for values only with
     `--values compute`. New memory contains zeros."""
-    # see Note [Payloads]
+    # see Note [Payloads] in cpu_compute.py
     known = allocation.known
     if not isinstance(known, torch.Tensor):
         try:

@@ -497,7 +497,8 @@ class StepTracker:
 
 def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> SegmentMatcher | None:
     """Continue the replay with another recorded step that contains the op, or a call of the op with more similar shapes. Return
-    the current phase of this recorded step, or None. See Note [Training steps of several shapes]."""
+    the current phase of this recorded step, or None. See Note [Training steps of several shapes] in
+    step_choice.py."""
     segment, recording = tracker.segment, tracker.recording
     if segment is None or segment.recorded is None or segment.recorded.phase_grained:
         return None

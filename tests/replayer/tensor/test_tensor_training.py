@@ -141,7 +141,7 @@ def test_parameters_stay_the_same_objects_when_a_module_moves() -> None:
 
 
 def test_a_state_dict_can_be_loaded_while_an_autograd_graph_exists() -> None:
-    """Swapping would poison the gradients here: see Note [Swapping parameters]."""
+    """Swapping would poison the gradients here, see swap.py."""
     use()
     model = nn.Linear(4, 4).cuda()
     best = copy.deepcopy(model.state_dict())
@@ -287,7 +287,7 @@ def test_attention_launches_the_kernel_that_cuda_selects() -> None:
 
 
 def test_errors_in_a_backward_pass_are_raised_in_the_script() -> None:
-    """Such errors must not end the process: see Note [Errors inside backward]."""
+    """Such errors must not end the process."""
     gpu = use()
     x = torch.empty(1 << 30, device="cuda", requires_grad=True)  # 4 of 16 GiB
     for _ in range(2):
