@@ -29,6 +29,12 @@ Note [Phases missing from the first step]
     The first step of a script can lack a phase, such as a GAN's update of the generator. If the current phase has no recorded
     call with the op's shapes, another phase with the same name provides the time.
 
+Note [Recorded phases without GPU work]
+    An op on the CPU, such as the counter of an averaged model, began a phase in profiles that earlier versions imported. The
+    replay sees only ops on the GPU, so its phases would be paired with the wrong recorded ones. If the recorded phase launches
+    no GPU work, the first op of the script's phase therefore continues in the next recorded phase with this name that calls the
+    op.
+
 Note [Loops of varying length]
     A script may repeat ops or phases more often than in the recorded step, for example in an episode of reinforcement
     learning. If all recorded calls with the op's shapes have been matched, and no other recorded kernels of the phase are left
@@ -133,15 +139,12 @@ class SegmentMatcher:
         self.step = step
         self.name = name
         self.count = count
-        self.recorded = recorded
+        self._pair_with(recorded)
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
-        self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of recorded kernels without a replayed op
 
         # The list `deferred` contains the ops without a recorded call, each with its row in the timeline. At the end of the
         # phase, these ops may get the time of recorded kernels that match no op.
         self.deferred: list[tuple[OpSignature, int]] = []
-        # The list `deferred` has a maximum length, because it would grow forever in a script without training steps.
-        self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
         self.ops = 0
         self.ops_on: dict[int, int] = {}
         self.lanes: dict[int, SegmentMatcher] = {}
@@ -152,10 +155,16 @@ class SegmentMatcher:
         self._cursors: dict[str, int] = {}
         self._reached_ns = 0  # active host time of the latest matched call in the recorded segment
         self._launches_ns: list[int] | None = None
-        self.history = step.histories.get(recorded) if recorded else None
         self.followed = 0
         self._call_log: list[RememberedMatch] = []
         self._log_is_whole = True
+
+    def _pair_with(self, recorded: RecordedSegment | None) -> None:
+        self.recorded = recorded
+        self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of recorded kernels without a replayed op
+        # The list `deferred` has a maximum length, because it would grow forever in a script without training steps.
+        self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
+        self.history = self.step.histories.get(recorded) if recorded else None
 
     @property
     def calls(self) -> int:
@@ -217,6 +226,8 @@ class SegmentMatcher:
 
     def match(self, signature: OpSignature) -> Match | None:
         """Return an unused recorded call of the op, or None if there is none."""
+        if self.recorded is not None and self.recorded.is_host_only and not self.calls:
+            self._pass_over(self.step.keys[signature].exact)
         # see Note [Repeated training steps]
         if self.history is not None:
             calls = self.history.calls
@@ -234,6 +245,14 @@ class SegmentMatcher:
         else:
             self._log_is_whole = False
         return match
+
+    def _pass_over(self, exact: str) -> None:
+        # see Note [Recorded phases without GPU work]
+        for (name, count), segment in self.step.step.segments.items():
+            if name == self.name and count > self.count and exact in segment.exact:
+                self.count, self.step.visited[name] = count, count + 1
+                self._pair_with(segment)
+                return
 
     def has_call(self, signature: OpSignature) -> bool:
         if self.recorded is None:

@@ -71,6 +71,35 @@ def test_a_recorded_call_with_another_shape_is_not_used_if_it_is_far_ahead() -> 
     assert segment.match(other) is not None
 
 
+def test_a_recorded_phase_without_gpu_work_is_passed_over() -> None:
+    """GIVEN a step whose profile has a forward phase without GPU work before the loader, as an op on the CPU once began one
+    WHEN the script, which has one forward phase, makes the recorded calls THEN each step matches in the phase with the work."""
+    ops = [Op("aten::mm", 70, 5, kernel=(72, 9)), Op("aten::relu", 80, 5, kernel=(82, 4))]
+    phases = [("forward", 0, 50), ("loader", 50, 60), ("forward", 60, 100), ("loss", 100, 110)]
+    recording = RecordedRun(make_recording(phases, ops))
+    histories: Histories = {}
+    for _ in range(2):
+        matcher = StepMatcher(recording.choice.training(0), recording.keys, histories)
+        segment = matcher.segment("forward")
+        taken = [segment.match(signature(op, (4, 4))) for op in ("aten::mm", "aten::relu")]
+        assert [match and (match[0], match[1].kernels, match[1].of_other_phase) for match in taken] == [
+            (Origin.EXACT, (0,), False),
+            (Origin.EXACT, (1,), False),
+        ]
+        assert segment.unmatched() == []
+        assert segment.sameness is Sameness.SAME_PROGRAM
+        assert [(recorded.name, visited) for recorded, visited in matcher.unvisited()] == [("loader", False), ("loss", False)]
+
+
+def test_a_recorded_phase_without_gpu_work_is_kept_for_an_op_that_no_later_phase_calls() -> None:
+    phases = [("forward", 0, 50), ("loader", 50, 60), ("forward", 60, 100)]
+    recording = RecordedRun(make_recording(phases, [Op("aten::mm", 70, 5, kernel=(72, 9))]))
+    matcher = StepMatcher(recording.choice.training(0), recording.keys, {})
+    assert matcher.segment("forward").match(signature("aten::softmax", (4, 4))) is None
+    match = matcher.segment("forward").match(signature("aten::mm", (4, 4)))
+    assert match is not None and match[0] is Origin.EXACT and not match[1].of_other_phase
+
+
 def test_equal_shapes_in_another_phase_are_preferred_to_other_shapes_in_this_phase() -> None:
     """GIVEN two forward segments WHEN the first calls the product of the second THEN it gets that product, and so does the
     second."""
