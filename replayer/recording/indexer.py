@@ -19,6 +19,13 @@ Note [Phases that overlap on the device]
 Note [Profiled and clean steps]
     Only the profiled steps of a recording have kernels, but the profiler slows down the host. `CleanPace` therefore scales the
     host times of profiled steps to the speed of steps without a profiler.
+
+Note [Ops that call themselves]
+    Forward-mode autograd and torch.func call an op once for each of their levels, each time below the previous call. A level
+    may call other ops too: forward-mode autograd calls `mm` twice in `addmm`. The replay sees the innermost call and the other
+    ops as single ops. If an op launches no kernel itself, and calls both the same op and other ops, it therefore has only the
+    kernels of the same op. This does not apply if the other ops only fill or copy tensors, because many ops prepare their
+    results so.
 """
 
 from __future__ import annotations
@@ -50,6 +57,10 @@ from traces.figures.measure import copies_of_hooks
 from traces.model.intervals import Intervals
 from traces.model.layouts import Shape
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, StepKind, Trace, parse_shapes
+from traces.names.equivalent_ops import canonical_op
+from traces.script.phase_rule import ASIDE, op_class
+
+_COPIES = ("copy", "to", "clone", "contiguous")
 
 
 class RecordingIndexer:
@@ -272,6 +283,7 @@ class RecordingIndexer:
         # see Note [Hooks of saved tensors] in measure.py
         parent = np.where(copies_of_hooks(self.trace), NONE, host.parent)
         self.host_columns = parent.tolist(), is_op.tolist()
+        self._is_aside = [op_class(text) == ASIDE or canonical_op(text) in _COPIES for text in self.trace.strings.texts]
         self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind
@@ -332,14 +344,7 @@ class RecordingIndexer:
         return host_ns if scale == 1.0 else round(host_ns * scale)
 
     def _instances(self, first: int, phases: list[int], by_phase: dict[int, RecordedSegment]) -> None:
-        parent, is_op = self.host_columns
-        ops: dict[int, list[int]] = {}
-        for k, p in enumerate(phases):
-            at = int(self.launch_row[first + k]) if p != NONE else NONE
-            while at != NONE:
-                if is_op[at]:
-                    ops.setdefault(at, []).append(k)
-                at = parent[at]
+        ops = self._ops_of(first, phases)
         waits = self.wait_in
         for at in sorted(ops, key=self.host_start.__getitem__):
             p = phases[ops[at][0]]
@@ -361,6 +366,39 @@ class RecordingIndexer:
                 segment = by_phase[p].lane(self._lane_of(int(self.ordinals[first + k])))
                 start_ns, end_ns = (max(self._within(p, at[call]), 0) for at in (self.host_start, self.host_end))
                 segment.add(self._keys.of_op(op, (), ""), Instance(start_ns, max(end_ns, start_ns), (k,), (), ""))
+
+    def _ops_of(self, first: int, phases: list[int]) -> dict[int, list[int]]:
+        """For each op, return the kernels that it and the ops below it launched."""
+        parent, is_op = self.host_columns
+        ops: dict[int, list[int]] = {}
+        above: dict[int, int] = {}
+        launching = set[int]()
+        for k, p in enumerate(phases):
+            at, below = int(self.launch_row[first + k]) if p != NONE else NONE, NONE
+            while at != NONE:
+                if is_op[at]:
+                    ops.setdefault(at, []).append(k)
+                    if below == NONE:
+                        launching.add(at)
+                    else:
+                        above[below] = at
+                    below = at
+                at = parent[at]
+        # see Note [Ops that call themselves]
+        name, is_aside = self.trace.host.name, self._is_aside
+        inner: dict[int, list[int]] = {}
+        divided = set[int]()
+        for at in sorted(above):  # an op comes after the ops above it
+            outer = above[at]
+            if name[outer] == name[at]:
+                inner.setdefault(outer, []).append(at)
+            elif not is_aside[name[at]]:
+                divided.add(outer)
+        for outer in sorted(inner.keys() - launching, reverse=True):
+            if outer in divided or not divided.isdisjoint(inner[outer]):
+                divided.add(outer)
+                ops[outer] = [k for at in inner[outer] for k in ops[at]]
+        return ops
 
     def _last_waits(self) -> dict[int, int]:
         parent, is_op = self.host_columns

@@ -70,6 +70,27 @@ def test_an_overlapping_kernel_counts_from_the_end_of_the_earlier_kernel() -> No
     assert kernels["kernel of aten::add_"].gap_ns == 0
 
 
+def _levels(*beside: Op) -> dict[str, list[tuple[int, ...]]]:
+    """The kernels of each call, by op, of an addmm with three levels. The second level also calls `beside`."""
+    innermost = Op("aten::addmm", 112, 4, kernel=(113, 5))
+    ops = [Op("aten::addmm", 110, 40, children=[Op("aten::addmm", 111, 38, children=[innermost, *beside])])]
+    (step,) = RecordedRun(make_recording([("forward", 100, 200)], ops)).steps
+    named = step.segments["forward", 0].named
+    return {key.partition("|")[0]: [one.kernels for one in instances] for key, instances in named.items()}
+
+
+def test_an_op_that_calls_itself_and_other_ops_has_only_its_own_kernels() -> None:
+    """GIVEN an addmm of forward-mode autograd, which calls the addmm itself, and two products for its derivative THEN each call
+    of addmm has one kernel, so that the products are found too."""
+    products = [Op("aten::mm", 120, 4, kernel=(121, 6)), Op("aten::mm", 130, 4, kernel=(131, 7))]
+    assert _levels(*products) == {"addmm": [(0,), (0,), (0,)], "mm": [(1,), (2,)]}
+
+
+def test_an_op_that_fills_its_result_and_calls_itself_has_all_kernels() -> None:
+    fills = [Op("aten::zeros", 120, 4, kernel=(121, 6)), Op("aten::copy_", 130, 4, kernel=(131, 7))]
+    assert _levels(*fills)["addmm"] == [(0, 1, 2), (0, 1, 2), (0,)]
+
+
 def test_a_copy_to_the_host_by_a_hook_does_not_belong_to_the_op_around_it() -> None:
     """GIVEN a hook that copies a tensor to the host inside an op, and a copy by `aten::to` THEN the hook's copy does not belong
     to the op, but the other copy belongs to `aten::to`."""
