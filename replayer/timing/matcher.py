@@ -123,6 +123,15 @@ class StepMatcher:
                 return found[0]._replace(of_other_phase=True)
         return None
 
+    def pass_over(self, under_way: SegmentMatcher, exact: str) -> None:
+        """Continue a phase in the next recorded phase with its name that calls the op."""
+        # see Note [Recorded phases without GPU work]
+        for (name, count), segment in self.step.segments.items():
+            if name == under_way.name and count > under_way.count and exact in segment.exact:
+                under_way.count, self.visited[name] = count, count + 1
+                under_way.pair_with(segment)
+                return
+
     def unvisited(self) -> list[tuple[RecordedSegment, bool]]:
         """Return the recorded phases that the script has not entered."""
         return [
@@ -139,7 +148,7 @@ class SegmentMatcher:
         self.step = step
         self.name = name
         self.count = count
-        self._pair_with(recorded)
+        self.pair_with(recorded)
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
         # The list `deferred` contains the ops without a recorded call, each with its row in the timeline. At the end of the
@@ -159,7 +168,7 @@ class SegmentMatcher:
         self._call_log: list[RememberedMatch] = []
         self._log_is_whole = True
 
-    def _pair_with(self, recorded: RecordedSegment | None) -> None:
+    def pair_with(self, recorded: RecordedSegment | None) -> None:
         self.recorded = recorded
         self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of recorded kernels without a replayed op
         # The list `deferred` has a maximum length, because it would grow forever in a script without training steps.
@@ -227,7 +236,7 @@ class SegmentMatcher:
     def match(self, signature: OpSignature) -> Match | None:
         """Return an unused recorded call of the op, or None if there is none."""
         if self.recorded is not None and self.recorded.is_host_only and not self.calls:
-            self._pass_over(self.step.keys[signature].exact)
+            self.step.pass_over(self, self.step.keys[signature].exact)
         # see Note [Repeated training steps]
         if self.history is not None:
             calls = self.history.calls
@@ -245,14 +254,6 @@ class SegmentMatcher:
         else:
             self._log_is_whole = False
         return match
-
-    def _pass_over(self, exact: str) -> None:
-        # see Note [Recorded phases without GPU work]
-        for (name, count), segment in self.step.step.segments.items():
-            if name == self.name and count > self.count and exact in segment.exact:
-                self.count, self.step.visited[name] = count, count + 1
-                self._pair_with(segment)
-                return
 
     def has_call(self, signature: OpSignature) -> bool:
         if self.recorded is None:
