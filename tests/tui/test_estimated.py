@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.replayer.recordings import make_recording
+from tests.traces.handmade import training
 from traces.comparison.compare import compare
 from tui.commands.replay_library import estimated_text
 
@@ -11,3 +12,11 @@ def test_an_estimate_says_that_no_training_step_ended() -> None:
     replayed = make_recording([], [], steps=0)
     said = estimated_text(replayed, compare(make_recording([], [], steps=0), replayed))
     assert "Tesla P100" in said and "no training step" in said
+
+
+def test_a_single_step_is_not_called_a_median() -> None:
+    """GIVEN an estimated replay of one step, which includes the warm-up, or of many WHEN shown THEN the text says so."""
+    for steps, average in ((1, "a single step with its warm-up"), (4, "median")):
+        recorded = training(steps=steps)
+        said = estimated_text(recorded, compare(recorded, recorded))
+        assert f"({average}, excluding data loading, including host time of this machine)" in said

@@ -87,6 +87,8 @@ def test_step_times_come_from_a_recording_or_a_library_entry_or_an_estimate(reco
     assert (of.name, of.is_estimate, of.gpu) == ("h100", True, None)
     of = source_of("", "v100", estimate=True, gpus=2)  # the library's entries are of one GPU
     assert of.is_estimate and [device.index for device in of.recorded.devices] == [0, 1]
+    alone = source_of("", "v100", estimate=True)
+    assert {device.name for device in of.recorded.devices} == {alone.gpu.device if alone.gpu is not None else ""}
 
 
 def test_an_estimate_does_not_use_the_pytorch_release_of_the_measurements() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from traces.comparison.gate import starting_budgets
@@ -20,5 +21,6 @@ def init(recording: str, output: Path) -> int:
     lines = [f"# Budgets for replays of {Path(recording).name}. docs/ci.md lists all budgets.", "[budget]"]
     lines += [f"{key} = {value}" for key, value in budgets.items()]
     write_text(output, "\n".join(lines) + "\n")
-    say(f"wrote {output} ({len(budgets)} budgets); check it with: trace diff {recording} REPLAY.msgpack --gate {output}")
+    check = f"trace diff {shlex.quote(recording)} REPLAY.msgpack --gate {shlex.quote(str(output))}"
+    say(f"wrote {output} ({len(budgets)} budgets); check it with: {check}")
     return 0

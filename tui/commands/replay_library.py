@@ -119,8 +119,13 @@ def lacks_measurements(gpu: str) -> bool:
 
 def trace_of_card(gpu: str, gpus: int = 1) -> Trace:
     # see Note [A card that the library lacks]
-    card = find_card(gpu)
-    alone = blank_trace(Gpu(gpu, card.names[0], card.memory_bytes))
+    # A name means the same GPU with one GPU, whose times the library may have measured, as with several GPUs.
+    try:
+        of = gpu_of(gpu)
+    except TraceLibraryError:
+        card = find_card(gpu)
+        of = Gpu(gpu, card.names[0], card.memory_bytes)
+    alone = blank_trace(of)
     alone.grain = "kernel"
     alone.devices = [replace(alone.devices[0], index=index) for index in range(gpus)]
     return alone
@@ -128,16 +133,16 @@ def trace_of_card(gpu: str, gpus: int = 1) -> Trace:
 
 def estimated_text(replayed: Trace, comparison: Comparison) -> str:
     lines = [f"ESTIMATE: no measurements of this model on {replayed.devices[0].name}; times are predicted."]
-    figures = {"training": comparison.compute_side}
+    figures = {"training": (comparison.compute_side, comparison.steps_compared.replayed)}
     if comparison.evaluation is not None:
-        figures["evaluation"] = comparison.evaluation.compute_side
-    known = {kind: of for kind, of in figures.items() if of.replayed_ns is not None}
+        figures["evaluation"] = (comparison.evaluation.compute_side, comparison.evaluation.steps_compared.replayed)
+    known = {kind: (of, steps) for kind, (of, steps) in figures.items() if of.replayed_ns is not None}
     is_gpu_time = comparison.clock == "recorded"
     host = "GPU time only" if is_gpu_time else "including host time of this machine"
-    lines += [
-        f"Step time of {kind}: {time_text(of.replayed_ns)} ({of.average}, excluding data loading, {host})."
-        for kind, of in known.items()
-    ]
+    for kind, (of, steps) in known.items():
+        # The first step of a script is much slower on the host than later steps.
+        average = of.average if steps > 1 or is_gpu_time else "a single step with its warm-up"
+        lines.append(f"Step time of {kind}: {time_text(of.replayed_ns)} ({average}, excluding data loading, {host}).")
     if "training" not in known:
         lines.append("The script completed no training step.")
     if is_gpu_time and known:

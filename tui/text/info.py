@@ -446,4 +446,5 @@ def _next(summary: Summary, name: str) -> list[str]:
             return ["Next: nothing to replay, because the recording has none of the launched kernels. Record again."]
         how = "with ProfilerActivity.CUDA" if summary.memory else "on a machine with a GPU"
         return [f"Next: nothing to replay, because no GPU work was recorded. Record {how}."]
-    return [f"Next: trace replay YOUR_SCRIPT.py --trace {name}", f"      trace diff {name} OTHER.msgpack"]
+    file = shlex.quote(name)
+    return [f"Next: trace replay YOUR_SCRIPT.py --trace {file}", f"      trace diff {file} OTHER.msgpack"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def prediction_text(
         lines.append(f"{share} of recorded GPU time has no shapes; it is scaled like the rest, or by data sheets.")
     lines += [f"{note[0].upper()}{note[1:]}." for note in prediction.notes]
     if output is not None:
-        lines += ["", f"Next: trace diff {name} {output}, or trace replay --trace {output} SCRIPT"]
+        saved = shlex.quote(str(output))
+        lines += ["", f"Next: trace diff {shlex.quote(name)} {saved}, or trace replay --trace {saved} SCRIPT"]
     else:
         lines += ["", "Next: -o PREDICTED.msgpack saves a trace for trace diff, view and replay; --json is for scripts"]
     return "\n".join(lines)

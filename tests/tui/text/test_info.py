@@ -37,6 +37,11 @@ def test_a_kernel_grained_recording() -> None:
     assert_golden("info_kernel", info_text(summarize(trace), "v100.msgpack"))
 
 
+def test_suggested_commands_quote_file_names() -> None:
+    said = info_text(summarize(training(steps=2)), "my run.msgpack", details=False)
+    assert said.count("'my run.msgpack'") == 3 and said.count("trace replay YOUR_SCRIPT.py --trace 'my run.msgpack'") == 1
+
+
 def test_a_phase_grained_recording() -> None:
     assert_golden("info_phase", info_text(summarize(phase_grained()), "p100-no-cudnn"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +40,11 @@ def test_a_prediction_shows_step_time_and_error_and_samples_per_second() -> None
     rows = {line.split("  ")[0]: line.split() for line in lines}
     assert rows["GPU busy"][-3:] == ["ms", "-44.4", "%"] and rows["forward"][1:5] == ["0", "ns", "20.0", "ms"]
     assert "has no shapes" not in "\n".join(lines)
+
+
+def test_suggested_commands_quote_file_names() -> None:
+    said = prediction_text(predicted(), "my run.msgpack", None, Path("to a100.msgpack"))
+    assert "Next: trace diff 'my run.msgpack' 'to a100.msgpack', or trace replay --trace 'to a100.msgpack' SCRIPT" in said
 
 
 def test_a_note_says_that_the_expected_error_covers_only_gpu_time() -> None:
