@@ -7,11 +7,12 @@
     split(["-o", "r.msgpack", "train.py", "--trace", "v100", "-o", "x"], {"-o": True, "--trace": True})
     # Split(ours=["-o", "r.msgpack", "--trace", "v100"], script=["train.py", "-o", "x"])
 
-Words after the script's name belong to the script, except `--trace FILE`.
+Words after the script's name belong to the script, except `--trace FILE`. The word `python` before the script is left out.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # the only option of `trace` that may follow the script
 FOLLOWER = "--trace"
+_PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
 # files in the environments that these installers make for a single tool
 _TOOL_FILES = {"uv": "uv-receipt.toml", "pipx": "pipx_metadata.json"}
 
@@ -43,11 +45,18 @@ def split(words: list[str], options: Mapping[str, bool]) -> Split:
     while at < len(words) and words[at].startswith("-") and words[at] != "-":
         word = words[at]
         if word == "--":
-            return Split(words[:at], words[at + 1 :])
+            return Split(words[:at], _without_python(words[at + 1 :]))
         if word.startswith("-m"):
             return script_words(words[:at], words[at:], 2 if word == "-m" else 1)
         at += 2 if options.get(word, False) else 1
-    return script_words(words[:at], words[at:], 1)
+    script = _without_python(words[at:])
+    return script_words(words[:at], script, 2 if script[:1] == ["-m"] else 1)
+
+
+def _without_python(script: list[str]) -> list[str]:
+    """Leave out the word `python` before the script, which profilers and launchers usually need."""
+    is_python = bool(script) and _PYTHON.fullmatch(script[0]) is not None and not Path(script[0]).is_file()
+    return script[1:] if is_python else script
 
 
 def script_words(ours: list[str], script: list[str], names: int) -> Split:
@@ -73,7 +82,8 @@ class ScriptCommand(Command):
         ours, script = split(args, names)
         if script == ["-m"]:
             raise typer.BadParameter("needs a MODULE", param_hint="-m")
-        if not script and FOLLOWER in names and not {FOLLOWER, "-h", "--help"} & {word.partition("=")[0] for word in ours}:
+        given = {word.partition("=")[0] for word in ours}
+        if not script and FOLLOWER in names and not {FOLLOWER, "--gpu", "-h", "--help"} & given:
             raise UsageError(f"Missing SCRIPT and {FOLLOWER} T", ctx)
         return super().parse_args(ctx, [*ours, "--", *script] if script else ours)
 

@@ -43,6 +43,13 @@ TABLE = [
     ("--strict -m package --lr 1 --trace t", "--strict --trace t | -m package --lr 1"),
     ("-mpackage --trace t", "--trace t | -mpackage"),
     ("-m --trace --trace t", "--trace t | -m --trace"),
+    # the word python before the script is nobody's
+    ("--trace t python train.py --lr 1", "--trace t | train.py --lr 1"),
+    ("python3 -m package.train --trace t", "--trace t | -m package.train"),
+    ("python3.12 -u train.py", "| -u train.py"),
+    ("-o r -- python train.py", "-o r | train.py"),
+    ("python", "|"),
+    ("python.py python", "| python.py python"),
     # a value that looks like a script or an option is still a value
     ("--trace train.py train.py", "--trace train.py | train.py"),
     ("-o --strict train.py", "-o --strict | train.py"),

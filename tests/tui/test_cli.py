@@ -89,6 +89,7 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("replay script.py --trace", "needs a FILE"),
         ("replay --trace t.msgpack", "Missing argument 'SCRIPT'"),
         ("replay", "Missing SCRIPT and --trace T; see trace replay --help"),
+        ("replay --gpu v100", "Missing argument 'SCRIPT'; see trace replay --help"),
         ("-q info t.msgpack", "-q goes after the command's name, as in trace info -q"),
         ("replay --gpu-memory 16 --trace t.msgpack script.py", "16 has no unit; write 16GiB or 16GB"),
         ("replay --trace t.msgpack -m", "needs a MODULE"),
