@@ -56,14 +56,13 @@ def pack_table(table: Table, first_row: int = 0, compact: bool = True) -> dict[s
         raise ValueError(f"{rows} rows in one packed table; at most {MAX_ROWS}")
     if not rows:
         return {"rows": 0, "columns": {}}
-    packed: dict[str, Any] = {"rows": rows}
+    stored: dict[str, int | list[Any]] = {}
+    packed: dict[str, Any] = {"rows": rows, "columns": stored}
     columns = table.columns()
     if compact and isinstance(table, HostSpans) and (nest := nesting.encode_nesting(table, first_row)) is not None:
         packed["nested"] = [nest.first_ns, pack_column(nest.depth, LEAST, False), pack_column(nest.gaps_ns, ZERO, True)]
         for name in nesting.COLUMNS:
             del columns[name]
-    stored: dict[str, int | list[Any]] = {}
-    packed["columns"] = stored
     for name, column in columns.items():
         if column.dtype.kind != "f" and (column == column[0]).all():
             if column[0] != table.DEFAULTS[name]:

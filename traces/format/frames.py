@@ -13,7 +13,7 @@ from __future__ import annotations
 import lzma
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +39,7 @@ PRESET_DICTIONARY = Path(__file__).with_name("preset_dictionary.bin").read_bytes
 MAX_CONTENT_BYTES = 64 << 20
 
 _BEGINNING_BYTES = 64
+_PIECE_BYTES = 1 << 20
 
 # The lzma parameters lc=0 and pb=0 make files 5 % smaller.
 _THOROUGH = {"id": lzma.FILTER_LZMA1, "preset": 6, "dict_size": 4 << 20, "lp": 0, "pb": 0, "nice_len": 273, "depth": 200}
@@ -71,13 +72,22 @@ def compress(codec: int, content: bytes, level: int = 9) -> bytes:
     return lzma.compress(content, format=lzma.FORMAT_RAW, filters=[settings])
 
 
-def _decompress(codec: int, payload: bytes, content_bytes: int) -> bytes:
+def _decompressed(codec: int, payload: bytes, piece_bytes: int) -> Iterator[bytes]:
+    """Yield the content in pieces of at most `piece_bytes`; a stored payload is one piece."""
     if codec == STORED:
-        return payload
-    at_most = max(1, content_bytes)  # zlib takes 0 as unlimited
+        yield payload
+        return
+    at_most = max(1, piece_bytes)  # zlib takes 0 as unlimited
     if codec == DEFLATED:
-        return zlib.decompressobj(-zlib.MAX_WBITS, PRESET_DICTIONARY).decompress(payload, at_most)
-    return lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=_FILTERS[codec]).decompress(payload, at_most)
+        inflate = zlib.decompressobj(-zlib.MAX_WBITS, PRESET_DICTIONARY)
+        while piece := inflate.decompress(payload, at_most):
+            yield piece
+            payload = inflate.unconsumed_tail
+        return
+    decompressor = lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=_FILTERS[codec])
+    while piece := decompressor.decompress(payload, at_most):
+        yield piece
+        payload = b""
 
 
 @dataclass(frozen=True)
@@ -91,18 +101,29 @@ class Frame:
     def beginning(self) -> bytes:
         """Return the first bytes of the content, or fewer if the frame is damaged."""
         try:
-            return _decompress(self.codec, self.payload, _BEGINNING_BYTES)[:_BEGINNING_BYTES]
-        except (zlib.error, lzma.LZMAError):
+            return next(self._decompressed(_BEGINNING_BYTES), b"")[:_BEGINNING_BYTES]
+        except Damaged:
             return b""
 
     def content(self) -> bytes:
+        return b"".join(self.pieces(self.content_bytes))
+
+    def pieces(self, piece_bytes: int = _PIECE_BYTES) -> Iterator[bytes]:
+        """Decompress the content piece by piece. Raises Damaged."""
+        found_bytes = 0
+        for piece in self._decompressed(min(piece_bytes, self.content_bytes)):
+            found_bytes += len(piece)
+            yield piece
+            if found_bytes >= self.content_bytes:
+                break
+        if found_bytes != self.content_bytes:
+            raise Damaged(f"frame holds {found_bytes} bytes, not {self.content_bytes}", self.offset_bytes)
+
+    def _decompressed(self, piece_bytes: int) -> Iterator[bytes]:
         try:
-            content = _decompress(self.codec, self.payload, self.content_bytes)
+            yield from _decompressed(self.codec, self.payload, piece_bytes)
         except (zlib.error, lzma.LZMAError) as error:
             raise Damaged(f"frame cannot be decompressed ({error})", self.offset_bytes) from error
-        if len(content) != self.content_bytes:
-            raise Damaged(f"frame holds {len(content)} bytes, not {self.content_bytes}", self.offset_bytes)
-        return content
 
 
 class FrameWriter:

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cache
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ import numpy as np
 
 from traces.format.column_encoding import MAX_ROWS, claimed_rows, pack_rows, pack_table, unpack_table
 from traces.format.frames import Damaged
+from traces.format.item_reading import MAX_LIST, LaterTable, TableHead, unpack_items
 from traces.format.step_block import StepBlock, unpack_block
 from traces.format.unpack_limit import TooLarge, UnpackLimit, size_text
 from traces.model.json_facts import Json
@@ -39,12 +39,6 @@ from traces.model.workload import WorkloadSignature
 T = TypeVar("T")
 
 _PACKER = msgpack.Packer(unicode_errors="surrogatepass")  # one for all items, because `packb` allocates a buffer in each call
-
-_TEXTS_PER_ITEM = 1 << 14
-
-# What msgpack may build for one unchecked item; a table has about fifteen lists and maps
-_MAX_LISTS_AND_MAPS = 64
-_MAX_KEYS = 64
 
 # Memory per text with its entry in the string table, and per character of JSON in the worst case ("[[],[],...")
 _BYTES_PER_TEXT = 128
@@ -99,8 +93,8 @@ def header_item(trace: Trace, rows: dict[str, int], blanks: int = 0) -> bytes:
 
 
 def strings_item(texts: list[str]) -> Iterator[bytes]:
-    for first in range(0, len(texts), _TEXTS_PER_ITEM):
-        yield _pack("strings", texts[first : first + _TEXTS_PER_ITEM])
+    for first in range(0, len(texts), MAX_LIST):
+        yield _pack("strings", texts[first : first + MAX_LIST])
 
 
 def table_items(name: str, table: Table, first_row: int, compact: bool) -> Iterator[bytes]:
@@ -147,7 +141,7 @@ class Assembly:
 
     def add(self, content: bytes, offset_bytes: int) -> None:
         try:
-            for kind, value in _unpack(content):
+            for kind, value in unpack_items(content):
                 if kind == "header":
                     self._last_header = value, offset_bytes
                 else:
@@ -157,28 +151,11 @@ class Assembly:
         except TooLarge as error:
             raise Damaged(str(error), offset_bytes) from error
 
-    def add_later(self, beginning: bytes, content: Callable[[], bytes], offset_bytes: int) -> bool:
-        """Add the table rows of a frame that is decompressed when a column is first read. Return False if the frame's first
-        bytes are not the beginning of a table."""
-        kind, rows = _head_of_table(beginning)
-        if kind not in TABLES:
-            return False
-        self._grow(_ROW_BYTES[kind] * rows)
-        first_row = self._rows[kind]
-
-        @cache
-        def table() -> Table:
-            try:
-                items = list(_unpack(content()))
-                if len(items) != 1 or claimed_rows(items[0][1]) != rows:
-                    raise Damaged("a large frame that is not a single table")
-                return unpack_table(TABLES[kind], items[0][1], first_row, is_lazy=True)
-            except Damaged as error:
-                raise Damaged(error.reason, offset_bytes) from error
-
-        self._parts[kind].append(TABLES[kind].deferred(rows, lambda name: {name: getattr(table(), name)}))
-        self._rows[kind] += rows
-        return True
+    def add_later(self, head: TableHead, pieces: Iterator[bytes], offset_bytes: int) -> None:
+        """Add the table of a frame, whose content is unpacked when a column is first read."""
+        self._grow(_ROW_BYTES[head.kind] * head.rows)
+        later = LaterTable(head, self._rows[head.kind], pieces, offset_bytes)
+        self._append(head.kind, TABLES[head.kind].deferred(head.rows, lambda name: {name: later.column(name)}))
 
     def _header(self) -> dict[str, Json]:
         if self._last_header is None:
@@ -245,7 +222,7 @@ class Assembly:
 
     def check_end(self, content: bytes, offset_bytes: int) -> None:
         try:
-            counts = list(_unpack(content))
+            counts = list(unpack_items(content))
         except Damaged as error:
             raise Damaged(error.reason, offset_bytes) from error
         if counts != [("end", [len(self._texts), {name: rows for name, rows in self._rows.items() if rows}])]:
@@ -262,62 +239,15 @@ def _pairs(table: Table, owner: str, number: str) -> int:
     return len(np.unique(pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]))
 
 
-def _head_of_table(beginning: bytes) -> tuple[str, int]:
-    unpacker = msgpack.Unpacker()
-    unpacker.feed(beginning)
-    try:
-        is_pair, kind = unpacker.read_array_header() == 2, unpacker.unpack()
-        unpacker.read_map_header()
-        name, rows = unpacker.unpack(), unpacker.unpack()
-    except (ValueError, msgpack.UnpackException):
-        return "", 0
-    is_head = is_pair and isinstance(kind, str) and name == "rows" and type(rows) is int and 0 < rows <= MAX_ROWS
-    return (kind, rows) if is_head else ("", 0)
-
-
 def _pack(kind: str, value: Any) -> bytes:
     packed: bytes = _PACKER.pack([kind, value])
     return packed
 
 
 def steps_within(content: bytes) -> int:
-    items = list(_unpack(content))
+    items = list(unpack_items(content))
     rows = sum(claimed_rows(value) for kind, value in items if kind == "steps")
     return rows + sum(unpack_block(value).steps for kind, value in items if kind == "block")
-
-
-def _unpack(content: bytes) -> Iterator[tuple[str, Any]]:
-    """Large items are rejected before they are unpacked, because 64 MiB of empty lists would take 4 GB of memory."""
-    lists_and_maps = 0
-
-    def count(value: Any) -> Any:
-        nonlocal lists_and_maps
-        lists_and_maps += 1
-        if lists_and_maps > _MAX_LISTS_AND_MAPS:
-            raise Damaged(f"an item of more than {_MAX_LISTS_AND_MAPS} lists and maps")
-        return value
-
-    unpacker = msgpack.Unpacker(
-        max_buffer_size=len(content),
-        unicode_errors="surrogatepass",
-        strict_map_key=True,
-        list_hook=count,
-        object_hook=count,
-        max_array_len=_TEXTS_PER_ITEM,
-        max_map_len=_MAX_KEYS,
-    )
-    unpacker.feed(content)
-    whole_bytes = 0
-    try:
-        for item in unpacker:
-            if not isinstance(item, list) or len(item) != 2 or not isinstance(item[0], str):
-                raise Damaged("an item that is not a pair of kind and value")
-            whole_bytes, lists_and_maps = unpacker.tell(), 0
-            yield item[0], item[1]
-    except (ValueError, msgpack.UnpackException) as error:
-        raise Damaged(f"not msgpack ({error})") from error
-    if whole_bytes != len(content):
-        raise Damaged("an item that ends too early")
 
 
 def _parse_header(text: Any) -> dict[str, Json]:

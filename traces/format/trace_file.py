@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,6 +37,7 @@ from traces.format.frames import (
     compress,
     scan,
 )
+from traces.format.item_reading import table_head
 from traces.format.items import (
     TRACKS,
     Assembly,
@@ -197,13 +199,21 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     contents_bytes = sum(frame.content_bytes for frame in found.frames)
     limit.check(contents_bytes, f"frames of {size_text(contents_bytes)}")
     pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="trace-decompress")
-    contents = [pool.submit(frame.content) for frame in found.frames]
+    # A frame with more content than _SHARED_BYTES has a single item, see `_shared`.
+    is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
+    heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
+    # A reader of many ranks needs few of the frames of a large table. All other frames are decompressed in advance.
+    frames_of = Counter(head.kind for head in heads if head is not None)
+    contents: list[Iterator[bytes]] = []
+    for frame, head in zip(found.frames, heads, strict=True):
+        is_large = head is not None and frames_of[head.kind] > 1
+        contents.append(frame.pieces() if is_large else _result(pool.submit(frame.content)))
     pool.shutdown(wait=False)
-    for frame, content in zip(found.frames, contents, strict=True):
-        # A frame with more content than _SHARED_BYTES has a single item, see `_shared`.
-        is_later = assembly.is_lazy and frame.content_bytes > _SHARED_BYTES
-        if not (is_later and assembly.add_later(frame.beginning(), content.result, frame.offset_bytes)):
-            assembly.add(content.result(), frame.offset_bytes)
+    for frame, head, content in zip(found.frames, heads, contents, strict=True):
+        if head is not None:
+            assembly.add_later(head, content, frame.offset_bytes)
+        else:
+            assembly.add(next(content), frame.offset_bytes)
     trace = assembly.trace()
     if found.end is not None:
         assembly.check_end(found.end.content(), found.end.offset_bytes)
@@ -214,6 +224,10 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     if reason := checks.fault_outside_tables(trace) if assembly.is_lazy else checks.fault(trace):
         raise Damaged(reason, HEADER.size)
     return trace
+
+
+def _result(content: Future[bytes]) -> Iterator[bytes]:
+    yield content.result()
 
 
 def _checked_when_read(

@@ -82,14 +82,25 @@ def with_rows(trace: Trace, rows: Mapping[str, Column]) -> Trace:
 
 
 def repointed(trace: Trace, places: Mapping[str, Column]) -> Trace:
-    tables: dict[str, Table] = {name: getattr(trace, name).take(slice(None)) for name in TABLES}
+    """Return a copy of the trace in which references point to the new places. Columns of a lazy trace stay lazy."""
+    changes: dict[str, dict[str, Column]] = {name: {} for name in TABLES}
     for where, target in REFERENCES.items():
         if target in places:
             table, _, column = where.partition(".")
-            rows = getattr(tables[table], column)
-            setattr(tables[table], column, places[target][rows].astype(rows.dtype))
-    changed: dict[str, Any] = tables
-    return replace(trace, **changed)
+            changes[table][column] = places[target]
+    tables: dict[str, Any] = {name: _with_places(getattr(trace, name), changes[name]) for name in TABLES}
+    return replace(trace, **tables)
+
+
+def _with_places(table: Table, places: Mapping[str, Column]) -> Table:
+    def column(name: str) -> dict[str, Column]:
+        rows = getattr(table, name)
+        return {name: places[name][rows].astype(rows.dtype) if name in places else rows}
+
+    changed = table.deferred(len(table), column, lambda rows: _with_places(table.take(rows), places))
+    if not table.is_lazy:
+        changed.columns()
+    return changed
 
 
 def new_positions(order: Column | Sequence[int], rows: int) -> Column:

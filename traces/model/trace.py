@@ -220,6 +220,10 @@ class Table:
         rows = self.__dict__.get("_rows")
         return len(getattr(self, fields(self)[0].name)) if rows is None else rows
 
+    @property
+    def is_lazy(self) -> bool:
+        return "_decode" in self.__dict__
+
     def columns(self) -> dict[str, Column]:
         return {name: getattr(self, name) for name in self.DTYPES}
 

@@ -37,13 +37,15 @@ def from_json(kind: type[T], values: object) -> T:
     if not isinstance(values, Mapping):
         raise ValueError(f"{kind.__name__} is {type(values).__name__}, not an object")
     of: Any = kind  # mypy does not treat a type as hashable
-    hints: dict[str, Any] = _hints(of)
+    converters: dict[str, Callable[[Any], Any]] = _converters(of)
     made = {}
-    for name in hints.keys() & values.keys():
-        try:
-            made[name] = _converter(hints[name])(values[name])
-        except ValueError as error:
-            raise ValueError(f"{kind.__name__}.{name}: {error}") from None
+    name = None
+    try:
+        for name, value in values.items():
+            if name in converters:
+                made[name] = converters[name](value)
+    except ValueError as error:
+        raise ValueError(f"{kind.__name__}.{name}: {error}") from None
     try:
         return kind(**made)
     except TypeError as error:
@@ -70,6 +72,11 @@ def _is_default(field: Field[Any], value: object) -> bool:
 def _hints(kind: type[Any]) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
+
+
+@cache
+def _converters(kind: type[Any]) -> dict[str, Callable[[Any], Any]]:
+    return {name: _converter(hint) for name, hint in _hints(kind).items()}
 
 
 @cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -374,26 +376,54 @@ def long_trace(rows: int = 20_000) -> Trace:
 
 
 def test_a_lazy_trace_decompresses_only_the_tables_that_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN a host table in four frames WHEN rows of the second frame are taken THEN no other frame is unpacked."""
+    """GIVEN a host table in four frames WHEN rows of the second frame are taken THEN no other frame is decompressed."""
     monkeypatch.setattr(items, "MAX_ROWS", 5_000)
     save(long_trace(), tmp_path / "t.msgpack")
-    unpacked: list[int] = []
-
-    def unpack(kind: type[Table], packed: Any, first_row: int, *, is_lazy: bool) -> Table:
-        unpacked.append(first_row)
-        return unpack_table(kind, packed, first_row, is_lazy=is_lazy)
-
-    monkeypatch.setattr(items, "unpack_table", unpack)
+    decompressed = frames_that_are_decompressed(monkeypatch)
 
     host = load(tmp_path / "t.msgpack", is_lazy=True).host
     some = host.take(np.arange(6_000, 7_000))
 
-    assert len(host) == 20_000 and unpacked == []
-    assert (some.start_ns == long_trace().host.start_ns[6_000:7_000]).all() and unpacked == [5_000]
+    assert len(host) == 20_000 and not decompressed
+    assert (some.start_ns == long_trace().host.start_ns[6_000:7_000]).all() and len(decompressed) == 1
     # AND rows of all frames, in any order, are those of the whole table
     for rows in (slice(None, None, 7), np.arange(20_000)[::-3], np.arange(20_000) % 5 == 0, np.arange(4_990, 10_010)):
         taken, expected = host.take(rows).columns(), long_trace().host.take(rows).columns()
         assert all(np.array_equal(taken[column], expected[column]) for column in expected)
+
+
+def frames_that_are_decompressed(monkeypatch: pytest.MonkeyPatch, piece_bytes: int = 1 << 20) -> Counter[int]:
+    """Return the bytes of each large frame that are decompressed from now on."""
+    read = Counter[int]()
+
+    def pieces(frame: Frame, at_most: int = piece_bytes) -> Iterator[bytes]:
+        for piece in of_frame(frame, at_most):
+            if frame.content_bytes > 32 << 10:
+                read[frame.offset_bytes] += len(piece)
+            yield piece
+
+    of_frame = Frame.pieces
+    monkeypatch.setattr(Frame, "pieces", pieces)
+    return read
+
+
+@pytest.mark.parametrize("has_nested_first", [False, True])
+def test_the_ranks_of_rows_are_read_from_the_beginnings_of_frames(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_nested_first: bool
+) -> None:
+    """GIVEN a host table in four frames WHEN the ranks of rows are read THEN a part of each frame is decompressed, unless the
+    column is absent (rank 0). A frame with columns at the end, as earlier versions wrote it, is decompressed completely."""
+    if has_nested_first:
+        monkeypatch.setattr(items, "pack_table", lambda *of: dict(sorted(pack_table(*of).items(), reverse=True)))
+    monkeypatch.setattr(items, "MAX_ROWS", 5_000)
+    save(long_trace(), tmp_path / "t.msgpack")
+    decompressed = frames_that_are_decompressed(monkeypatch, piece_bytes=6_000)
+
+    host = load(tmp_path / "t.msgpack", is_lazy=True).host
+
+    assert (host.thread == long_trace().host.thread).all() and len(decompressed) == 4
+    assert sum(size_bytes < 10_000 for size_bytes in decompressed.values()) == (0 if has_nested_first else 2)
+    assert all(np.array_equal(column, getattr(host, name)) for name, column in long_trace().host.columns().items())
 
 
 def test_ranks_of_a_lazy_trace_are_those_of_the_whole_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
