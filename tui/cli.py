@@ -229,11 +229,12 @@ def report(
     second: SecondArgument = None,
     output: Annotated[Path, option("X.html", "The file to write.", "-o", "--output")] = Path("report.html"),
     tolerance: ToleranceOption = "5%",
+    all_ranks: Annotated[bool, flag("--all-ranks", "Include all ranks, even if more than 8 ranks are similar.")] = False,
 ) -> int:
     """Write a self-contained HTML report about one or two traces."""
     from tui.commands.report import run
 
-    return run(first, second, output, share(tolerance, "--tolerance"))
+    return run(first, second, output, share(tolerance, "--tolerance"), all_ranks=all_ranks)
 
 
 @app.command(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.traces.handmade import phase_grained, replay_of, training
@@ -114,10 +115,31 @@ def test_a_report_of_many_ranks_has_one_of_the_similar_ranks() -> None:
     mine = trace.device.take(trace.device.device == 5)
     trace = replace(trace, device=DeviceSpans.concatenated([trace.device, mine]))
     words = " ".join(Page(report_of([("many.msgpack", trace)])).words)
-    assert "Ranks 1-4, 6-11 are omitted, because they are similar to rank 0." in words
+    assert "All figures are those of ranks 0, 5. Ranks 1-4, 6-11 are omitted, because they are similar to rank 0." in words
     assert "rank 0 cuda:0" in words and "rank 5 cuda:0" in words and "rank 1 cuda:0" not in words
     # AND two traces are compared rank by rank, if their ranks are the same
     words = " ".join(Page(report_of([("many.msgpack", trace), ("other.msgpack", trace)])).words)
     assert "Ranks 1-4, 6-11 are omitted" in words
     words = " ".join(Page(report_of([("many.msgpack", trace), ("other.msgpack", training())])).words)
     assert "omitted" not in words
+
+
+def test_a_report_has_ranks_that_stand_out_in_any_of_two_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """GIVEN twelve ranks, of which rank 7 does other work in the second trace THEN it is on the page."""
+    trace = crowd(devices=12, streams=2)
+    of_7 = np.flatnonzero(trace.device.device == 7)
+    fewer = trace.device.take(np.delete(np.arange(len(trace.device)), of_7[::2]))
+    named = [("a.msgpack", trace), ("b.msgpack", replace(trace, device=fewer))]
+    for pair in (named, named[::-1]):
+        words = " ".join(Page(report_of(pair)).words)
+        assert "All figures are those of ranks 0, 7. Ranks 1-6, 8-11 are omitted" in words
+    # AND --all-ranks omits none
+    monkeypatch.chdir(tmp_path)
+    save(trace, Path("a.msgpack"))
+    for option, is_whole in (("", False), (" --all-ranks", True)):
+        assert run(f"report a.msgpack -o r.html{option}".split()) == 0
+        words = " ".join(Page(Path("r.html").read_text(encoding="utf-8")).words)
+        assert ("rank 3 cuda:0" in words) == is_whole and ("omitted" in words) != is_whole
+    capfd.readouterr()

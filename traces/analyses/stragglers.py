@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -85,15 +86,21 @@ class RankGroups(NamedTuple):
     similar: tuple[int, ...] = ()
 
 
-def rank_groups(trace: Trace) -> RankGroups:
-    if len(trace.ranks) <= _FEW_SIMILAR:
+def rank_groups(*traces: Trace) -> RankGroups:
+    """Group the ranks of the first trace. A rank is shown separately if it stands out in any of the traces."""
+    ranks = traces[0].ranks
+    if len(ranks) <= _FEW_SIMILAR:
         return RankGroups()
+    first = [rank for rank in dict.fromkeys(chain.from_iterable(map(_standing_out, traces))) if rank in ranks] or ranks[:1]
+    similar = tuple(rank for rank in ranks if rank not in set(first))
+    return RankGroups(tuple(first), similar if len(similar) > _FEW_SIMILAR else ())
+
+
+def _standing_out(trace: Trace) -> list[int]:
+    """Return the ranks that are late, the latest first, and the ranks that do more or less work than most."""
     found = stragglers(trace)
-    similar = _with_similar_work(trace, similar_ranks(found) if found else trace.ranks)
-    late = [of.rank for of in found if of.rank not in set(similar)]
-    first = [*late, *(rank for rank in trace.ranks if rank not in {*similar, *late})] or similar[:1]
-    similar = [rank for rank in similar if rank not in set(first)]
-    return RankGroups(tuple(first), tuple(similar) if len(similar) > _FEW_SIMILAR else ())
+    similar = set(_with_similar_work(trace, similar_ranks(found) if found else trace.ranks))
+    return [rank for rank in dict.fromkeys([*(of.rank for of in found), *trace.ranks]) if rank not in similar]
 
 
 def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
@@ -107,7 +114,7 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
 
 def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
     """Return the traces without the similar ranks, except the first of them. Traces with different ranks are not changed."""
-    groups = rank_groups(traces[0])
+    groups = rank_groups(*traces)
     if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):
         return groups, list(traces)
     shown = sorted([*groups.first, groups.similar[0]])

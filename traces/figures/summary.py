@@ -174,6 +174,7 @@ class Outline:
     """Contains the statistics that the timeline app shows at the top."""
 
     ranks: list[int]
+    shown_ranks: list[int]  # of the median, the busy shares and the memory peaks
     devices: list[DeviceSummary]
     counts: Counts
     step_median_ns: int | None
@@ -190,6 +191,7 @@ def outline(trace: Trace, whole: Trace | None = None) -> Outline:
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,
+        shown_ranks=trace.ranks,
         devices=_devices(whole or trace),
         counts=_counts(whole or trace),
         step_median_ns=median_ns(step_times(trace), steady_steps(trace)),

@@ -16,13 +16,13 @@ from tui.running.progress import working
 from tui.trace_names import load_trace
 
 
-def run(first: str, second: str | None, output: Path, tolerance: float) -> int:
+def run(first: str, second: str | None, output: Path, tolerance: float, *, all_ranks: bool = False) -> int:
     require_suffix(output, ".html", ".htm")
     require_writable(output)
     names = [first] if second is None else [first, second]
     traces = [load_trace(name, is_lazy=True) for name in names]
     with working(f"writing {output}"):
-        page = report_of(list(zip(names, traces, strict=True)), tolerance)
+        page = report_of(list(zip(names, traces, strict=True)), tolerance, all_ranks=all_ranks)
         write_text(output, page)
     say(f"wrote {output} ({size_text(len(page.encode()))})")
     return 0

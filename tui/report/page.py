@@ -52,13 +52,18 @@ class NamedTrace:
         self.summary = summarize(self.trace)
 
 
-def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05) -> str:
-    """Build the page of traces without their similar ranks, except the first of them."""
-    ranks, traces = without_similar_ranks([trace for _, trace in named])
+def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, all_ranks: bool = False) -> str:
+    """Build the page of traces. Without `all_ranks`, similar ranks are omitted, except the first of them."""
+    traces = [trace for _, trace in named]
     note = ""
+    if not all_ranks:
+        ranks, traces = without_similar_ranks(traces)
     if traces[0] is not named[0][1]:
         kept, *omitted = ranks.similar
-        note = f"Ranks {ranges_text(omitted)} are omitted, because they are similar to rank {kept}."
+        note = (
+            f"All figures are those of ranks {ranges_text(traces[0].ranks)}. Ranks {ranges_text(omitted)} are omitted, because"
+            f" they are similar to rank {kept}. Use --all-ranks for the figures of all ranks."
+        )
     return report_html([NamedTrace(name, trace) for (name, _), trace in zip(named, traces, strict=True)], tolerance, note)
 
 

@@ -106,7 +106,7 @@ class Scene:
     def of(cls, *named: tuple[str, Trace], omits_similar_ranks: bool = False) -> Scene:
         """Make the rows that need no host events. `omits_similar_ranks` leaves out all similar ranks except the first."""
         names, whole = zip(*named, strict=True)
-        ranks, traces = without_similar_ranks(whole) if omits_similar_ranks else (rank_groups(whole[0]), whole)
+        ranks, traces = without_similar_ranks(whole) if omits_similar_ranks else (rank_groups(*whole), whole)
         tracks = tuple(map(quick_tracks, traces))
         rows = _paired(tracks, _same_numbers(tuple(traces)), ranks)
         return cls(names, tuple(traces), rows, _tracks=tracks, _ranks=ranks, _whole=whole)

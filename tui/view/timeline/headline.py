@@ -20,6 +20,7 @@ from tui.formatting import (
     fit,
     of_devices,
     printable,
+    ranges_text,
     rough_text,
     share_text,
     size_text,
@@ -106,7 +107,8 @@ def _figures(of: Outline) -> list[str]:
     several = f" of {len(of.ranks)} ranks" if len(of.ranks) > 1 else ""
     figures = [f"{counted(counts.steps, 'step')}{several}"]
     if of.step_median_ns is not None:
-        figures.append(f"median {time_text(of.step_median_ns)}")
+        shown = f" of ranks {ranges_text(of.shown_ranks)}" if of.shown_ranks != of.ranks else ""
+        figures.append(f"median{shown} {time_text(of.step_median_ns)}")
     figures += _of_devices("busy", of.busy_shares, share_text)
     figures += _of_devices("memory", {device: peak.peak_allocated_bytes for device, peak in of.memory.items()}, size_text)
     figures.append(f"{count_text(counts.kernels)} kernels, {count_text(counts.host_ops)} ops")
