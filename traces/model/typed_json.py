@@ -75,7 +75,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 @cache
-def _converters(kind: type[Any]) -> dict[str, Callable[[Any], Any]]:
+def _converters(kind: Any) -> dict[str, Callable[[Any], Any]]:
     return {name: _converter(hint) for name, hint in _hints(kind).items()}
 
 
