@@ -33,12 +33,13 @@ from replayer.ops.host_call import HostCall
 from replayer.state import STATE, computing, gpu
 from replayer.tensor.allocation import Allocation, allocate
 from replayer.tensor.planning import mixed_devices
+from replayer.tensor.planning.cuda_dtypes import require_sparse_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import writes_of
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND, is_virtual
 from replayer.tensor.values.known_values import bytes_of
-from replayer.torch_types import TorchAny
+from replayer.torch_types import TorchAny, TorchFunction
 
 aten, prim = torch.ops.aten, torch.ops.prim
 _wrap: TorchAny = torch.Tensor._make_wrapper_subclass
@@ -93,19 +94,6 @@ SparseVirtualTensor.__module__, SparseVirtualTensor.__name__, SparseVirtualTenso
 class NestedVirtualTensor(SparseVirtualTensor):
     """Represents a nested tensor. See Note [Nested tensors]."""
 
-    # PyTorch's own backward passes of `unbind` and similar methods cast nested tensors to a C++ class, which crashes the
-    # process if the tensors are virtual.
-    def unbind(self, dim: int = 0) -> TorchAny:
-        return _Unbind.apply(self) if dim == 0 and self.requires_grad else super().unbind(dim)
-
-    def split(self, split_size: TorchAny, dim: int = 0) -> TorchAny:
-        if not self.requires_grad:
-            return super().split(split_size, dim)
-        parts = [entry.split(split_size, dim - (dim > 0)) for entry in self.unbind()]
-        return tuple([torch.nested.as_nested_tensor(list(column)) for column in zip(*parts, strict=True)])
-
-    split_with_sizes: TorchAny = split
-
     @property
     def shape(self) -> torch.Size:  # type: ignore[override]
         return self.host.shape
@@ -122,14 +110,33 @@ class NestedVirtualTensor(SparseVirtualTensor):
 NestedVirtualTensor.__module__, NestedVirtualTensor.__name__, NestedVirtualTensor.__qualname__ = "torch", "Tensor", "Tensor"
 
 
-class _Unbind(torch.autograd.Function):
+class _SplitNested(torch.autograd.Function):
+    """Implements `unbind` and `split_with_sizes`. Parts without a gradient get zeros."""
+
     @staticmethod
-    def forward(ctx: TorchAny, nested: torch.Tensor) -> TorchAny:
-        return torch.Tensor.unbind(nested)
+    def forward(ctx: TorchAny, op: TorchAny, nested: torch.Tensor, *arguments: TorchAny) -> TorchAny:
+        with torch._C._AutoDispatchBelowAutograd():
+            parts = tuple(op(nested, *arguments))
+        ctx.set_materialize_grads(False)
+        ctx.dim = arguments[1] if parts and parts[0].is_nested else None
+        ctx.shapes = [part.host._nested_tensor_size().tolist() if part.is_nested else [part.shape] for part in parts]
+        ctx.options = {"dtype": nested.dtype, "device": nested.device}
+        return parts
 
     @staticmethod
     def backward(ctx: TorchAny, *gradients: TorchAny) -> TorchAny:
-        return torch.nested.as_nested_tensor(list(gradients))
+        entries: TorchAny = [
+            [torch.zeros(shape, **ctx.options) for shape in shapes]
+            if gradient is None
+            else gradient.unbind()
+            if gradient.is_nested
+            else [gradient]
+            for gradient, shapes in zip(gradients, ctx.shapes, strict=True)
+        ]
+        if ctx.dim is not None:
+            entries = [[torch.cat(row, ctx.dim - (ctx.dim > 0))] for row in zip(*entries, strict=True)]
+        made = torch.nested.as_nested_tensor([entry for of_part in entries for entry in of_part])
+        return None, made, *[None] * (len(ctx.needs_input_grad) - 2)
 
 
 _OF_ENTRIES = frozenset((
@@ -168,6 +175,7 @@ class Layouts:
         run = mixed_devices.runner(func, args, kwargs)
         if run is not None:
             return run(func, args, kwargs)
+        require_sparse_kernel(func, args)
         call = _SparseCall(self._plans)
         writes = writes_of(func, args, kwargs)
         written: TorchAny = args[0] if args and writes == [(0, False)] else None
@@ -225,13 +233,43 @@ class Layouts:
 
 
 def register() -> None:
-    """Replace the kernels that cast nested tensors to a C++ class. With virtual tensors, the cast crashes the process."""
+    """Replace the kernels and gradients that cast nested tensors to a C++ class. With virtual tensors, the cast crashes the
+    process. `_to_copy` also gets a kernel, because PyTorch has no name for the dispatch key of virtual nested tensors."""
     library = torch.library.Library("aten", "IMPL")
     STATE.kept.append(library)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Warning only once|.*previously registered kernel", category=UserWarning)
         for op in (aten.reshape.default, aten.reshape_as.default):
             library.impl(op.name(), partial(_reshape, op), "AutogradNestedTensor")
+        for op, replacement in _REPLACEMENTS.items():
+            kernel = torch.library.get_kernel(op, "AutogradNestedTensor")
+            library.impl(op.name(), partial(_replaced, replacement, kernel), "AutogradNestedTensor", with_keyset=True)
+
+
+def _replaced(
+    replacement: TorchFunction, kernel: TorchAny, keys: TorchAny, nested: torch.Tensor, *args: TorchAny, **options: TorchAny
+) -> TorchAny:
+    result = replacement(nested, *args, **options)
+    return kernel.call_boxed(keys, nested, *args, **options) if result is None else result
+
+
+def _parts_of(op: TorchAny, nested: torch.Tensor, *arguments: TorchAny) -> TorchAny:
+    return list(_SplitNested.apply(op, nested, *arguments)) if isinstance(nested, NestedVirtualTensor) else None
+
+
+def _moved(
+    nested: torch.Tensor, *, dtype: torch.dtype | None = None, device: torch.device | None = None, **options: TorchAny
+) -> TorchAny:
+    if isinstance(nested, NestedVirtualTensor) or device is None or device.type != BACKEND:
+        return None
+    return torch.nested.as_nested_tensor([entry.to(device, dtype or nested.dtype) for entry in nested.unbind()])
+
+
+_REPLACEMENTS: dict[TorchAny, TorchFunction] = {
+    aten.unbind.int: partial(_parts_of, aten.unbind.int),
+    aten.split_with_sizes.default: partial(_parts_of, aten.split_with_sizes.default),
+    aten._to_copy.default: _moved,
+}
 
 
 def _reshape(op: torch._ops.OpOverload, source: torch.Tensor, shape: TorchAny) -> TorchAny:

@@ -11,7 +11,6 @@ from types import ModuleType
 
 import torch
 
-from replayer.ops.layouts import NestedVirtualTensor
 from replayer.tensor.device_args import backend_device
 from replayer.tensor.tensor_meta import BACKEND
 from replayer.torch_types import TorchAny
@@ -45,14 +44,4 @@ def install(torch_module: ModuleType) -> None:
     ) -> TorchAny:
         return made_on_device(make, entries, dtype=dtype, layout=layout, device=device)
 
-    # The methods of virtual nested tensors have their own backward passes, see NestedVirtualTensor in ops/layouts.py.
-    def unbind(of_torch: TorchAny, input: TorchAny, dim: int = 0) -> TorchAny:
-        return input.unbind(dim) if isinstance(input, NestedVirtualTensor) else of_torch(input, dim)
-
-    def split_with_sizes(of_torch: TorchAny, input: TorchAny, split_sizes: TorchAny, dim: int = 0) -> TorchAny:
-        if isinstance(input, NestedVirtualTensor):
-            return input.split(split_sizes, dim)
-        return of_torch(input, split_sizes, dim)
-
-    patch_around(torch_module, unbind=unbind, split_with_sizes=split_with_sizes)
     patch_around(torch_module.nested, nested_tensor=made_on_device, as_nested_tensor=as_nested_tensor)

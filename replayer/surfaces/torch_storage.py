@@ -14,7 +14,7 @@ import torch
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index, index_of
-from replayer.tensor.storage import VirtualStorage
+from replayer.tensor.storage import LARGEST, VirtualStorage
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
@@ -34,9 +34,9 @@ def install(torch_module: ModuleType) -> None:
             return make(untyped if issubclass(cls, VirtualStorage) else cls, *args, device=there, **options)
         index = checked_index(index_of(there))
         values = args[0] if args else 0
-        if isinstance(values, int):
-            return VirtualStorage.over(allocate(gpu(), index, values), index)
-        return VirtualStorage.made_of(make(untyped, values), index)
+        if isinstance(values, int) and len(args) < 2:
+            return VirtualStorage.over(allocate(gpu(), index, values & LARGEST), index)
+        return VirtualStorage.made_of(make(untyped, *args, device=torch.device("cpu")), index)
 
     def new_tensor(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
         storage = args[0]._untyped_storage if args and isinstance(args[0], typed) else args[0] if args else None

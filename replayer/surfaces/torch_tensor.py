@@ -74,8 +74,6 @@ def _install_moves(tensor_class: TorchAny) -> None:
         args, kwargs = backend_arguments(args, kwargs)
         if self.is_quantized:
             _refuse_quantized(args[0] if args else kwargs.get("device"))
-        if self.is_nested and (moved := _nested_on_device(self, *args, **kwargs)) is not None:
-            return moved
         return _moving(to, self, *args, **kwargs)
 
     @stands_for(tensor_class.cuda)
@@ -85,8 +83,6 @@ def _install_moves(tensor_class: TorchAny) -> None:
         device = device_of_cuda(device)
         if self.is_quantized:
             _refuse_quantized(device)
-        if self.is_nested and (moved := _nested_on_device(self, device)) is not None:
-            return moved
         return _moving(to, self, device, non_blocking=non_blocking, **kwargs)
 
     @stands_for(copy_)
@@ -122,16 +118,6 @@ def _refuse_quantized(device: TorchAny) -> None:
     """Raise NotEmulated for quantized tensors on the GPU."""
     if isinstance(device, torch.device) and device.type == BACKEND:
         raise NotEmulated(*QUANTISED)
-
-
-def _nested_on_device(nested: TorchAny, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:
-    """Copy a nested tensor from the CPU to the virtual GPU. Return None if the tensor stays on the CPU."""
-    if nested.layout is not torch.strided or nested.device.type != "cpu":
-        return None
-    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
-    if device is None or device.type != BACKEND:
-        return None
-    return torch.nested.as_nested_tensor([entry.to(device, dtype or nested.dtype) for entry in nested.unbind()])
 
 
 def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAny:

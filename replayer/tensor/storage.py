@@ -19,6 +19,8 @@ from replayer.tensor.device_args import index_of
 from replayer.tensor.values.known_values import bytes_of
 from replayer.torch_types import TorchAny
 
+LARGEST = (1 << 64) - 1  # C++ code reads a negative size as a size_t
+
 
 class VirtualStorage(torch.UntypedStorage):
     """Represents GPU memory like a torch.UntypedStorage. Storages of the same memory are equal."""
@@ -80,8 +82,10 @@ class VirtualStorage(torch.UntypedStorage):
 
     def resize_(self, size_bytes: int) -> Self:
         """Change the size of the storage in bytes. A size of 0 frees the memory."""
+        if not isinstance(size_bytes, int):
+            raise RuntimeError(f"resize_ expects an int, but got {type_name(size_bytes)}")
         if size_bytes != self.allocation.size_bytes:
-            self.allocation.exchange(allocate(gpu(), self._index, size_bytes))
+            self.allocation.exchange(allocate(gpu(), self._index, size_bytes & LARGEST))
         return self
 
     def cpu(self) -> torch.UntypedStorage:
@@ -108,19 +112,43 @@ class VirtualStorage(torch.UntypedStorage):
         return made
 
     def copy_(self, source: TorchAny, non_blocking: bool | None = None) -> TorchAny:
+        if not torch.is_storage(source):
+            raise TypeError(f"copy_(): argument 'src' (position 1) must be torch.Storage, not {type_name(source)}")
+        if source.nbytes() != self.nbytes():
+            raise RuntimeError(f"size does not match, self was {self.nbytes()} bytes but src was {source.nbytes()} bytes")
         source_bytes = source.as_bytes() if isinstance(source, VirtualStorage) else bytes_of(source)
         self.as_bytes().copy_(source_bytes, non_blocking=bool(non_blocking))
         return self
 
     def fill_(self, value: int) -> Self:
-        self.as_bytes().fill_(value)
+        if not isinstance(value, int):
+            raise RuntimeError(f"fill_ expects int, but got {type_name(value)}")
+        self.as_bytes().fill_(value & 0xFF)
         return self
 
+    # The errors of the next two methods are those of torch/csrc/StorageMethods.cpp and torch/csrc/Storage.cpp.
     def __getitem__(self, index: TorchAny) -> TorchAny:
-        return self.as_bytes()[index].item() if isinstance(index, int) else self.cpu()[index]
+        if isinstance(index, bool) or not isinstance(index, int):
+            return self.cpu()[index]
+        at = index + self.nbytes() * (index < 0)
+        if not 0 <= at < self.nbytes():
+            raise IndexError(f"index {at} out of range for storage of size {self.nbytes()}")
+        return self.as_bytes()[at].item()
 
     def __setitem__(self, index: TorchAny, value: TorchAny) -> None:
-        self.as_bytes()[index] = value
+        if not isinstance(value, int):
+            raise RuntimeError(f"can only set storage content with a int types, but got {type_name(value)} instead")
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self.nbytes())
+            if step != 1:
+                raise RuntimeError(f"Trying to slice with a step of {step}, but only a step of 1 is supported")
+            self.as_bytes()[start : max(start, stop)] = value & 0xFF
+            return
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise RuntimeError(f"can't index a torch.UntypedStorage with {type_name(index)}")
+        if not -self.nbytes() <= index < self.nbytes():
+            raise RuntimeError("out of bounds")
+        self.as_bytes()[index] = value & 0xFF
 
     def tolist(self) -> list[TorchAny]:
         return list(self.cpu())
@@ -152,6 +180,13 @@ class VirtualStorage(torch.UntypedStorage):
 
     def __repr__(self) -> str:
         return f"[torch.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type as PyTorch's C++ code writes it in errors."""
+    kind = type(value)
+    plain = kind.__module__ == "builtins" or isinstance(value, torch.Tensor)
+    return kind.__name__ if plain else f"{kind.__module__}.{kind.__name__}"
 
 
 def _copy_signature(size_bytes: int, direction: str = "") -> OpSignature:

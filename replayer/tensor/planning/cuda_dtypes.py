@@ -29,7 +29,7 @@ def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     name = _key(func, args, kwargs)
     missing = _kernels().get(name) or _kernels().get(name.replace(".Scalar", ".Tensor"))
     tensors = _tensors(args) if missing else []
-    if not missing or not tensors or tensors[0].layout is not torch.strided:
+    if not missing or not tensors or any(tensor.layout is not torch.strided for tensor in tensors):
         return
     if _has_empty(tensors) and name not in _table()["refused_if_empty"]:
         return
@@ -42,6 +42,24 @@ def require_kernel(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> None:
     scalar = scalar_type(kwargs.get("dtype") or dtype)
     if missing.get(scalar):
         raise no_kernel(missing[scalar], scalar)
+
+
+# products of a COO tensor and a dense tensor, see ATen/native/sparse/cuda
+_OF_SPARSE = {
+    "_sparse_addmm": "addmm_sparse_cuda", "addmm": "addmm_sparse_cuda", "mm": "addmm_sparse_cuda", "mv": "addmm_sparse_cuda",
+    "bmm": "bmm_sparse_cuda",
+}  # fmt: skip
+
+
+def require_sparse_kernel(func: Op, args: Sequence[TorchAny]) -> None:
+    kernel = _OF_SPARSE.get(op_name(func).partition(".")[0])
+    tensors = _tensors(args) if kernel else []
+    sparse = next((tensor for tensor in tensors if tensor.layout is torch.sparse_coo), None)
+    if sparse is None or tensors[-1].layout is not torch.strided or not sparse.host._nnz():  # type: ignore[attr-defined]
+        return
+    dtype = sparse.dtype
+    if dtype.itemsize < 4 or not (dtype.is_floating_point or dtype.is_complex):
+        raise no_kernel(kernel, scalar_type(dtype))  # type: ignore[arg-type]
 
 
 def _key(func: Op, args: Sequence[TorchAny], kwargs: Kwargs) -> str:

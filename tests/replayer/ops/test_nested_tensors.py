@@ -56,7 +56,7 @@ def test_gradients_flow_through_nested_tensors() -> None:
     assert "aten::linear_backward" in [launch.op for launch, _ in gpu.launched_ops[before:]]
     assert [entry.grad.shape for entry in entries] == [(2, 3), (4, 3)]
     assert layer.weight.grad is not None and layer.weight.grad.device == _CUDA
-    left, _ = torch.nested.as_nested_tensor(entries).transpose(1, 2).split([1, 2], 1)
+    left, _ = torch.nested.as_nested_tensor(entries).split([1, 2], 2)
     for entry in entries:
         entry.grad = None
     left.unbind()[0].sum().backward()  # only some of the parts have a gradient
@@ -66,15 +66,36 @@ def test_gradients_flow_through_nested_tensors() -> None:
 
 
 def test_a_part_of_a_nested_tensor_has_a_gradient() -> None:
-    """GIVEN one part of a nested tensor that a function (not a method) returns WHEN its gradient is computed THEN the rest gets
-    zeros. PyTorch's own backward passes would end the process."""
+    """GIVEN one part of a nested tensor WHEN its gradient is computed THEN the rest gets zeros. PyTorch's own backward passes
+    would end the process."""
     _use()
-    for split in (torch.unbind, lambda nested: torch.split_with_sizes(nested, [1, 2], -1)):
+    aten = torch.ops.aten
+    for split in (
+        torch.unbind,
+        torch.Tensor.unbind,
+        aten.unbind.int,
+        lambda nested: torch.split_with_sizes(nested, [1, 2], -1),
+        lambda nested: aten.split_with_sizes.default(nested, [1, 2], 2),
+    ):
         leaf = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="cuda").requires_grad_()
         part = split(leaf)[0]
         (part.unbind()[0] if part.is_nested else part).sum().backward()
         assert [each.shape for each in leaf.grad.unbind()] == [(2, 3), (4, 3)]
-    assert len(torch.unbind(torch.ones(2, 3), 1)) == 3 and len(torch.split_with_sizes(torch.ones(3), [1, 2])) == 2
+    on_host: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]).requires_grad_()
+    aten.unbind.int(on_host)[0].sum().backward()
+    assert [each.sum() for each in on_host.grad.unbind()] == [6, 0]
+    with pytest.raises(RuntimeError, match="only supported for the last dimension"):
+        leaf.transpose(1, 2).split([1, 2], 1)
+
+
+@pytest.mark.parametrize(("source", "target"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_gradients_of_nested_tensors_go_back_to_the_other_device(source: str, target: str) -> None:
+    _use()
+    leaf: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device=source).requires_grad_()
+    moved = leaf.to(target, torch.float64)
+    assert (moved.device.type, moved.dtype, moved.unbind()[1].shape) == (target, torch.float64, (4, 3))
+    torch.nested.to_padded_tensor(moved, 0.0).sum().backward()
+    assert (leaf.grad.device.type, leaf.grad.dtype, leaf.grad.unbind()[0].shape) == (source, torch.float32, (2, 3))
 
 
 def test_in_inference_mode_views_of_nested_tensors_are_normal_tensors() -> None:

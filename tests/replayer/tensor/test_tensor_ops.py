@@ -294,6 +294,22 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda x: torch.ops.aten.native_dropout_backward(x > 0, x > 0, 2.0),
         "\"masked_scale\" not implemented for 'Bool'",
     ),
+    "a sparse product": (
+        lambda x: torch.sparse.mm(torch.eye(3).half().to_sparse().cuda(), x.half()),
+        "\"addmm_sparse_cuda\" not implemented for 'Half'",
+    ),
+    "a sparse sum with a product": (
+        lambda x: torch.addmm(x.long(), torch.eye(3).long().to_sparse().cuda(), x.long()),
+        "\"addmm_sparse_cuda\" not implemented for 'Long'",
+    ),
+    "a sparse product with autocast": (
+        lambda x: torch.autocast("cuda", torch.bfloat16)(torch.sparse.mm)(torch.eye(3).to_sparse().cuda(), x),
+        "\"addmm_sparse_cuda\" not implemented for 'BFloat16'",
+    ),
+    "sparse products of a batch": (
+        lambda x: torch.bmm(torch.eye(3).bfloat16().expand(2, 3, 3).to_sparse().cuda(), x.bfloat16().expand(2, 3, 3)),
+        "\"bmm_sparse_cuda\" not implemented for 'BFloat16'",
+    ),
     "no sparse kernel": (
         lambda x: torch.sparse.mm(_csr(x.diag()), x.diag(), "amax"),
         "Could not run 'aten::_sparse_mm_reduce_impl' with arguments from the 'SparseCsrCUDA' backend",
@@ -643,3 +659,39 @@ def test_assigning_data_also_assigns_the_conjugate_bit() -> None:
     assert x.is_conj() and (x * 1).tolist() == [-2j]
     x.data = y
     assert not x.is_conj() and (x * 1).tolist() == [2j]
+
+
+def test_wrong_arguments_of_storages_have_the_error_messages_of_pytorch() -> None:
+    use()
+    storage: Any = torch.UntypedStorage([1, 2, 3, 255], device="cuda")
+    on_host: Any = torch.UntypedStorage(4)
+    wrong: list[Callable[[Any], Any]] = [
+        lambda each: each[9],
+        lambda each: each[-9],
+        lambda each: each["a"],
+        lambda each: each[True],
+        lambda each: each[0:4:2],
+        lambda each: each.__setitem__(0, "a"),
+        lambda each: each.__setitem__(0, 1.5),
+        lambda each: each.__setitem__(9, 1),
+        lambda each: each.__setitem__("a", 1),
+        lambda each: each.__setitem__(slice(0, 4, 2), 1),
+        lambda each: each.__setitem__(slice(0, 2), on_host),
+        lambda each: each.fill_("a"),
+        lambda each: each.copy_(1),
+        lambda each: each.copy_(torch.ones(4)),
+        lambda each: each.copy_(torch.UntypedStorage(8)),
+        lambda each: each.resize_("a"),
+        lambda each: torch.UntypedStorage(4, 5, device=each.device),
+    ]
+    for call in wrong:
+        with pytest.raises((IndexError, RuntimeError, TypeError)) as of_host:
+            call(on_host)
+        with pytest.raises(of_host.type) as of_device:
+            call(storage)
+        assert str(of_device.value) == str(of_host.value), call
+    for too_large in (lambda: storage.resize_(-1), lambda: torch.UntypedStorage(-1, device="cuda")):
+        with pytest.raises(torch.OutOfMemoryError, match="more than 1EB"):
+            too_large()
+    storage[-1], storage[0:2] = 300, -1
+    assert (storage[-1], storage[1], storage[2]) == (44, 255, 3)
