@@ -112,7 +112,8 @@ class VirtualStorage(torch.UntypedStorage):
         return made
 
     def copy_(self, source: TorchAny, non_blocking: bool | None = None) -> TorchAny:
-        if not torch.is_storage(source):
+        is_storage: bool = torch.is_storage(source)
+        if not is_storage:
             raise TypeError(f"copy_(): argument 'src' (position 1) must be torch.Storage, not {type_name(source)}")
         if source.nbytes() != self.nbytes():
             raise RuntimeError(f"size does not match, self was {self.nbytes()} bytes but src was {source.nbytes()} bytes")

@@ -137,6 +137,15 @@ def _divide(op: TorchAny, one: TorchAny, other: TorchAny, **options: TorchAny) -
     return op(one, other, **options)
 
 
+def _embedding_bag(op: TorchAny, weight: TorchAny, indices: torch.Tensor, offsets: torch.Tensor, *rest: TorchAny) -> TorchAny:
+    """CUDA's kernels replace the first offset by 0, and the CPU rejects another one."""
+    bounds = offsets.clone()
+    bounds[:1] = 0
+    if len(rest) > 4 and rest[4]:  # with the end of the last bag
+        bounds[1:][-1:] = indices.numel()
+    return op(weight, indices, bounds, *rest)
+
+
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _DIVISIONS = [
     *(getattr(packet, name) for packet in (aten.div, aten.div_) for name in ("Tensor_mode", "Scalar_mode")),
@@ -169,6 +178,7 @@ FORMS: dict[TorchAny, TorchFunction] = {
     aten._linalg_svd.default: svd,
     aten.nansum.default: _nansum,
     **{division: partial(_divide, division) for division in _DIVISIONS},
+    **{bag: partial(_embedding_bag, bag) for bag in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default)},
     aten.abs.default: lambda x: x.clone() if x.dtype is torch.bool else aten.abs(x),
     **{form: _product(packet.default) for packet in _PRODUCTS for form in (packet.dtype, packet.dtype_out)},
     **attention.FORMS,

@@ -353,7 +353,7 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
         raise no_kernel("randperm_out_cuda", scalar_type(out.dtype))
 
 
-def _fused_optimizer(names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
+def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
     """Require tensors of one kernel to have the same dtype, shape and strides, without gaps: see `check_fast_path_restrictions`
     in ATen/native/ForeachUtils.h. The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names` are the names of the lists, and
     a final name ending with "?" is that of a list which only `amsgrad` uses."""
@@ -364,6 +364,12 @@ def _fused_optimizer(names: Sequence[str], *lists: Sequence[torch.Tensor], **opt
     if parameters and not _have_one_layout(parameters, others):
         listed = f"{', '.join(names[:-1])}{',' if len(names) > 2 else ''} and {names[-1].rstrip('?')}"
         raise RuntimeError(f"{listed} must have same dtype, device, and layout")
+    _require_floats(kernel, parameters)
+
+
+def _require_floats(kernel: str, tensors: Sequence[torch.Tensor]) -> None:
+    if tensors and (not tensors[0].is_floating_point() or tensors[0].dtype.itemsize < 2):
+        raise no_kernel(kernel, scalar_type(tensors[0].dtype))
 
 
 def _have_one_layout(parameters: Sequence[torch.Tensor], others: Sequence[Sequence[torch.Tensor]]) -> bool:
@@ -382,14 +388,17 @@ def _have_one_layout(parameters: Sequence[torch.Tensor], others: Sequence[Sequen
     return True
 
 
-def _fused_sgd(parameters: TorchAny, gradients: TorchAny, buffers: TorchAny, **_options: object) -> None:
+def _fused_sgd(parameters: TorchAny, gradients: TorchAny, buffers: TorchAny, *, momentum: float, **_options: object) -> None:
     """See ATen/native/cuda/FusedSgdKernel.cu."""
+    if (momentum <= 0) if buffers else momentum:
+        raise RuntimeError(f"Check failed: momentum {'> 0' if buffers else '== 0'} ({momentum:g} vs. 0). ")
     if not _have_one_layout(parameters, [gradients, buffers] if buffers else [gradients]):
         lists = " {params, grads, momentum_buffer_list}" if buffers else "{params, grads}"
         raise RuntimeError(
             f"Expected at::native::check_fast_path_restrictions({lists}) to be true, but got false.  (Could this error message"
             " be improved?  If so, please report an enhancement request to PyTorch.)"
         )
+    _require_floats("fused_sgd_with_momentum_kernel_cuda" if buffers else "fused_sgd_kernel_cuda", parameters)
 
 
 def _scalars_on_host(*args: TorchAny) -> None:
@@ -449,12 +458,12 @@ _MASKED_FILLS = [getattr(op, kind) for op in (_aten.masked_fill, _aten.masked_fi
 _MEDIANS = (_aten.median.default, _aten.median.dim, _aten.nanmedian.default, _aten.nanmedian.dim)
 _LRS = ("default", "tensor_lr")  # the learning rate is a number or a tensor
 _WITH_SCALARS = "addcmul addcmul_ addcdiv addcdiv_"
-_ADAM = ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
-_ADAGRAD = ("params", "grads", "state_sums")
+_ADAM = "fused_adam_kernel_cuda", ("params", "grads", "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs?")
+_ADAGRAD = "fused_adagrad_kernel_cuda", ("params", "grads", "state_sums")
 _RULES: dict[Op, Callable[..., None]] = {
-    **{getattr(_aten._fused_adam_, kind): partial(_fused_optimizer, _ADAM) for kind in _LRS},
-    **{getattr(_aten._fused_adamw_, kind): partial(_fused_optimizer, _ADAM) for kind in _LRS},
-    **{getattr(_aten._fused_adagrad_, kind): partial(_fused_optimizer, _ADAGRAD) for kind in _LRS},
+    **{getattr(_aten._fused_adam_, kind): partial(_fused_optimizer, *_ADAM) for kind in _LRS},
+    **{getattr(_aten._fused_adamw_, kind): partial(_fused_optimizer, *_ADAM) for kind in _LRS},
+    **{getattr(_aten._fused_adagrad_, kind): partial(_fused_optimizer, *_ADAGRAD) for kind in _LRS},
     **{getattr(_aten, f"_foreach_{name}").Tensor: _scalars_on_host for name in _WITH_SCALARS.split()},
     **{getattr(_aten._fused_sgd_, kind): _fused_sgd for kind in _LRS},
     _aten.as_strided.default: _as_strided,

@@ -84,6 +84,19 @@ def _of_table(args: Sequence[TorchAny]) -> tuple[int, int, None] | None:
     return (0, args[0].size(0), None) if args[0].dim() == 2 else None  # PyTorch rejects tables that are not matrices
 
 
+def _bags(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
+    """The kernel replaces the first offset by 0, and ends the last bag at the last index."""
+    offsets = host(args[2])
+    if offsets is not None and offsets.numel():
+        with_last = len(args) > 7 and args[7]
+        between = offsets[1 : offsets.numel() - with_last].tolist()
+        bounds = [0, *between, args[1].numel()]
+        if sorted(bounds) != bounds:
+            kernel = f"EmbeddingBag_updateOutputKernel_{'max' if len(args) > 4 and args[4] == 2 else 'sum_mean'}"
+            return 2, _line(0, "EmbeddingBag.cu", kernel, "end >= begin")
+    return _IN_BAGS(args, host)
+
+
 def _masked_scatter(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
     target, mask, source = args[:3]
     values = host(mask)
@@ -130,6 +143,7 @@ _FILLED = 'idx >= -self_dim_size && idx < self_dim_size && "index out of bounds"
 _SCATTERED = _limited(2, "operator()", "ScatterGatherKernel.cu", _SCATTER, _of_dim)
 _SELECTED = ("indexSelectSmallIndex", "Indexing.cu", "srcIndex < srcSelectDimSize")
 _BAGGED = ("EmbeddingBag_updateOutputKernel_sum_mean", "EmbeddingBag.cu", "input[emb] < numRows")
+_IN_BAGS = _limited(1, *_BAGGED, _of_table)
 _TAKEN = ("take_put_kernel", "TensorCompare.cu", 'idx < numel && "index out of bounds"')
 _LABELS = ("nll_loss_forward_reduce_cuda_kernel_2d", "Loss.cu", "t >= 0 && t < n_classes")
 _ALONG_DIM = {
@@ -146,7 +160,7 @@ _CHECKS: dict[str, _Check] = {
     **{f"{name}_": check for name, check in _ALONG_DIM.items()},
     **dict.fromkeys(("index", "index_put_", "_index_put_impl_", "_unsafe_index"), _index),
     **dict.fromkeys(("embedding", "embedding_renorm_"), _limited(1, *_SELECTED, _of_table)),
-    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _limited(1, *_BAGGED, _of_table)),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), _bags),
     **dict.fromkeys(("masked_scatter", "masked_scatter_"), _masked_scatter),
     "max_unpool2d": _unpooled(2, "maxind"),
     "max_unpool3d": _unpooled(3, "index"),

@@ -77,7 +77,7 @@ def test_a_part_of_a_nested_tensor_has_a_gradient() -> None:
         lambda nested: torch.split_with_sizes(nested, [1, 2], -1),
         lambda nested: aten.split_with_sizes.default(nested, [1, 2], 2),
     ):
-        leaf = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="cuda").requires_grad_()
+        leaf: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="cuda").requires_grad_()
         part = split(leaf)[0]
         (part.unbind()[0] if part.is_nested else part).sum().backward()
         assert [each.shape for each in leaf.grad.unbind()] == [(2, 3), (4, 3)]

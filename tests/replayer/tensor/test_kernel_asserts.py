@@ -10,10 +10,13 @@ from replayer.tensor.values.kernel_asserts import can_fail, failed_assert, harml
 
 aten = torch.ops.aten
 TABLE, INDICES, OUTSIDE = torch.zeros(3, 4), torch.tensor([0, 2]), torch.tensor([0, 3])
+FROM_1, IN_ORDER = torch.tensor([1, 2]), (torch.tensor([0, 1, 9]), False, 0, False, None, True)
 MASK, CUBE = torch.ones(2, 2, dtype=torch.bool), torch.zeros(1, 1, 1, 1, 1, dtype=torch.int64)
 WRONG: list[tuple[Any, tuple[Any, ...], tuple[Any, ...], str]] = [  # an op, arguments that fail, arguments that do not
     (aten._embedding_bag.default, (TABLE, OUTSIDE, INDICES), (TABLE, INDICES, INDICES), "input[emb] < numRows"),
-    (aten._embedding_bag_forward_only.default, (TABLE, OUTSIDE), (TABLE, INDICES), "input[emb] < numRows"),
+    (aten._embedding_bag_forward_only.default, (TABLE, OUTSIDE, FROM_1), (TABLE, INDICES, FROM_1), "input[emb] < numRows"),
+    (aten._embedding_bag.default, (TABLE, INDICES, OUTSIDE), (TABLE, INDICES, *IN_ORDER), "sum_mean: block: [0,0,0]"),
+    (aten._embedding_bag.default, (TABLE, INDICES, OUTSIDE, False, 2), (TABLE, INDICES, FROM_1), "end >= begin"),
     (aten.embedding_renorm_.default, (TABLE, OUTSIDE, 1.0, 2.0), (TABLE, INDICES, 1.0, 2.0), "srcIndex < srcSelectDimSize"),
     (aten.index_reduce_.default, (TABLE, 0, OUTSIDE), (TABLE, 0, INDICES), "dstIndex < dstAddDimSize"),
     (aten.masked_scatter.default, (MASK, MASK, INDICES), (MASK, ~MASK, INDICES), "totalElements <= srcSize"),

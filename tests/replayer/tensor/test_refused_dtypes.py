@@ -457,6 +457,21 @@ def test_fused_sgd_and_adagrad_require_equal_layouts() -> None:
         fused._fused_adagrad_([x], [x], [other], [step], **options)
 
 
+def test_fused_optimizers_require_floats_and_sgd_a_momentum_exactly_if_it_has_buffers() -> None:
+    use()
+    with pytest.raises(NotImplementedError, match="\"fused_adam_kernel_cuda\" not implemented for 'Long'"):
+        integers = torch.zeros(3, 4, dtype=torch.int64, device="cuda")
+        fused_adam(**dict.fromkeys(("self", "grads", "exp_avgs", "exp_avg_sqs"), integers))
+    options = {"lr": 0.1, "weight_decay": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False, "is_first_step": False}
+    x = torch.zeros(3, device="cuda")
+    fused: Any = torch
+    for buffers, momentum, relation in (([x], 0.0, "> 0"), ([], 0.9, "== 0")):
+        with pytest.raises(RuntimeError, match=f"Check failed: momentum {relation}"):
+            fused._fused_sgd_([x], [x], buffers, momentum=momentum, **options)
+    with pytest.raises(NotImplementedError, match="\"fused_sgd_kernel_cuda\" not implemented for 'Bool'"):
+        fused._fused_sgd_([x > 0], [x > 0], [], momentum=0.0, **options)
+
+
 def test_a_list_of_scalars_in_a_tensor_must_be_on_the_host() -> None:
     use()
     listed, foreach = [torch.ones(3, device="cuda")], torch._foreach_addcmul

@@ -368,3 +368,17 @@ def test_cudnn_batch_norm_and_samplers_agree_with_torch() -> None:
     torch.testing.assert_close(sampled, nn.functional.grid_sample(x.detach(), grid, align_corners=True))
     made = FORMS[aten.cudnn_affine_grid_generator.default](theta, 2, 3, 4, 4)
     torch.testing.assert_close(made, nn.functional.affine_grid(theta, [2, 3, 4, 4], align_corners=True))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_the_first_bag_starts_at_the_first_index(mode: str) -> None:
+    """GIVEN offsets that start at 1 WHEN bags are summed THEN the first bag starts at 0, as with CUDA's kernels. The end of the
+    last bag is the last index."""
+    weight, indices = torch.arange(10.0).reshape(5, 2), torch.tensor([1, 2, 3, 4])
+    modes = ("sum", "mean", "max")
+    for offsets, with_last in ((torch.tensor([1, 2]), False), (torch.tensor([1, 2, 3]), True)):
+        bags = FORMS[aten._embedding_bag.default](
+            weight, indices, offsets, False, modes.index(mode), False, None, with_last
+        )[0]
+        expected = [getattr(torch, mode if mode != "max" else "amax")(weight[part], 0) for part in ([1, 2], [3, 4])]
+        assert torch.equal(bags, torch.stack(expected)) and offsets[0] == 1
