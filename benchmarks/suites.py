@@ -309,6 +309,12 @@ CAUSES = (
         "the project tests `type(x) is Tensor`, which is false on the virtual GPU",
     ),
     Cause(
+        "x-transformers",
+        r"test_custom_alibi.*at least two devices, cuda:0 and cpu",
+        Kind.AS_ON_A_GPU,
+        "the default device is cuda, and `Tensor(slopes)` creates the slopes of alibi on the CPU",
+    ),
+    Cause(
         "pytorch",
         r"does not have the attribute|failed: \(True, True\) != True|unexpected keyword argument|Muon only supports",
         Kind.AS_ON_A_GPU,

@@ -461,7 +461,7 @@ def test_fused_optimizers_require_floats_and_sgd_a_momentum_exactly_if_it_has_bu
     use()
     with pytest.raises(NotImplementedError, match="\"fused_adam_kernel_cuda\" not implemented for 'Long'"):
         integers = torch.zeros(3, 4, dtype=torch.int64, device="cuda")
-        fused_adam(**dict.fromkeys(("self", "grads", "exp_avgs", "exp_avg_sqs"), integers))
+        fused_adam(self=integers, grads=integers, exp_avgs=integers, exp_avg_sqs=integers)
     options = {"lr": 0.1, "weight_decay": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False, "is_first_step": False}
     x = torch.zeros(3, device="cuda")
     fused: Any = torch
