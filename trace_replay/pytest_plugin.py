@@ -163,10 +163,13 @@ class GpuSession:
             return
         self.stop()
         if wanted is not None:
-            from trace_replay import virtual_gpu
+            from trace_replay import traces, virtual_gpu
 
             self._not_computed = 0
-            self.gpu = virtual_gpu.start(**wanted)
+            try:
+                self.gpu = virtual_gpu.start(**wanted)
+            except (traces.TraceError, ValueError) as error:
+                raise pytest.UsageError(f"virtual GPU: {error}") from None
             self.gpu.on_refusal(self.refused.append)
             self._used = wanted
 

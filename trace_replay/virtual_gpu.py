@@ -25,7 +25,7 @@ from contextlib import ExitStack, contextmanager
 from html import escape
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from trace_replay import unsupported
 from trace_replay.packages import our_packages
@@ -236,9 +236,11 @@ def start(
 
     The argument `what` is the path of a recording, a measured model such as "v100/resnet50", or a GPU such as "a100". With the
     name of a GPU, the step times are published measurements of the script's model, or estimates if there are no measurements.
-    All other arguments work like the corresponding options of `trace replay`.
+    All other arguments work like the corresponding options of `trace replay`. Raises ValueError for an argument that the option
+    would reject, and TraceError for an unknown recording or GPU.
     """
     global _running
+    _check(values, clock, gpus, speed)
     if (reason := unsupported(sys.platform)) is not None:
         raise RuntimeError(reason)
     if _running is not None:
@@ -275,6 +277,16 @@ def gpu(what: str | os.PathLike[str], **options: Any) -> Iterator[InProcessGpu]:
         yield started
 
 
+def _check(values: Values, clock: ClockName, gpus: int, speed: float) -> None:
+    known: dict[str, tuple[str, Any]] = {"values": (values, Values), "clock": (clock, ClockName)}
+    for name, (word, words) in known.items():
+        if word not in get_args(words):
+            raise ValueError(f"{name}={word!r}: use {', '.join(map(repr, get_args(words)))}")
+    for name, given, least, most in (("gpus", gpus, 0, 64), ("speed", speed, 0.001, 1000)):
+        if not least <= given <= most:
+            raise ValueError(f"{name}={given!r}: use a number from {least} to {most}")
+
+
 def _remove(folder: Path, process: int) -> None:
     if os.getpid() == process:  # a forked child does not remove its parent's folder
         shutil.rmtree(folder, ignore_errors=True)
@@ -294,11 +306,19 @@ def _session(
     speed: float,
     strict: bool,
 ) -> tuple[ReplaySource, Any]:
+    from traces.library import find
+    from traces.model.trace import TraceLibraryError
+    from traces.names.cards import unknown_gpu
     from traces.script.configuration import ReplayConfig, ReplaySession
     from tui.commands.replay import config_for
     from tui.commands.replay_library import is_gpu_name, source_of
 
     by_name = is_gpu_name(what)
+    if not by_name and what.isalnum():  # may be a GPU with a typing error
+        try:
+            find(what)
+        except TraceLibraryError:
+            raise TraceLibraryError(f"{what}: no such recording, and {unknown_gpu(what)}") from None
     source = source_of("" if by_name else what, what if by_name else "", estimate=by_name, strict=strict, gpus=gpus)
     config = ReplayConfig(strict=strict, values=values, clock=clock, speed=speed, gpus=gpus)
     config = config_for(source.recorded, config, memory if isinstance(memory, str) else ",".join(memory))
