@@ -500,13 +500,13 @@ def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> Segment
     the current phase of this recorded step, or None. See Note [Training steps of several shapes] in
     step_choice.py."""
     segment, recording = tracker.segment, tracker.recording
-    if segment is None or segment.recorded is None or segment.recorded.phase_grained:
+    if segment is None or (segment.recorded is not None and segment.recorded.phase_grained):
         return None
     place, (exact, _, named), present = (segment.name, segment.count), recording.keys[signature], tracker.step
-    if exact in segment.recorded.exact:
+    if segment.recorded is not None and exact in segment.recorded.exact:
         return None
     others = recording.choice.steps_with(present.step, place, exact)
-    if not others and signature.shapes and present.nearest is None:
+    if not others and segment.recorded is not None and signature.shapes and present.nearest is None:
         others = recording.choice.nearest_steps(present.step, place, named, signature.shapes)
         present.nearest = [other.row for other in others]
     fitting = [other for other in others if segment.fits(other.segments[place])]
@@ -517,6 +517,8 @@ def switch_to_step_with(tracker: StepTracker, signature: OpSignature) -> Segment
     step.nearest = present.nearest
     tracker.segment = switched = step.take_over(tracker.step, segment)
     if switched is not None:
+        if segment.recorded is None:  # a phase without recorded calls remembers none
+            switched.match(signature)
         switched.position_ns = switched.reached_before_latest_ns
     tracker.stages.switch_segment(switched)
     tracker.step = step

@@ -474,6 +474,26 @@ def test_a_step_takes_the_times_of_the_recorded_step_with_the_same_shapes(first_
     assert charged[Origin.SCALED] > 0
 
 
+def test_a_step_with_a_phase_takes_the_recorded_step_that_has_this_phase() -> None:
+    """GIVEN a recorded step that fills no gradients, and one that does WHEN each step of the script fills them THEN all take the
+    second step's times, and no op is estimated."""
+    filling = [*TRAIN_PHASES[1:3], ("zero_grad", 200, 220), ("backward", 220, 400), TRAIN_PHASES[-1]]
+    ops = [*TRAIN_OPS[:3], Op("aten::zero_", 202, 10, kernel=(219, 7)), *TRAIN_OPS[3:]]
+    stage = Stage(recording_of([(StepKind.PROFILED, TRAIN_PHASES[1:], TRAIN_OPS), (StepKind.PROFILED, filling, ops)]))
+    for _ in range(3):
+        stage.within("h2d", "aten::copy_")
+        stage.module()
+        stage.op("aten::mm")
+        stage.op("aten::relu")
+        stage.within("zero_grad", "aten::zero_")
+        stage.within("backward", "aten::mm_backward")
+        stage.within("optimizer", "aten::add_")
+        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+    assert [row for _, _, row in stage.log.steps] == [1, 1, 1]
+    charged = stage.simulator.stats.charged_ns
+    assert charged[Origin.EXACT] == sum(charged.values()) == 3 * (198 + 7) * US
+
+
 def test_a_step_with_new_shapes_takes_the_recorded_step_with_the_most_similar_shapes() -> None:
     """GIVEN a recorded step with batches of 4 and one with batches of 16 WHEN the script's batches are 14, 5, 5 and 14 THEN the
     larger ones take the times of the second step, and the smaller ones those of the first step."""
