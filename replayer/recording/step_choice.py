@@ -19,9 +19,9 @@ Note [Windows of the profiler]
 
 Note [Training steps of several shapes]
     The shapes of a step are not known before the step calls its first op. If the chosen recorded step lacks an op that the
-    script calls, and another recorded step has the op with the same shapes and dtypes in the same phase, the other step provides
-    the times. This also applies if the chosen step lacks the phase. If no recorded step has these shapes, as in a batch of
-    another length, the step with the most similar shapes provides the times.
+    script calls, and another recorded step has the op with the same shapes and dtypes in the same phase, the other step
+    provides the times. This also applies if the chosen step lacks the phase. If no recorded step has these shapes, as in a
+    batch of another length, the step with the most similar shapes provides the times.
 """
 
 from __future__ import annotations

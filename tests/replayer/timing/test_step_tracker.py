@@ -475,8 +475,8 @@ def test_a_step_takes_the_times_of_the_recorded_step_with_the_same_shapes(first_
 
 
 def test_a_step_with_a_phase_takes_the_recorded_step_that_has_this_phase() -> None:
-    """GIVEN a recorded step that fills no gradients, and one that does WHEN each step of the script fills them THEN all take the
-    second step's times, and no op is estimated."""
+    """GIVEN a recorded step that fills no gradients, and one that does WHEN each step of the script fills them THEN all take
+    the second step's times, and no op is estimated."""
     filling = [*TRAIN_PHASES[1:3], ("zero_grad", 200, 220), ("backward", 220, 400), TRAIN_PHASES[-1]]
     ops = [*TRAIN_OPS[:3], Op("aten::zero_", 202, 10, kernel=(219, 7)), *TRAIN_OPS[3:]]
     stage = Stage(recording_of([(StepKind.PROFILED, TRAIN_PHASES[1:], TRAIN_OPS), (StepKind.PROFILED, filling, ops)]))
