@@ -317,7 +317,9 @@ def test_loops_that_poll_a_work_or_a_key_of_a_store_end_on_every_clock() -> None
     """GIVEN a rank that comes late WHEN the other rank polls with sleeps of 10 ms THEN some thousand polls are enough."""
 
     def body(rank: int) -> None:
-        PatchedTime(state.gpu().clock).install()
+        clock = state.gpu().clock
+        assert isinstance(clock, VirtualClock)
+        PatchedTime(clock).install()
         store = dist.distributed_c10d._get_default_store()
         value = ints(rank + 1)
         if rank == 1:

@@ -80,7 +80,8 @@ def test_a_part_of_a_nested_tensor_has_a_gradient() -> None:
         leaf: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="cuda").requires_grad_()
         part = split(leaf)[0]
         (part.unbind()[0] if part.is_nested else part).sum().backward()
-        assert [each.shape for each in leaf.grad.unbind()] == [(2, 3), (4, 3)]
+        gradient = leaf.grad
+        assert gradient is not None and [each.shape for each in gradient.unbind()] == [(2, 3), (4, 3)]
     on_host: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]).requires_grad_()
     aten.unbind.int(on_host)[0].sum().backward()
     assert [each.sum() for each in on_host.grad.unbind()] == [6, 0]
