@@ -471,7 +471,7 @@ def run(words: Sequence[str]) -> int:
         print(f"trace: {message}; see trace {command_name}--help", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # Without this redirection, the interpreter would report an error when it flushes stdout.
+        # Redirect stdout to /dev/null, because the interpreter would report an error when it flushes a broken pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:

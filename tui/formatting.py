@@ -106,7 +106,7 @@ def fit(text: str, width: int) -> str:
 
 
 def fit_apart(texts: Sequence[str], width: int) -> list[str]:
-    """Shorten texts to `width` characters, and keep different texts different."""
+    """Shorten texts to `width` characters, so that different texts remain different."""
     short = [fit(text, width) for text in texts]
     alike = {cut for cut in short if len({text for text, one in zip(texts, short, strict=True) if one == cut}) > 1}
     if not alike or width < _LEAST_APART:
@@ -137,7 +137,8 @@ def names_text(names: Sequence[str]) -> str:
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, width: int, indent: int = 0, stretch: bool = False
 ) -> list[str]:
-    """Return the lines of a table that is at most `width` characters wide, or exactly, if `stretch` is true."""
+    """Return the lines of a table that is at most `width` characters wide. If `stretch` is true, the table is exactly `width`
+    characters wide."""
     lines = [list(heads), *map(list, rows)] if rows else []
     columns = range(1, len(heads))
     widths = [max((len(line[column]) for line in lines), default=0) for column in columns]

@@ -33,7 +33,7 @@ Figure = TypeVar("Figure")
 
 @dataclass(frozen=True, slots=True)
 class Both(Generic[Figure]):
-    """Holds one value for each of two traces."""
+    """Stores one figure, such as a step time, for each of two traces."""
 
     recorded: Figure
     replayed: Figure  # the second recording's value if two recordings are compared
@@ -77,7 +77,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True)
 class ValueReads:
-    """Counts unrecorded tensor values that a replayed script read."""
+    """Counts the tensor values that a replayed script read and that the recording does not contain."""
 
     unrecorded_reads: int | None  # values that the script read although they were not recorded
     computed: bool | None  # whether the replay computed values (`--values compute`)
@@ -224,7 +224,7 @@ class Comparison(ComparedFigures):
         return "\n  ".join(lines)
 
     def without_an_end(self) -> Comparison:
-        """Return a copy for a script that failed: `fits=True` becomes None (unknown), because a complete run might need more
-        memory."""
+        """Return a copy of the comparison with `fits=None` (unknown) instead of `fits=True`, because a script that failed early
+        might need more memory later."""
         memory = {device: replace(of, fits=of.fits and None) for device, of in self.memory.items()}
         return replace(self, memory=memory)

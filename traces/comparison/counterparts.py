@@ -191,8 +191,9 @@ def _longest_growing(begin: Column, then: Column) -> Column:
     return rows[np.array(chosen[::-1], dtype=np.int64)]
 
 
-# Each tuple in `_LEVELS` contains names of columns. Two GPU events form a pair if they have equal values in all columns of a
-# tuple. The tuples are tried in order. If several events have the same values, they are paired in launch order.
+# Each tuple in `_LEVELS` lists columns of GPU events. A GPU event of one trace is paired with a GPU event of the other trace if
+# all listed columns are equal. The tuples are tried in order. GPU events that are equal in all listed columns are paired in
+# launch order.
 _SAME_PLACE = ("step", "device")
 _LEVELS = (
     (*_SAME_PLACE, "phase", "op", "shapes", "name"),

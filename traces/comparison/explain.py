@@ -3,8 +3,9 @@
     for reason in explain(compare(load("one.msgpack"), load("two.msgpack"))).reasons:
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
-The explanation compares the phases on the GPU or on the host, whichever limits the step time. Reasons are sorted by decreasing
-size. If the host limits the step time, differences in phases are listed before differences in idle time and communication.
+The explanation compares the GPU times of phases if a GPU limits the step time, and the host times of phases if the host limits
+the step time. Reasons are sorted by decreasing size. If the host limits the step time, differences in phases are listed before
+differences in idle time and communication.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ def _caution(comparison: Comparison, before_ns: int, delta_ns: int) -> str:
 
 
 def slow_steps_sentence(comparison: Comparison) -> str:
-    """Return a warning if the median steps are alike but the average steps are not, or an empty string."""
+    """Return a warning if two traces have similar median step times but different mean step times, else an empty string."""
     name = "pace_ns" if comparison.judged == "steps" else "without_data_ns"
     means = [getattr(of.mean or of, name) for of in comparison.paces if of is not None]
     error = comparison.figures[comparison.judged].error
@@ -156,7 +157,7 @@ def _data_parallel(comparison: Comparison) -> Iterator[str]:
 
 
 def _stage_times(part: StageError) -> list[int | None]:
-    """Return one time for each of the two traces: the host time or the time between the CUDA events, whichever is longer."""
+    """Return the time of a stage in each trace: the host time or the time between CUDA events, whichever is longer."""
     of_host = part.recorded_median_ns, part.replayed_median_ns
     of_device = part.device_recorded_median_ns, part.device_replayed_median_ns
     known = ([ns for ns in pair if ns is not None] for pair in zip(of_host, of_device, strict=True))
@@ -226,7 +227,7 @@ def _per_step(idle: Sequence[IdleTime], reason: str) -> int | None:
 
 
 def _uneven_gpus(comparison: Comparison) -> Iterator[Reason]:
-    """Yield the GPUs whose work changes at least twice as much as the work of the GPU with the smallest change."""
+    """Yield each GPU whose work time differs between two traces by at least twice the smallest difference of all GPUs."""
     before, after = comparison.analyses.recorded.idle, comparison.analyses.replayed.idle
     if comparison.ranks.recorded != comparison.ranks.replayed or len(before) != len(after):
         return
@@ -326,8 +327,8 @@ def _names(change: NameChange | Replacement) -> tuple[str, ...]:
 
 
 def _shares(comparison: Comparison) -> tuple[Both[int], str]:
-    """If two traces use different numbers of GPUs, GPU times are divided by the number of GPUs. Return the number of GPUs of
-    each trace, or 1 and 1 if the numbers are equal, and a note that times are means."""
+    """Return the divisor of each trace's GPU times, and a note that the times are means over GPUs. If both traces use equally
+    many GPUs, the divisors are 1, and the note is empty."""
     gpus = comparison.gpus
     return (gpus, ", mean of the GPUs") if gpus.recorded != gpus.replayed else (Both(1, 1), "")
 

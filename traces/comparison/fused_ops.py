@@ -24,7 +24,8 @@ from traces.names.equivalent_ops import canonical_op
 
 @dataclass(frozen=True, slots=True)
 class FusedOps:
-    """Compares consecutive fused kernels with the eager ops that they replace. All times are GPU times per step."""
+    """Compares successive fused kernels of compiled code with the eager ops that the kernels replace. All times are GPU times
+    per step."""
 
     kernels: tuple[str, ...]  # empty for ops that occur in the name of no fused kernel
     calls: int

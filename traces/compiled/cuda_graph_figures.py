@@ -40,8 +40,9 @@ def graph_launch_of(trace: Trace) -> Column:
 
 
 def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tuple[CudaGraph, ...]:
-    """Return the CUDA graphs that one rank launches in the given steps. Without recorded graph ids, launches with the same
-    kernels count as one CUDA graph. CUPTI may change a memset's name between launches (CUDA 13, H200)."""
+    """Return the CUDA graphs that one rank launches in the given steps. If graph ids were not recorded, launches of the same
+    kernels count as launches of one CUDA graph. Names of memsets are not compared, because CUPTI may change the name between
+    launches (CUDA 13, H200)."""
     step_of = launch_steps(trace)
     chosen = device_ranks(trace) == rank
     if steps is not None and len(steps):
@@ -51,8 +52,9 @@ def cuda_graphs(trace: Trace, rank: int = 0, steps: Column | None = None) -> tup
 
 
 def launches_by_graph(trace: Trace, rows: Column | None = None) -> list[dict[int, list[int]]]:
-    """Return a dictionary for each CUDA graph, with the graph that was launched first at the front. The keys are the host rows
-    of the graph's launches, and the values are the device rows of the work. `rows` limits the device rows."""
+    """Return a dictionary for each CUDA graph, ordered by the first launch of each graph. The keys are the rows of the launches
+    in the table `host`, and the values are the rows of the launched work in the table `device`. `rows` limits the device
+    rows."""
     host, device = trace.host, trace.device
     at = graph_launch_of(trace)
     if (at == NONE).all():

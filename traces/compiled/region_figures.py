@@ -40,7 +40,7 @@ class FusedKernel:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Describes the code that torch.compile generated when it compiled a function once. Counts and times are per step. Host
+    """Describes the code that torch.compile generated in one compilation of a function. Counts and times are per step. Host
     times are medians."""
 
     name: str
@@ -87,7 +87,7 @@ class CompiledFigures:
 
 
 def runs_compiled_code(trace: Trace) -> bool:
-    """Return True if the trace contains compiled regions or Inductor kernels."""
+    """Return True if the trace contains calls of compiled code or kernels that Inductor generated."""
     return bool(is_region_range(trace).any() or trace.strings.matching(trace.device.name, _is_fused).any())
 
 

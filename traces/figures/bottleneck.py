@@ -3,8 +3,8 @@
     bottleneck(pace(trace), idle_times(trace), None)    # PaceLimit("data", gain_ns=58_517_000, share=0.33)
 
 A GPU may wait for data, for the host, for copies from or to the host, or for other ranks, and the reason for a wait may be
-unknown. The bottleneck is the reason with the longest total wait, or the GPU itself if the GPU computes for longer than the
-longest total wait. While a GPU only copies or only communicates, it counts as waiting.
+unknown. If the GPU computes for longer than it waits for any single reason, the GPU is the bottleneck. Otherwise, the reason
+with the longest total wait is the bottleneck. While a GPU only copies or only communicates, it counts as waiting.
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
@@ -60,7 +60,7 @@ DATA, OTHER_RANKS, COPIES, UNKNOWN = "data", "other ranks", "copies", "unknown"
 # see Note [Slower kernels]
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """Describes a slowdown of the GPU: the step from which on the same kernels take longer."""
+    """Describes in which step the kernels of a GPU became slower, and by how much."""
 
     step: int  # number of the first slower step
     before_ns: int  # kernel time of a step, without communication
@@ -97,7 +97,7 @@ class CaughtUp:
 
 
 def caught_up(trace: Trace) -> CaughtUp | None:
-    """Return the longest phase in which the GPU keeps up with the host, or None."""
+    """Return the longest phase that the GPU finishes soon after the host, or None."""
     # see Note [Without kernels]
     steps, phases = steady_steps(trace), trace.phases
     if len(trace.sizes) or len(np.unique(trace.values.read)) > len(trace.steps):
@@ -238,9 +238,8 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
 
 
 def _change_of_level(values: Column) -> int:
-    """Return the index of the first value at which the values change from one level to another. The function compares the
-    ranks of values, because single values may be
-    outliers."""
+    """Return the index of the first value after a lasting change, for example from about 5 to about 9. Values are replaced by
+    their positions in sorted order, because single values may be outliers."""
     in_order = np.sort(values)
     ranks = np.searchsorted(in_order, values, "left") + np.searchsorted(in_order, values, "right")
     drift = np.abs(np.cumsum(ranks - ranks.mean()))

@@ -70,8 +70,9 @@ def window_ns(trace: Trace) -> tuple[int, int]:
 
 
 def steady_steps(trace: Trace) -> Column:
-    """Return the training steps that ran after the warm-up and without the profiler. If there are no such steps, return the
-    first kind that exists: steps after a profile, profiled steps, warm-up steps, evaluation steps."""
+    """Return the training steps that ran after the warm-up and without the profiler. If all training steps ran during the
+    warm-up, with the profiler or after the profiler, return the first group that is not empty: steps after a profile, profiled
+    steps, warm-up steps, evaluation steps."""
     rows = _first_of(trace, StepKind.STEADY, StepKind.AFTER_PROFILE, StepKind.PROFILED, StepKind.WARMUP)
     if len(rows):
         return rows
@@ -86,7 +87,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 def clean_evaluations(trace: Trace) -> Column:
     """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
     FEWEST_CLEAN_STEPS evaluation steps ran before the first profiled step, later evaluation steps without the profiler are
-    returned too. A trace without training steps has no warm-up steps, so slow first steps are left out."""
+    returned too. If a trace has no training steps, no step is marked as warm-up, so slow steps at the beginning are left
+    out."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -279,7 +281,7 @@ def op_of(trace: Trace, *, outermost: bool = False) -> Column:
 
 @cached_result
 def copies_of_hooks(trace: Trace) -> Column:
-    """Return a mask of the copies to the host that a hook started inside another op."""
+    """Return a boolean mask of the copy ops that a hook called to copy a tensor to the host while another op ran."""
     # see Note [Hooks of saved tensors]
     host, strings = trace.host, trace.strings
     is_op = host.kind == HostKind.OP
@@ -341,7 +343,8 @@ class WorkSum:
 
 
 def kernel_table(trace: Trace, steps: Column | None = None) -> list[WorkSum]:
-    """Return the kernels, copies and memsets with the most GPU time, of all the work or of the work that `steps` launched."""
+    """Return the kernels, copies and memsets with the most GPU time. If `steps` is given, only work launched in `steps`
+    counts."""
     rows = work_rows(trace)
     spans = trace.device.take(rows if steps is None else rows[np.isin(launch_steps(trace)[rows], steps)])
     return _table(trace, spans.name, spans.duration_ns, np.ones(len(spans)))

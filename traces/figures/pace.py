@@ -120,7 +120,7 @@ class StepTimes:
         return {}
 
     def of_devices(self, rows: Column) -> dict[int, Column]:
-        """For each device, return those steps in `rows` that the device's rank ran. Devices without steps are left out."""
+        """For each device, return the steps among `rows` that ran on the device's rank. Devices without steps are left out."""
         of_rank = {rank: rows[own] for rank, own in by_value(self.rank[rows]).items()}
         return {device: of_rank[rank] for device, rank in self.device_ranks.items() if rank in of_rank}
 
@@ -277,7 +277,7 @@ def median_ns(times: StepTimes, rows: Column) -> int | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return the median step times, or None if there are no steps."""
+    """Return the median times of the steps `rows` (default: `steady_steps`), or None if there are no steps."""
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
     return pace_of(step_times(trace), rows, rows if with_kernels is None else with_kernels)
@@ -335,7 +335,8 @@ def pace_of(times: StepTimes, rows: Column, with_kernels: Column) -> StepPace | 
 
 
 def _without_queue(times: StepTimes, device: int, rows: Column) -> tuple[int, int]:
-    """Return the mean time per step in which the device has no work, neither running nor queued, and the mean interval."""
+    """Return two means over steps: the time in which the device neither runs work nor has work queued, and the step time on the
+    device."""
     mine = rows[times.launches[device][rows]]
     if device not in times.queued_ns or not len(mine):  # without kernels, the queue is unknown
         return 0, 0

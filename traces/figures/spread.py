@@ -139,7 +139,7 @@ def _changes_repeat(values: Column, period: int, mean: float) -> bool:
 
 
 def slow_starts(values: Column) -> int:
-    """Return how many of the first values are much longer than all later ones, as in steps that compile or choose kernels."""
+    """Return the number of slow steps at the beginning, such as steps that compile code or choose kernels."""
     most = max(len(values) - FEWEST_STEADY, 0)
     return next((i for i in range(most) if values[i] < SLOW_START * np.median(values[i + 1 :])), most)
 

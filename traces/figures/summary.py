@@ -187,7 +187,7 @@ class Outline:
 @result_cache()
 def outline(trace: Trace, whole: Trace | None = None) -> Outline:
     """Return fewer statistics than `summarize`, in less time. If `trace` contains only some ranks of the trace `whole`, the
-    ranks, devices and numbers of events are those of `whole`."""
+    ranks, devices and event counts are taken from `whole`."""
     busy = {} if why_work_is_hidden(trace) else busy_times(trace)
     return Outline(
         ranks=(whole or trace).ranks,

@@ -3,9 +3,9 @@
     packed = pack_table(steps)          # {"rows": 2, "columns": {"start_ns": [1, 100, 50, b"..."]}}
     unpack_table(Steps, packed)         # the same steps; raises Damaged for invalid input
 
-Each column stores the first bytes of all integers, then all second bytes, and so on. This order puts equal bytes next to each
-other, and equal bytes compress well. Up to 256 numbers are stored as plain msgpack integers or floats, because packing them
-takes msgpack a microsecond, and numpy fifty. FORMAT.md describes the encoding.
+Each column stores the first bytes of all integers, then all second bytes, and so on. Many integers have equal bytes at the same
+position, and equal bytes next to each other compress well. Up to 256 numbers are stored as plain msgpack integers or floats,
+because msgpack packs them in 1 µs, and numpy in 50 µs. FORMAT.md describes the encoding.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def claimed_rows(packed: Any) -> int:
 
 
 def unpack_table(kind: type[T], packed: Any, first_row: int = 0, *, is_lazy: bool = False) -> T:
-    """Decode a table that `pack_table` encoded; if `is_lazy`, each column when it is first read. Raises Damaged."""
+    """Decode a table that `pack_table` encoded. If `is_lazy` is true, decode each column when it is first read. Raises
+    Damaged."""
     rows = claimed_rows(packed)
     stored = _entry(packed, "columns", dict)
     nested = packed.get("nested")

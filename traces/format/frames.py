@@ -99,7 +99,7 @@ class Frame:
     payload: bytes
 
     def beginning(self) -> bytes:
-        """Return the first bytes of the content, or fewer if the frame is damaged."""
+        """Return the first `_BEGINNING_BYTES` of the decompressed content, or b"" if the frame is damaged."""
         try:
             return next(self._decompressed(_BEGINNING_BYTES), b"")[:_BEGINNING_BYTES]
         except Damaged:

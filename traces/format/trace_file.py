@@ -135,7 +135,7 @@ class TraceStream:
         self.add_items(items, {name: len(table) for name, table in tables.items()})
 
     def add_items(self, items: Iterable[bytes], rows: Mapping[str, int]) -> None:
-        """Append encoded items (items.py), which contain `rows` more rows of the tables."""
+        """Append encoded items (items.py). `rows` is the number of rows in the items, by table name."""
         for content in _shared(items):
             self._append(content)
         for name, count in rows.items():

@@ -71,8 +71,8 @@ class CellSource:
 
 
 def split_provenance(provenance: Mapping[str, Json]) -> tuple[CellSource, dict[str, Json]]:
-    """Split a recording's metadata into its source (such as study and commit) and the rest. Raises ValueError for a value of a
-    wrong type."""
+    """Split a recording's metadata into the fields of `CellSource` (such as study and commit) and the other fields. Raises
+    ValueError for a value of a wrong type."""
     names = {field.name for field in fields(CellSource)}
     return from_json(CellSource, provenance), {key: of for key, of in provenance.items() if key not in names}
 
@@ -149,7 +149,8 @@ class LibraryCell:
 
     def for_batch(self, batch: int, *, extrapolates: bool = False) -> CellTimes:
         """Return the step time at a batch size. Outside the measured range, raise NotMeasured, or extrapolate linearly if
-        `extrapolates` is set. A single measurement is scaled in proportion to the batch size."""
+        `extrapolates` is set. If only one batch size was measured, the step time is assumed to be proportional to the batch
+        size."""
         # see Note [Measured batches only]
         batches = self.batches
         at = int(np.searchsorted(batches, batch))

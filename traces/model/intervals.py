@@ -61,8 +61,8 @@ class Intervals:
 
 
 class TimeWindows:
-    """Finds the time window [start, end) of a given rank (or other owner) that contains a given time. Time windows of one rank
-    must not overlap."""
+    """Finds the time window [start, end) that contains a given time. A window may have an owner, such as a rank. The windows of
+    one owner must not overlap."""
 
     def __init__(self, start_ns: Any, end_ns: Any, owner: Any = None) -> None:
         self._start_ns, self._end_ns = np.asarray(start_ns), np.asarray(end_ns)

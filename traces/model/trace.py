@@ -192,7 +192,8 @@ class Table:
     def deferred(
         cls, rows: int, decode: Callable[[str], dict[str, Column]], take: Callable[[Any], Self] | None = None
     ) -> Self:
-        """Create a table whose columns are computed when they are first read. `take` creates a deferred table of some rows."""
+        """Create a table whose columns are computed when they are first read. The function `take` returns a deferred table with
+        the given rows."""
         table = object.__new__(cls)
         table.__dict__.update(_rows=rows, _decode=decode, _take=take or partial(cls._taken_later, table))
         return table

@@ -95,8 +95,7 @@ class WorkloadSignature:
         )
 
     def at_batch(self, batch: int, recorded: int) -> WorkloadSignature:
-        """Return the signature for another batch size. The batch size `recorded` is the first dimension of the inputs that
-        contain a batch."""
+        """Return the signature for another batch size. If the first dimension of an input is `recorded`, it becomes `batch`."""
         if not self.inputs:
             return self
         grown = [(batch, *of.shape[1:]) if of.shape[:1] == (recorded,) else of.shape for of in self.inputs]

@@ -5,8 +5,8 @@
     card.link.copy_gbps             # 276.0 between two of them
     known_properties(device).multi_processor_count      # as recorded, else the card's
 
-Peak rates apply to dense matrices, without structured sparsity. A K80 or MI250 card contains two GPUs. The
-values in the table are those of one GPU.
+Peak rates apply to dense matrices, without structured sparsity. For cards with two GPUs (K80 and MI250), the table lists the
+values of one GPU.
 
 Note [A name's words]
     A device name is split into words ("NVIDIA A100-SXM4-80GB": a100, sxm, 80gb). A card matches if the device name contains all

@@ -1,4 +1,4 @@
-"""Finds the folders of this tool's own packages, which are not side by side in an installation.
+"""Finds the folders of this tool's own packages, in a checkout and in an installation.
 
     package_folder("replayer")      # Path("/site-packages/trace_replay/replayer"), or Path("/checkout/replayer")
 

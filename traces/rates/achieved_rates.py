@@ -71,7 +71,7 @@ _EXPANDS = ("MeanBackward",)  # nodes of autograd in which the input of `div` is
 _USUAL = (1, 2, 3, 4, 8)
 _LOOK_AHEAD = 12  # number of ops after a convolution in which to look for its consumer
 IN_CACHE, PARTLY_IN_CACHE = "in L2", "partly in L2"
-# This pattern matches names of cuBLAS and CUTLASS kernels that use tensor cores for float32 inputs.
+# `_TF32_KERNEL` matches names of cuBLAS and CUTLASS kernels that use tensor cores for float32 inputs.
 _TF32_KERNEL = re.compile(r"tf32|s1688|s16816|tensorop|TF32")
 _PRODUCT_KERNEL = re.compile(r"gemm|conv|wgrad|dgrad|fprop")
 _WINOGRAD_GAIN, _SEPARATE_WINOGRAD_GAIN = 2.25, 4.0  # for F(2x2, 3x3) and F(4x4, 3x3)
@@ -408,9 +408,8 @@ def _flops(call: _LikeCalls) -> tuple[int, bool]:
             return flops(call.op, (wide[0], wide[1])), True
         return _convolution_flops(call.output, wide[1]), False
     if call.op == "convolution_backward" and len(wide) >= 3:
-        # PyTorch releases pass the inputs of convolution_backward in different orders. The output's gradient has as many
-        # channels as the weight has output channels. If several inputs have this number of channels, the smallest one is the
-        # gradient.
+        # PyTorch releases pass the inputs of convolution_backward in different orders. The output's gradient is the smallest
+        # input that has as many channels as the weight has output channels.
         for weight in reversed(wide):
             others = [shape for shape in wide if shape is not weight]
             gradients = [shape for shape in others if shape[1] == weight[0] and len(shape) == len(weight)]

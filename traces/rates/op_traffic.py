@@ -217,7 +217,7 @@ def _index(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
 
 
 def _index_put(operands: tuple[Operand, ...], in_place: bool) -> Traffic | None:
-    """If the index tensor was not recorded, assume that each element of the tensor of new values is written once."""
+    """If the index tensor was not recorded, assume that each new value is written once."""
     target, rest = operands[0], operands[1:]
     if not rest or target.itemsize == 8:
         return None

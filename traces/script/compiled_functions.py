@@ -141,7 +141,7 @@ def _caller(file: str) -> str:
 
 def wrap_conversion(convert_frame: Any, by: Callable[..., Any]) -> None:
     """Wrap the method that Dynamo calls for each frame. The wrappers get the file name of PyTorch's method, because
-    `torch.compiler.disable(recursive=False)` looks for the first frame above this file."""
+    `torch.compiler.disable(recursive=False)` searches the Python stack for the first frame outside of this file."""
     convert = convert_frame.CatchErrorsWrapper.__call__
 
     def called(self: Any, *args: Any) -> Any:

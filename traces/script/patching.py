@@ -27,9 +27,8 @@ from types import FunctionType, ModuleType, TracebackType
 from typing import Any, Protocol, Self, TypeAlias
 
 _MISSING = object()
-# In the script's process, the modules of this tool have names that begin with one of these words. Note [Private module names]
-# in
-# traces/bootstrap/_trace_names.py explains the prefix "_trace_".
+# In the script's process, the name of each module of this tool begins with one of the words in `OUR_MODULES`. Note [Private
+# module names] in traces/bootstrap/_trace_names.py explains the prefix "_trace_".
 OUR_MODULES = ("replayer", "tracer", "traces", "_trace_", "trace_replay", "tui")
 
 # The arguments of a call to a torch function may be any objects.
@@ -245,7 +244,7 @@ class _EntriesOfThread(threading.local):
         self.depths: dict[PhaseScope, int] = {}  # of the scopes that the thread has entered
 
 
-# All scopes share one object, because reading fewer places in memory makes each call faster.
+# All scopes share one thread-local object, because one object per scope would make each call slower.
 _ENTRIES = _EntriesOfThread()
 
 

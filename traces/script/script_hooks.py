@@ -1,4 +1,4 @@
-"""Wraps functions of PyTorch. The wrappers report what a training script does.
+"""Wraps functions of PyTorch, to report what a training script does.
 
     hooks = ScriptHooks(torch, recorder, optimizers)    # `recorder()` returns the listener of this process, or None
     hooks.backward()            # phase "backward"

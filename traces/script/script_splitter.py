@@ -71,7 +71,8 @@ class ScriptListener(Protocol[ThreadT_contra]):
         """Called when a step has ended."""
 
     def more_recorded(self) -> bool | None:
-        """Return True if the recorded step has more calls of the model than the current step so far, None if unknown."""
+        """Return True if the recorded step calls the model more often than the current step has called it, or None if
+        unknown."""
 
 
 class ScriptSplitter(Generic[ThreadT]):
@@ -156,7 +157,7 @@ class ScriptSplitter(Generic[ThreadT]):
     def autograd_recorded(self, thread: ThreadT, uses_gradients: bool, now_ns: int) -> None:
         """Decide whether ops that autograd has recorded since the last backward pass begin a forward pass."""
         if self.phases.is_after_backward and (self.thread == thread or not self._is_other_thread(thread)):
-            # If a step ends when the next backward pass begins, all ops until then belong to the phase "other".
+            # If the next backward pass ends the current step, the ops before it belong to the phase "other".
             kind = FORWARD if uses_gradients and not self._steps.ends_at_backward else PLAIN
             if self.phases.op(kind, now_ns):
                 self._begun(thread, now_ns)
@@ -198,7 +199,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._end(thread, ends, now_ns)
 
     def drop_step(self, thread: ThreadT, now_ns: int) -> None:
-        """Drop the unfinished step. A new step begins when the script enters another phase."""
+        """Drop the unfinished step. The next phase of the script begins a new step."""
         self._steps.drop_step()
         self.phases.close(now_ns)
         self.phases.begin_ns = None

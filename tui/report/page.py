@@ -53,7 +53,7 @@ class NamedTrace:
 
 
 def report_of(named: Sequence[tuple[str, Trace]], tolerance: float = 0.05, *, all_ranks: bool = False) -> str:
-    """Build the page of traces. Without `all_ranks`, similar ranks are omitted, except the first of them."""
+    """Build the HTML page of one or two traces. Unless `all_ranks` is true, only the first of the similar ranks is shown."""
     traces = [trace for _, trace in named]
     note = ""
     if not all_ranks:

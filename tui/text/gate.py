@@ -1,4 +1,4 @@
-"""Formats a line for a build log that shows which budgets a replay meets.
+"""Formats the result of checking a replay against its budgets, as one line for a build log.
 
     gate_line(check(budgets, comparison))
     # "gate FAILED: step_time 184.2 ms over 180.0 ms; passed: memory_peak 12.1 GiB of 14.0 GiB"

@@ -32,7 +32,8 @@ _WORDS = {
 
 
 def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, ...]:
-    """Return up to TABLE_ROWS differences, largest first. `everything` includes warm-up steps and waits for data."""
+    """Return up to TABLE_ROWS differences, largest first. If `everything` is true, warm-up steps and waits for data are
+    included."""
     found = scene.counterparts
     if found is None:
         return ()
@@ -47,7 +48,7 @@ def differences(scene: Scene, *, everything: bool = False) -> tuple[Difference, 
 
 
 def compared_pairs(scene: Scene, *, everything: bool = False) -> list[int]:
-    """Return which pairs of steps in `scene.step_pairs` are compared, as list indices. For traces without steps, return [0]."""
+    """Return the indices of the compared pairs in `scene.step_pairs`. For traces without steps, return [0]."""
     if not scene.step_pairs:
         return [0]
     odd = (StepKind.WARMUP, StepKind.INCOMPLETE, StepKind.AFTER_PROFILE)

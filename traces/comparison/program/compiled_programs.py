@@ -23,15 +23,15 @@ from traces.names.equivalent_ops import canonical_op
 from traces.rates.op_cost import MATMULS, RNN_PASSES
 
 # Matrix products, convolutions and attention call libraries such as cuBLAS, in eager and in compiled code. Compiled code may
-# add the bias in a separate kernel.
+# add the bias of a layer in a separate kernel.
 _PRODUCTS = MATMULS | RNN_PASSES.keys() | {"convolution", "attention"}
 
 _Products = list[tuple[tuple[Shape, ...], str | None]]  # input shapes and dtype of each product
 
 _TEMPLATE = "triton_tem_"  # prefix of the kernels that replace matrix products with mode="max-autotune"
 
-# The names of Inductor's kernels contain the names of layers such as relu and batch_norm. Compilation does not add layers to a
-# program.
+# The names of Inductor's kernels contain the names of layers such as relu and batch_norm. Compilation does not add layers, so a
+# layer that only the compiled trace contains shows that the programs differ.
 _LAYERS = frozenset(
     "relu gelu silu elu leaky_relu hardtanh hardswish mish softplus prelu"
     " batch_norm layer_norm group_norm rms_norm dropout max_pool2d avg_pool2d".split()
@@ -39,7 +39,8 @@ _LAYERS = frozenset(
 
 
 def otherwise_compiled(a: Trace, b: Trace, a_steps: Column, b_steps: Column) -> Verdict | None:
-    """Compare the ops that compilation does not change, such as matrix products. Returns None if no trace has compiled code."""
+    """Compare the ops that compilation does not change, such as matrix products. Returns None if neither trace contains
+    compiled code."""
     is_compiled = [runs_compiled_code(trace) for trace in (a, b)]
     if not any(is_compiled) or "phase" in (a.grain, b.grain):
         return None

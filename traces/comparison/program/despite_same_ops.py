@@ -1,4 +1,4 @@
-"""Finds another program that has the same ops: other numbers or another order of calls, another optimizer, or other phases.
+"""Finds differences between programs with the same ops: in the number or order of calls, the optimizer, or the phases.
 
     otherwise_made((a, ours), (b, theirs), steps=(3, 3))    # "the same forward pass, but another optimizer: SGD recorded, ..."
 """

@@ -1,4 +1,4 @@
-"""Finds the op calls of two traces that are compared: the calls that launched GPU work.
+"""Selects the op calls that are compared between two traces: the calls that launched GPU work.
 
     ours, theirs = alike_nested((a, *launching_ops(a, a_steps, b)), (b, *launching_ops(b, b_steps, a)), nesting=Nesting.SHARED)
     ours[0].canonical, ours[0].shape        # "convolution", (32, 3, 224, 224)
@@ -37,7 +37,7 @@ FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Nesting(Enum):
-    """Says which of several nested ops with GPU work count as calls."""
+    """Says which op counts as the call if an op with GPU work is nested in other ops."""
 
     SHARED = 0  # the outermost op that both traces have
     INNERMOST = 1  # the innermost one, because torch.func.vmap runs other ops inside the called ops
@@ -115,7 +115,8 @@ def launching_ops(trace: Trace, steps: Column, other: Trace, *, casts: bool = Tr
 
 
 def _casts(trace: Trace, rows: Column) -> Column:
-    """Return which kernels change the dtype of a tensor. If dtypes were not recorded, all kernels of copies are returned."""
+    """Return a boolean mask of the kernels that change the dtype of a tensor. If dtypes were not recorded, the mask selects all
+    kernels of `aten::copy_`."""
     host, op = trace.host, op_of(trace)[rows]
     dtypes = {of: trace.strings[of].split(";")[:2] for of in np.unique(host.dtypes).tolist()}
     changing = [of for of, pair in dtypes.items() if pair == [""] or (len(set(pair)) == 2 and set(pair) <= set(FLOATING))]

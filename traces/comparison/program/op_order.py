@@ -42,7 +42,7 @@ def _edits(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
     return _MOST_EDITS
 
 
-# Several steps are compared, because some steps may take a different branch.
+# Compare several steps, because the script may take a different branch in some steps.
 _ORDERS = 4
 
 # `_BETWEEN_LAYERS` contains ops that PyTorch releases call in different orders between layers: arithmetic, masks, copies and

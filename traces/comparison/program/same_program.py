@@ -4,7 +4,7 @@
     # Verdict(Sameness.SAME_PROGRAM, Evidence.OPS_AND_SHAPES, "100 % of the ops with GPU work in forward and loss are ...")
 
 Ops of the forward pass and the loss are compared, because the forward pass and the loss run the same ops in all PyTorch
-releases. The comparison uses the name, largest input shape and input dtype. Equal times are not used as evidence.
+releases. Ops are compared by name, largest input shape and input dtype. Equal times are not used as evidence.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ def _by_names_alone(
     steps: tuple[int, int],
     rows: tuple[Column, Column],
 ) -> Verdict:
-    """Compare two traces without recorded shapes. Different sizes of copies to the GPU mean different shapes."""
+    """Compare two traces without recorded shapes. If the sizes of copies to the GPU differ, the input shapes count as
+    different."""
     (a, ours), (b, theirs) = recorded, other
     reason = f"{percent(names)} of the ops with GPU work have the same names"
     if names < SAME_NAMES:
@@ -234,9 +235,9 @@ def _example(ours: list[DeviceOp], theirs: list[DeviceOp]) -> str:
 
 
 def _batch_sizes(ours: list[DeviceOp], theirs: list[DeviceOp]) -> tuple[int, int] | None:
-    """Return the batch sizes if the ops of a step differ only in their first dimensions, all by the same factor. The batch
-    size is the smallest first dimension, because some ops have a larger one, such as matrix products over all tokens of a
-    batch."""
+    """Return the batch sizes of two traces if the shapes of ops differ only in the first dimension, always by the same factor.
+    The batch size is the smallest first dimension, because some ops have a larger one, such as matrix products over all tokens
+    of a batch."""
     here, there = ([(op.canonical, op.shape) for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
     pairs = [(a, b) for (_, a), (_, b) in zip(here, there, strict=False) if a != b]
     factors = {Fraction(b[0], a[0]) if a[0] and a[1:] == b[1:] else None for a, b in pairs}

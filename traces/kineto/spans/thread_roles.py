@@ -28,7 +28,8 @@ _ORDER = ("main", "backward", "loader", "other")
 def roles_of(
     threads: Threads, names: dict[tuple[Any, Any], str], spans: HostSpans, strings: Strings, unused: Column
 ) -> tuple[Column, list[Thread]]:
-    """Sort the threads by role, such as "main" or "loader". Return each thread's new index, and the sorted list."""
+    """Sort the threads by role, such as "main" or "loader". Return the position of each thread in the sorted list, and the
+    sorted list."""
     count = len(threads)
     known = [""] * count
     for (pid, tid), name in names.items():
@@ -43,8 +44,8 @@ def roles_of(
         return np.bincount(spans.thread[mask], minlength=count)
 
     nodes, ops = per_thread(is_node), per_thread(is_op)
-    # The main thread is the thread with the most step annotations. If several threads have equally many, the thread with the
-    # most events of the next kind in the list `evidence` is the main thread.
+    # The main thread is the thread with the most step annotations. If several threads have equally many step annotations, the
+    # next counts in the list `evidence` decide.
     evidence = [
         per_thread(is_annotation & strings.matching(spans.name, STEP_MARK.match)),
         per_thread(is_annotation & strings.matching(spans.name, OPTIMIZER_STEP.match)),

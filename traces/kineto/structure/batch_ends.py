@@ -1,4 +1,4 @@
-"""Cuts an imported recording without step marks, or between two marks, into batches, by the rule of `traces.script.step_rule`.
+"""Divides an imported recording without step marks, or the time between two step marks, into batches (traces.script.step_rule).
 
     batches = BatchEnds(host, events, strings)
     batches.between(begin_ns, end_ns)           # the ends of all batches except the last

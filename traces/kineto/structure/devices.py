@@ -31,8 +31,8 @@ def is_of_amd(header: ProfilerJson) -> bool:
 
 
 def read_devices(header: ProfilerJson, tables: RankTables) -> tuple[list[Device], dict[int, int], int]:
-    """Return the GPUs in use, the index of each device number among the GPUs in use, and the number of visible GPUs. If no GPU
-    was used, all GPUs in the file's header count as used."""
+    """Return the list of GPUs in use, a dictionary from device numbers to indices of this list, and the number of visible GPUs.
+    If no GPU was used, all GPUs in the file's header count as used."""
     properties = properties_of(header)
     by_id = {p["id"]: p for p in properties if type(p.get("id")) is int}
     memory, spans = tables.memory, tables.device

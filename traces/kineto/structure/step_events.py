@@ -1,4 +1,4 @@
-"""Finds the events of an imported recording that the rules of steps and phases see, as in a running script.
+"""Selects the events of an imported recording that the rules for steps and phases would see in a running script.
 
     events = step_events(tables, strings)
     events[0].name, events[0].start_ns      # "loader"; "" for a call of an op, "engine" for the autograd engine

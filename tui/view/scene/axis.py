@@ -96,7 +96,8 @@ class SlotTimes:
         return positions[order], which[order]
 
     def position(self, time_ns: int, near_ns: int = 0) -> int | None:
-        """Convert a time in the trace to the position on the axis nearest to `near_ns`, or None for a hidden time."""
+        """Convert a time in the trace to a position on the axis, or None for a hidden time. If the time has several positions,
+        return the position nearest to `near_ns`."""
         positions = self.positions(time_ns)
         return int(positions[np.argmin(np.abs(positions - near_ns))]) if len(positions) else None
 

@@ -3,7 +3,8 @@
     (cells,) = lane_characters(lane, side, edges_ns, names)
     "".join(cells.glyphs)    # "▃▆█sgemm███▁ ▏"
 
-Each screen column is a bar for a short span of time. A bar at half height means that events run during half of the span.
+Each screen column shows a short span of time as a bar. The bar has half of the full height if events run during half of the
+span.
 """
 
 from __future__ import annotations
@@ -236,7 +237,8 @@ def has_events(first: Busy, second: Busy) -> Column:
 
 def change_characters(change: Column, least: Column | float, is_other: Column, shown: Column) -> CharacterRow:
     """Compare two traces in each screen column. Return "+" if the second trace has the higher value, and "-" if it has the
-    lower value. For about equal values, return "=" if both traces run the same work, and "~" if they run different work."""
+    lower value. If the values are nearly equal, return "=" if both traces run the same work, and "~" if they run different
+    work."""
     signs = np.where(is_other, np.uint16(Sign.OTHER_WORK), np.uint16(Sign.ALIKE))
     signs[change > least] = Sign.MORE
     signs[change < -least] = Sign.LESS

@@ -85,7 +85,7 @@ def modules_and_stack(trace: Trace, number: int) -> tuple[list[str], list[str]]:
 
 
 def position_among(window: Window, span: Span, by: int) -> tuple[Span, int, int, int] | None:
-    """Find the next (1) or the previous (-1) event with the same name."""
+    """Find the next (`by` = 1) or the previous (`by` = -1) event with the same name."""
     spans = getattr(window.scene.traces[span.side], span.table)
     if span.table == "batches":
         return None
