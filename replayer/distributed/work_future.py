@@ -17,7 +17,7 @@ Note [Futures in the backward pass]
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch.autograd import Variable
@@ -88,6 +88,52 @@ class WorkFuture(_Future):  # type: ignore[misc]
             self._join()
         elif torch._C._current_graph_task_id() >= 0:
             Variable._execution_engine.queue_callback(self.join)
+
+
+class ScriptFuture(WorkFuture):
+    """A future that the script creates with CUDA devices. Its result is ready after the work on the current streams of these
+    devices at the time of `set_result`."""
+
+    _devices: list[TorchAny]
+
+    @staticmethod
+    def init(init: Callable[..., None], self: TorchAny, *, devices: Iterable[TorchAny] | None = None) -> None:
+        """Replace `torch.futures.Future.__init__`, whose C++ code rejects values on virtual GPUs."""
+        given = [torch.device(device) for device in devices or ()]
+        of_gpus = [device for device in given if device.type == "cuda"]
+        init(self, devices=[] if of_gpus else given)
+        if of_gpus:
+            self.__class__ = ScriptFuture
+            self._device, self._finish, self._join, self._devices = of_gpus[0].index or 0, _nothing, _nothing, of_gpus
+
+    def set_result(self, result: TorchAny) -> None:
+        events = [torch.cuda.current_stream(device).record_event() for device in self._devices]
+
+        def join() -> None:
+            for device, event in zip(self._devices, events, strict=True):
+                torch.cuda.current_stream(device).wait_event(event)
+
+        self._join = join
+        super().set_result(result)
+        self._join_before_reducer_reads()
+
+    def wait(self) -> TorchAny:
+        super().wait()
+        return super().wait()  # `_join` is known when the future is done
+
+    def then(self, callback: Callable[[TorchAny], TorchAny]) -> WorkFuture:
+        if self.done():
+            return super().then(callback)
+        result: TorchAny = _Future(devices=self._devices)
+
+        def complete(_: object) -> None:
+            try:
+                result.set_result(WorkFuture.then(self, callback).wait())
+            except Exception as error:
+                result.set_exception(error)
+
+        _Future.add_done_callback(self, complete)
+        return result  # type: ignore[no-any-return]
 
 
 def _nothing() -> None:

@@ -32,7 +32,7 @@ from torch.utils._pytree import tree_map
 
 from replayer.cost_model.collective_costs import gloo_ns
 from replayer.distributed.process_group import VirtualNccl
-from replayer.distributed.work_future import WorkFuture
+from replayer.distributed.work_future import ScriptFuture, WorkFuture
 from replayer.errors import NotEmulated
 from replayer.state import STATE, gpu, rank, started
 from replayer.tensor.tensor import VirtualTensor
@@ -66,6 +66,7 @@ def install(torch_module: ModuleType) -> None:
     patch_around(dist, _verify_params_across_processes=_verify_parameters)
     patch_around(dist.Reducer, __init__=_make_reducer, _delay_all_reduce=_reduce_at_once, _run_allreduce_hook=_reduce_bucket)
     patch_around(torch_module.nn.parallel.DistributedDataParallel, _register_builtin_comm_hook=_register_hook)
+    patch_around(torch_module.futures.Future, __init__=ScriptFuture.init)
     for name in ("collect_all", "wait_all"):
         patch_around(torch_module.futures, **{name: _join_first})
     patch_around(dist.Logger, set_runtime_stats_and_log=_quiet_statistics)

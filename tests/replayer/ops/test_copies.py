@@ -224,3 +224,15 @@ def test_tensors_on_cpu_and_meta_stay_ordinary_tensors() -> None:
     assert type(torch.zeros(2, device="meta")) is torch.Tensor
     assert gpu.copies == [] and gpu.launched_ops == []
     assert type(torch.ones(3).type_as(torch.ones(1, device="cuda"))) is VirtualTensor
+
+
+def test_a_sparse_gradient_is_made_of_its_parts_without_a_kernel() -> None:
+    """GIVEN an embedding with sparse gradients WHEN its gradient is made THEN no kernel joins the indices with the values."""
+    gpu = use()
+    table = torch.nn.Embedding(10, 4, sparse=True).cuda()
+    rows = torch.tensor([1, 2]).cuda()
+    gpu.launched_ops.clear()
+    table(rows).sum().backward()
+    grad = table.weight.grad
+    assert grad is not None and grad.is_sparse
+    assert "embedding" in gpu.launched and not [op for op in gpu.launched if op.startswith("_sparse_coo_tensor")]
