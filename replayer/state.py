@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 class _AskedClass(threading.local):
     cls: type | None = None  # class for the next alias of a virtual tensor in this thread
+    is_shared = False  # torch.from_dlpack makes a view
     whole_attributes = False  # `__dict__` contains our attributes, see Note [Attributes of scripts] in tensor/tensor.py
 
 

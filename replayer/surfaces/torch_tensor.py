@@ -34,13 +34,7 @@ def install(torch_module: ModuleType) -> None:
     _install_moves(torch.Tensor)
     _install_changes_of_data(torch_module)
     _install_subclasses(torch_module)
-    to_dlpack = torch_module._C._to_dlpack
-
-    def exported(tensor: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
-        return tensor.__dlpack__() if isinstance(tensor, VirtualTensor) else to_dlpack(tensor, *args, **options)
-
-    patch(torch_module._C, _to_dlpack=exported)
-    patch(torch_module.utils.dlpack, to_dlpack=exported)
+    _install_dlpack(torch_module)
     swap_tensors = torch_module.utils.swap_tensors
 
     def swapped(t1: TorchAny, t2: TorchAny) -> None:
@@ -48,7 +42,6 @@ def install(torch_module: ModuleType) -> None:
             swap_tensors(t1, t2)
 
     patch(torch_module.utils, swap_tensors=swapped)
-    patch(torch_module, to_dlpack=exported)
     # only torch.tensor takes `pin_memory`
     patch(torch_module, tensor=with_pin_memory(_on_backend_device(torch.tensor)))
     patch(torch_module, as_tensor=_on_backend_device(torch.as_tensor), asarray=_on_backend_device(torch.asarray))
@@ -62,6 +55,33 @@ def _check_on_host(check: Callable[..., None], *args: TorchAny, **options: Torch
     """Check the indices of a sparse tensor on the CPU, if the values of the indices are known."""
     if computing() or not any(isinstance(value, VirtualTensor) for value in args):
         check(*[value.cpu() if isinstance(value, VirtualTensor) else value for value in args], **options)
+
+
+def _install_dlpack(torch_module: TorchAny) -> None:
+    """Let torch.from_dlpack make views of virtual tensors. Other libraries would read the memory, so they get no capsule."""
+    dlpack = torch_module.utils.dlpack
+
+    def exported(to_dlpack: TorchAny, tensor: TorchAny, dl_device: TorchAny = None, copy: bool | None = None) -> TorchAny:
+        if not isinstance(tensor, VirtualTensor):
+            return to_dlpack(tensor, dl_device=dl_device, copy=copy)
+        if not STATE.view.is_shared:
+            return tensor.__dlpack__()
+        return tensor.clone() if copy else tensor.on_same_memory()
+
+    def from_dlpack(of_torch: TorchAny, ext_tensor: TorchAny, **options: TorchAny) -> TorchAny:
+        if not isinstance(ext_tensor, VirtualTensor):
+            return of_torch(ext_tensor, **options)
+        with temporarily_set(STATE.view, is_shared=True):
+            return of_torch(ext_tensor, **options)
+
+    patch_around(torch_module._C, _to_dlpack=exported, _to_dlpack_versioned=exported)
+    patch_around(
+        torch_module._C, _from_dlpack=lambda imported, capsule: capsule if STATE.view.is_shared else imported(capsule)
+    )
+    patch(dlpack, to_dlpack=torch_module._C._to_dlpack)
+    patch(torch_module, to_dlpack=torch_module._C._to_dlpack)
+    patch_around(dlpack, from_dlpack=from_dlpack)
+    patch(torch_module, from_dlpack=dlpack.from_dlpack)
 
 
 def _install_moves(tensor_class: TorchAny) -> None:

@@ -312,7 +312,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
         shown = torch._tensor_str._add_suffixes("tensor(" + text, suffixes, 0, force_newline=False)
         return f"Parameter containing:\n{shown}" if getattr(self, "_is_param", False) else shown
 
-    def __dlpack__(self, **options: TorchAny) -> NoReturn:
+    def __dlpack__(self, **options: TorchAny) -> TorchAny:
+        if STATE.view.is_shared:
+            return super().__dlpack__(**options)
         raise NotEmulated("Tensor.__dlpack__", "a virtual tensor has no memory to share; pass x.cpu()")
 
     # -- copying and saving ----------------------------------------------------------------------------------------

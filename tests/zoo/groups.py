@@ -11,7 +11,7 @@ virtual GPU it must give what it gives on the CPU: the same shapes and dtypes, a
 
     @family.refused("Tensor.__dlpack__ is not emulated by the virtual GPU")
     def dlpack(device):
-        return torch.from_dlpack(torch.ones(2, device=device))
+        return torch.utils.dlpack.to_dlpack(torch.ones(2, device=device))
 """
 
 from __future__ import annotations

@@ -394,7 +394,7 @@ def test_errors_are_those_of_cuda() -> None:
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
         x.numpy()
     with pytest.raises(NotImplementedError, match=r"Tensor.__dlpack__ is not emulated by the virtual GPU: .*x\.cpu\(\)"):
-        torch.utils.dlpack.from_dlpack(x)
+        x.__dlpack__()
     with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
         x.pin_memory()
     with pytest.raises(TypeError, match=r"cannot pin 'torch.storage.UntypedStorage' only CPU memory can be pinned"):
@@ -695,3 +695,22 @@ def test_wrong_arguments_of_storages_have_the_error_messages_of_pytorch() -> Non
             too_large()
     storage[-1], storage[0:2] = 300, -1
     assert (storage[-1], storage[1], storage[2]) == (44, 255, 3)
+
+
+def test_from_dlpack_makes_a_view_of_a_virtual_tensor() -> None:
+    use(devices=2)
+    module: Any = torch
+    x: Any = torch.ones(2, 3, device="cuda")
+    for from_dlpack in (module.from_dlpack, torch.utils.dlpack.from_dlpack):
+        view = from_dlpack(x.t())
+        assert (view.data_ptr(), view.shape, view.stride(), view.device) == (x.data_ptr(), (3, 2), (1, 3), x.device)
+        assert from_dlpack(x, copy=True).data_ptr() != x.data_ptr()
+        assert from_dlpack(x, device="cpu").device.type == "cpu"
+        assert from_dlpack(torch.ones(2)).device.type == "cpu"
+    assert x.__dlpack_device__() == (torch.utils.dlpack.DLDeviceType.kDLCUDA, 0)
+    with pytest.raises(BufferError, match="require gradient"):
+        module.from_dlpack(x.requires_grad_())
+    with pytest.raises(BufferError, match="different CUDA device index"):
+        module.from_dlpack(torch.ones(2, device="cuda:1"))
+    with pytest.raises(NotImplementedError, match=r"Tensor\.__dlpack__ is not emulated"):
+        module.utils.dlpack.to_dlpack(x)

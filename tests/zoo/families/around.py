@@ -84,9 +84,11 @@ def storages_by_name(device: str) -> Any:
     ]
 
 
-@family.refused("Tensor.__dlpack__ is not emulated by the virtual GPU")
+@family.group
 def dlpack(device: str) -> Any:
-    return torch.from_dlpack(torch.ones(2, device=device))
+    x: Any = torch.ones(2, device=device)
+    torch.utils.dlpack.from_dlpack(x).mul_(3)
+    return x, torch.utils.dlpack.from_dlpack(x, copy=True).add_(1), x
 
 
 @family.refused("Tensor.__dlpack__ is not emulated by the virtual GPU")
