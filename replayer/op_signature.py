@@ -1,4 +1,4 @@
-"""Describes an op call by op, shapes and dtypes."""
+"""Describes a call of an op: the op's name, and the shapes and dtypes of its tensors."""
 
 from __future__ import annotations
 

@@ -53,8 +53,8 @@ class CommunicationRecorder:
             self.read_flight_recorder(last=True)
 
     def called(self, began_ns: int) -> None:
-        """Store the start time of a collective that the script called from Python. PyTorch's flight recorder lists the
-        collective again. The start time identifies the second entry as a duplicate."""
+        """Store the start time of a collective that the script called from Python, to ignore the collective's entry in
+        PyTorch's flight recorder."""
         if self._flight is not None:
             self._flight.called(began_ns)
 

@@ -199,7 +199,7 @@ def _versions(torch: ModuleType) -> dict[str, Json]:
 
 
 def _allows_tf32(backend: Any) -> bool:
-    """Return True if TF32 is allowed by PyTorch's old setting or by the setting of PyTorch 2.9."""
+    """Return True if TF32 is allowed by `allow_tf32` or, since PyTorch 2.9, by `fp32_precision`."""
     try:
         return bool(backend.allow_tf32)
     except RuntimeError:
@@ -214,7 +214,7 @@ def _nccl_version(torch: ModuleType) -> str | None:
 
 
 def _driver_version(torch: ModuleType) -> str | None:
-    """Return the version of the NVIDIA driver. The default is the CUDA version that the driver supports."""
+    """Return the version of the NVIDIA driver or, if it is unknown, the CUDA version that the driver supports."""
     path = Path("/sys/module/nvidia/version")
     if path.exists():
         return path.read_text(encoding="ascii", errors="replace").strip()

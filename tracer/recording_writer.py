@@ -148,7 +148,8 @@ class RecordingWriter:
             run.forget(done, end)
 
     def flush_if_due(self, step_ns: int) -> None:
-        """Write in the script's thread, if data would be due before another step of `step_ns` ends."""
+        """Write collected data in the script's thread, if a write is due before the next step ends. The next step is expected
+        to take `step_ns`."""
         # see Note [The writing thread]
         due = self._from.cost.clock.now_ns() + step_ns >= self.due_ns
         waiting = len(self.pending) + (0 if self.run is None else len(self.run.steps))

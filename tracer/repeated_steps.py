@@ -38,8 +38,8 @@ class Meaning(NamedTuple):
 
 
 class StepPlan:
-    """Divides training steps into phases. All steps with the same calls are divided at the same calls. Segment k lasts from
-    `times_ns[begins[k]]` to `times_ns[ends[k]]`."""
+    """Divides all training steps with the same calls into the same phases. Segment k lasts from `times_ns[begins[k]]` to
+    `times_ns[ends[k]]`."""
 
     __slots__ = ("begins", "ends", "event_of_begin", "event_of_end", "events", "left", "names", "report_of_event", "times")
 

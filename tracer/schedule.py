@@ -5,8 +5,8 @@
     schedule.end_step(False, ("forward", "loss", "backward", "optimizer"), 1)     # the next step begins
     schedule.profile            # "", "prepare" (the profiler attaches; the step counts as warm-up) or "record"
 
-The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Before the first training step, evaluation steps
-are counted too, because some scripts never train.
+The arguments `warmup`, `clean` and `profiled` are numbers of training steps. Evaluation steps count as training steps until the
+script trains, because some scripts never train.
 
 Note [Windows for later kinds of steps]
     Steps are of one kind if they have the same sequence of phases and the same first optimizer. The first window may miss a
@@ -43,7 +43,7 @@ class _KindOfStep:
 
     @classmethod
     def occurs(cls, kinds: _Kinds, key: tuple[object, ...], number: int) -> _KindOfStep:
-        """Return the kind of step number `number`. If there are too many kinds, a further kind gets no window."""
+        """Return the kind of step number `number`. If `_MOST_KINDS` kinds are known, a new kind is not profiled."""
         known = kinds.get(key)
         if known is None:
             known = cls(number)
@@ -99,7 +99,7 @@ class Schedule:
 
     @property
     def compares_work(self) -> bool:
-        """Return True if another kind of work would get a window."""
+        """Return True if a step with a new kind of work would be profiled."""
         return self._work_windows_left > 0
 
     def kind(self, evaluation: bool) -> StepKind:
@@ -131,7 +131,7 @@ class Schedule:
         self._window = None
 
     def end_step(self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0) -> None:
-        """End the current step. Steps with the same `work` did the same work, as far as the recorder knows."""
+        """End the current step. The recorder assumes that steps with the same number `work` did the same work."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work)

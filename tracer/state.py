@@ -40,7 +40,8 @@ class Profiles(LivingObjects):
 
 
 class _RecorderState:
-    # The attribute exists only after the recorder was created. Reading the attribute then runs no Python code.
+    # Before the recorder is created, reading `recorder` calls `__getattr__`. Afterwards, reading `recorder` runs no Python
+    # code.
     recorder: Recorder
 
     def __init__(self) -> None:
@@ -70,7 +71,8 @@ _STATE = _RecorderState()
 os.register_at_fork(after_in_child=_STATE.forget_recorder)
 
 # Return the recorder of the process. Return None in processes that are not recorded, such as DataLoader workers. Raise
-# RuntimeError if `start` was not called. Almost every wrapper calls this function, and calling a partial object is faster.
+# RuntimeError if `start` was not called. Almost every wrapper calls `recorder`, and calling a partial object is faster than
+# calling a Python function.
 recorder: Callable[[], Recorder | None] = partial(getattr, _STATE, "recorder")
 # Return the recorder, or None if it was not created yet.
 started: Callable[[], Recorder | None] = partial(vars(_STATE).get, "recorder")

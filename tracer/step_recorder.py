@@ -141,8 +141,8 @@ class StepRecorder:
     # --- reports
 
     def _reporter(self) -> Callable[..., None]:
-        """Return the function that is called for each report. A closure is faster than a method. One closure handles all kinds
-        of reports, because the variables of rarely called closures are not in the processor's caches."""
+        """Return the closure that handles all reports. A closure is faster than a method. One closure for all kinds of reports
+        is faster than several, because the processor's caches keep the variables of a closure that is called often."""
         # see Note [Steps repeat] in repeated_steps.py, Note [Steps on one stream] and Note [Interrupted reports]
         cost, repeated, cuda, access = self.cost, self._repeated, self._events.cuda, self._events.access
         offset_ns, lock, new_event = cost.clock.offset_ns, cost.lock, cuda.event
@@ -548,8 +548,7 @@ class StepRecorder:
             plan,
             times_ns,
         )
-        # Empty `reads` and `found` before writing. Otherwise, the next step would contain the same values again if writing
-        # fails.
+        # Empty `reads` and `found` before writing. If writing fails, the next step must not contain the same values again.
         self.reads, self.found = [], []
         self._writer.add(ended)
         if not is_unlike_others:

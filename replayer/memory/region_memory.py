@@ -1,7 +1,6 @@
 """Emulates the recorded memory use of a function compiled by torch.compile.
 
-A replay runs the original ops instead of fused kernels. The replay makes the memory requests of the fused kernels and not those
-of the original ops.
+A replay runs the original ops instead of fused kernels, but requests the same memory as the fused kernels.
 
     memory = RegionMemory(allocator, stream=0)
     with memory.uncounted():
@@ -118,7 +117,7 @@ class RegionMemory:
                 self._allocator.free(freed)
 
     def end(self) -> list[AllocationHandle]:
-        """Return the recorded blocks that no tensor uses. A new tensor may take the block of a freed one of equal size."""
+        """Return the recorded blocks that no tensor uses. A new tensor may reuse a freed block of the same size."""
         for handle in list(self._alive.values()):
             reused = next((freed for freed in self._freed if _rounded(freed.size_bytes) == _rounded(handle.size_bytes)), None)
             if reused is not None:

@@ -233,8 +233,9 @@ class Layouts:
 
 
 def register() -> None:
-    """Replace the kernels and gradients that cast nested tensors to a C++ class. With virtual tensors, the cast crashes the
-    process. `_to_copy` also gets a kernel, because PyTorch has no name for the dispatch key of virtual nested tensors."""
+    """Replace the kernels and gradients that cast nested tensors to a C++ class, because the cast crashes the process for
+    virtual tensors. `_to_copy` also gets a kernel, because PyTorch has no name for the dispatch key of virtual nested
+    tensors."""
     library = torch.library.Library("aten", "IMPL")
     STATE.kept.append(library)
     with warnings.catch_warnings():

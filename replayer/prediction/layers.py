@@ -39,7 +39,7 @@ class Layer:
 
 
 def forward_rows(trace: Trace, *, one_step: bool = False) -> list[int]:
-    """Return the rows of the forward ops that have recorded shapes."""
+    """Return the rows of `trace.host` that contain forward ops with recorded shapes."""
     host = trace.host
     rows = np.flatnonzero((host.kind == HostKind.OP) & (host.shapes != NONE))
     if len(trace.phases):

@@ -1,4 +1,4 @@
-"""Recomputes all times of a recording for other kernel durations.
+"""Moves all events of a recording in time, to match new kernel durations.
 
     trace = Retiming(recorded).retimed(durations_ns)     # durations_ns: for each row of recorded.device
 
@@ -46,7 +46,8 @@ class Retiming:
         self._indexes = {rank: RecordingIndexer(trace, rank, keys) for rank in trace.ranks or [0]}
 
     def retimed(self, durations_ns: Column, host_speed: float = 1.0, origins: Column | None = None) -> Trace:
-        """Return the trace with new kernel durations and another CPU speed."""
+        """Return a copy of the trace with new kernel durations, and with a CPU that is `host_speed` times as fast as
+        recorded."""
         trace, hosts = self._trace, {}
         start_ns = trace.device.start_ns.copy()
         placed = np.zeros(len(start_ns), dtype=bool)

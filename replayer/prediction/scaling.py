@@ -1,10 +1,10 @@
-"""Scales the duration of each recorded kernel to other conditions, such as another GPU.
+"""Estimates the duration of each recorded kernel under new conditions, such as another GPU.
 
     scaling = Scaling.of(trace, recording, Conditions(gpu="Tesla T4", batch=64))
     scaling.durations_ns, scaling.origins        # one value per row of trace.device
 
-The recorded duration is multiplied by a ratio: the estimated duration in the new conditions, divided by the estimated duration
-in the recorded conditions.
+The recorded duration is multiplied by a ratio: the estimated duration under the new conditions, divided by the estimated
+duration under the recorded conditions.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class _Ratios:
             ratio = sum(map(prod, grown)) / max(sum(map(prod, call.shapes)), 1)
         if self._new is not None and not (to_device or to_host):
             ratio *= self._recorded.card.memory_gbps / self._new.card.memory_gbps
-        # The result is only an estimate, because the bus of another GPU may be faster or slower.
+        # On another GPU, even a ratio of 1 is an estimate, because the GPU's bus may be faster or slower.
         return ratio, Origin.MEASURED if ratio == 1.0 and self._new is None else Origin.SCALED
 
 

@@ -153,7 +153,7 @@ class RecordingIndexer:
         # If a synchronizing call did not wait for the GPU, its whole duration is CPU time.
         waited = np.isin(self.waiting_calls, waits.call)
         self.waits_at = np.where(waited, host.start_ns[self.waiting_calls], host.end_ns[self.waiting_calls])
-        # The delay between the launch of a copy and its start is replayed as recorded.
+        # The delay between the launch of a copy and the copy's start is replayed as recorded.
         starts, ends = [np.minimum(waits.start_ns, host.start_ns[waits.call])], [waits.end_ns]
         place_of = np.full(len(trace.device), NONE)
         place_of[self.work] = np.arange(len(self.work))
@@ -288,7 +288,7 @@ class RecordingIndexer:
         kernels = self._kernels()
         kind = self.trace.steps.kind
         kinds = [int(kind[row]) if row != NONE else StepKind.STEADY for row in self.step_rows]
-        # Kernel times are preferred, because CUDA events also measure waits for the host.
+        # Kernel times are preferred to CUDA event times, because CUDA events also measure waits for the host.
         by_marks = self.trace.grain == "phase"
         partly_profiled = StepKind.PROFILED in kinds or StepKind.EVALUATION in kinds
         foreign = self.launched_before.tolist()
@@ -431,7 +431,7 @@ class RecordingIndexer:
     def _kernels(self) -> list[Kernel]:
         device = self.trace.device.take(self.work)
         queue = device.device * (device.stream.max(initial=0) + 1) + device.stream
-        # A kernel may begin before the earlier kernel of its stream ends (programmatic dependent launch).
+        # A kernel may begin before the previous kernel on its stream ends (programmatic dependent launch).
         own_ns = device.duration_ns - _beside_earlier(queue, device.start_ns, device.end_ns)
         duration_ns = self._slowed(np.maximum(own_ns, 1))
         columns = (

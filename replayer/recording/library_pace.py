@@ -145,8 +145,8 @@ class LibraryPace:
         self.has_next_time = self._call is not None
 
     def memory_limit(self, peak_bytes: int) -> int | None:
-        """If the batch did not fit on the real GPU, return a limit of the virtual GPU's memory in bytes, so that the batch does
-        not fit there either. Otherwise, return None."""
+        """Return a memory limit in bytes with which the batch does not fit on the virtual GPU, or None if the batch fitted on
+        the real GPU."""
         # see Note [Batches that did not fit]
         if self._full is None:
             return None

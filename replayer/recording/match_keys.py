@@ -1,4 +1,4 @@
-"""Makes the keys for finding an op's recorded calls.
+"""Creates the keys with which an op's recorded calls are looked up.
 
     keys = RecordedKeys(trace)
     keys.of_op("aten::relu", ((8, 3),), "float")    # MatchKeys(exact, equivalent, named)
@@ -38,7 +38,8 @@ class RecordedKeys:
         self._unshaped, self._untyped = _incomplete_ops(trace) if self.has_shapes else (frozenset[str](), frozenset[str]())
 
     def graph_of(self, row: int) -> str:
-        """Return the number of the CUDA graph that the call in a host row launched, or "" for other calls."""
+        """Return the number of the CUDA graph that the call in row `row` of `trace.host` launched, or "" if it launched
+        none."""
         return str(self._graph_of.get(row, ""))
 
     def of_signature(self, signature: OpSignature) -> MatchKeys:
@@ -62,8 +63,9 @@ class RecordedKeys:
 
 
 def _numbers_of_graphs(trace: Trace, graphs: list[dict[int, list[int]]]) -> dict[int, int]:
-    """Return the graph's number for each host row that launches a CUDA graph. PyTorch captures a compiled function again for
-    each function that runs before it. These graphs contain the same kernels and get the same number."""
+    """For each launch of a CUDA graph, map the row in `trace.host` to the graph's number. PyTorch may capture a compiled
+    function several times, once for each function that ran before it. All graphs of one compiled function get the same number
+    if they contain the same kernels."""
     is_region, host = is_region_range(trace), trace.host
     found: dict[int, int] = {}
     first: dict[tuple[int, ...], int] = {}
@@ -81,7 +83,7 @@ def _without_indices(op: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
 
 
 def _ops_without_indices(trace: Trace) -> frozenset[str]:
-    """Return the ops for which the profiler did not record the shapes of the indices, which are a list of optional tensors."""
+    """Return the indexing ops for which the profiler did not record the shapes of the index tensors."""
     host, strings, longest = trace.host, trace.strings, dict[str, int]()
     for name, shapes in np.unique(np.stack([host.name, host.shapes], axis=1)[host.kind == HostKind.OP], axis=0).tolist():
         if shapes != NONE and (op := canonical_op(strings[name])) in _INDEXED | _INDEXED_PUT:

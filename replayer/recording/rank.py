@@ -34,7 +34,7 @@ class Rank:
         return ranks[self.number % len(ranks)]
 
     def devices(self, trace: Trace) -> list[Device]:
-        """Return at least `local_count` GPUs of the recorded rank. GPUs are repeated if the recorded rank used fewer GPUs."""
+        """Return the GPUs of the recorded rank, repeated if there are fewer than `local_count`."""
         recorded = self.recorded(trace.ranks)
         own = [device for device in trace.devices if device.rank == recorded]
         if not self.local_count and len(trace.ranks) > 1:

@@ -118,7 +118,8 @@ class RecordedRegions:
                 resizes = bool(_changed_sizes(recorded_inputs, inputs)) and not variants[-1][0].launches_graph
                 likeness = _likeness(variants[-1][0].ops, graph_ops)
                 if (is_same and other not in taken) or (resizes and likeness >= _ALIKE):
-                    # A size may occur twice, for example as the length of a batch and as the size of an attention head.
+                    # The batch size may equal another size, such as that of an attention head, so a resized call may have wrong
+                    # shapes.
                     call = variants[-1][0] if is_same else self._resized(variants[-1][0], recorded_inputs, inputs)
                     fit = _similarity(call.ops, graph_ops), -octaves_apart(recorded_inputs, inputs)
                     ranked.append(((likeness, is_same, other == name, *fit), (other, recorded_inputs)))
@@ -151,7 +152,7 @@ class RecordedRegions:
 
 
 def octaves_apart(some: Shapes, others: Shapes) -> float:
-    """Return how much two lists of shapes differ: the sum of the logarithms to base 2 of the ratios of their sizes."""
+    """Return the difference between two lists of shapes: the sum of |log2(a / b)| over all pairs of sizes."""
     if [len(shape) for shape in some] != [len(shape) for shape in others]:
         return inf
     return sum(abs(log2(max(a, 1) / max(b, 1))) for a, b in zip(chain(*some), chain(*others), strict=True))

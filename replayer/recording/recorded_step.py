@@ -133,7 +133,7 @@ class RecordedStep:
         return names.count("backward"), names.count("optimizer")
 
     def differs_by_ns(self, other: RecordedStep) -> int:
-        """Return the total duration of the phases that only one of the two steps has."""
+        """Return the total duration of the phases that occur in this step or in `other`, but not in both."""
         either = {**self.segments, **other.segments}
         return sum(either[key].lasts_ns for key in self.segments.keys() ^ other.segments.keys())
 
@@ -145,8 +145,7 @@ class RecordedStep:
         return sum(self.kernels[k].duration_ns for k in kernels)
 
     def as_slow_as(self, slow: RecordedStep) -> RecordedStep:
-        """Return a copy of this step with longer host times. Each phase takes at least as much host time as in the recorded
-        step `slow`."""
+        """Return a copy of this step in which each phase takes at least as much host time as in the recorded step `slow`."""
         segments = {}
         for key in {**self.segments, **slow.segments}:
             if key[1] == LEADING and key not in slow.segments:

@@ -1,4 +1,4 @@
-"""Chooses the recorded step whose times and values a replayed step takes.
+"""Chooses the recorded step that provides the times and values of a replayed step.
 
     choice = StepChoice(recorded_steps, trace.grain)
     choice.training(0)          # the recorded step for the first training step of a replay
@@ -121,7 +121,7 @@ class StepChoice:
 
     @cached_property
     def _windows(self) -> list[tuple[int, set[int]]]:
-        """Return the place in `_trained` of each window's first step, and the window's steps."""
+        """For each profiler window, return the index of its first step in `_trained`, and the set of its steps."""
         profiled, windows = set(self.cycle), list[tuple[int, set[int]]]()
         for place, i in enumerate(self._trained):
             if i in profiled and not (place and self._trained[place - 1] in profiled):

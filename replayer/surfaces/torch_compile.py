@@ -56,7 +56,8 @@ def install(torch_module: ModuleType) -> None:
 
 
 def _break_graphs_at_generators(variables: TorchAny) -> None:
-    """Make Dynamo break the graph at our generators. Dynamo checks for the exact class `torch._C.Generator`."""
+    """Make Dynamo break the graph at the replayer's random generators. Dynamo checks for the exact class
+    `torch._C.Generator`."""
 
     def matches(matching: TorchAny, kind: type) -> bool:
         return not issubclass(kind, Generator) and bool(matching(kind))

@@ -33,7 +33,7 @@ _NODES = "the graph has no CUDA nodes; look at the replay's timeline"
 
 REFUSED = dict.fromkeys(("export_dot", "export_graph_data"), _NODES)
 
-# These functions pass the invented handles of a graph to the CUDA runtime.
+# The methods in `_READERS` would pass the invented handles of a virtual graph to the CUDA runtime.
 _READERS = ("debug_dump", "get_graph_data")
 
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
@@ -76,7 +76,7 @@ class _GraphPools:
 
 
 def _forbid_reserving() -> None:
-    """Raise the error of cudaMalloc for a stream that is not captured. Graphs get their own memory in another capture mode."""
+    """Raise CUDA's error if a thread allocates memory outside of a graph's pool while a capture forbids cudaMalloc."""
     launches = gpu().launches
     for capture in launches.captures:
         if capture.forbids_allocation(launches.current.thread()):
@@ -251,7 +251,7 @@ def _is_alive(storage_is_alive: TorchAny, self: TorchAny) -> bool:
 
 
 def _check_inputs_by_memory(debug: TorchAny) -> None:
-    """Make `check_input_liveness=True` look at the memory of virtual tensors."""
+    """Make the option `check_input_liveness` check whether the memory of virtual tensors is still allocated."""
     patch_around(debug._TrackedTensorInfo, __init__=_watch_memory, is_alive=_is_alive)
 
 

@@ -1,4 +1,4 @@
-"""Emulates the streams and events of torch.cuda, and their synchronisation.
+"""Emulates the streams and events of torch.cuda, and their synchronization.
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -241,8 +241,8 @@ class _CudaEventBase(BaseEvent):  # type: ignore[misc]
 
 
 def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | VirtualEvent) -> None:
-    """Apply the rules of cudaStreamWaitEvent: captured work depends only on work of the same capture, and only a graph's
-    streams wait for its events."""
+    """Raise the errors of cudaStreamWaitEvent. A captured stream may wait only for work of its own capture, and the default
+    stream must not wait for captured work."""
     launches = gpu().launches
     capture, own = launches.capture_of(awaited), launches.capture_of(stream)
     if capture is not None:
@@ -260,7 +260,7 @@ def _require_same_capture(stream: VirtualStream, awaited: VirtualStream | Virtua
 
 
 def _require_not_captured(event: VirtualEvent) -> None:
-    """Reject an event of a capture that has ended."""
+    """Raise CUDA's error for an event that was recorded during a capture that has ended."""
     if event.captured and gpu().launches.capture_of(event) is None:
         raise CudaError.CAPTURED_EVENT.to_torch()
 

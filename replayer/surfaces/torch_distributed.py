@@ -185,7 +185,8 @@ def _carry_objects(call: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> 
 def _monitored_barrier(
     barrier: Callable[..., None], group: TorchAny = None, timeout: TorchAny = None, wait_all_ranks: bool = False
 ) -> None:
-    """Compare the ranks' virtual times after gloo's barrier, because sleeps on a virtual clock take no real time."""
+    """Run gloo's barrier, and apply the timeout to the ranks' virtual times, because sleeps on a virtual clock take no real
+    time."""
     barrier(group, timeout, wait_all_ranks)
     here, size = gpu(), dist.get_world_size(group)
     c10d: TorchAny = dist.distributed_c10d

@@ -150,8 +150,8 @@ def _moving(move: TorchFunction, *args: TorchAny, **kwargs: TorchAny) -> TorchAn
 
 
 class _TensorProperty(property):
-    """Replaces a property of torch.Tensor. Up to PyTorch 2.11, Dynamo reads the property's attribute `__objclass__`
-    (torch/_dynamo/utils.py)."""
+    """Replaces a property of torch.Tensor. Up to PyTorch 2.11, Dynamo reads the attribute `__objclass__` of torch.Tensor's
+    properties (torch/_dynamo/utils.py)."""
 
     __objclass__ = torch.Tensor
 

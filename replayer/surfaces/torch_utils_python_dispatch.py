@@ -1,4 +1,4 @@
-"""Patches TorchDispatchMode. In the arguments of ops, scripts then see the device "cuda" instead of the internal device "lazy".
+"""Patches TorchDispatchMode, so that the arguments of ops contain the device "cuda" instead of the internal device "lazy".
 
     class Printing(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):

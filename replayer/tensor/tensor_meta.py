@@ -133,7 +133,7 @@ class TensorMeta:
     def with_bits(self, values: torch.Tensor) -> torch.Tensor:
         """Return a view of `values` that is conjugated and negated like this tensor.
 
-        Inside `__torch_dispatch__`, most ops ignore the conjugate and negative bits, so clone the view first.
+        Clone the view inside `__torch_dispatch__`, because most ops ignore the conjugate and negative bits there.
         """
         if self.is_conj:
             values = values.conj()

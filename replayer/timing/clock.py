@@ -48,7 +48,7 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def poll_ns(self) -> int:
-        """Return the current time to the script. Each call may advance the clock, so that polling loops end."""
+        """Return the current time to the script. A call may advance the clock, because loops that poll the time must end."""
         # see Note [The recorded clock]
         return self.now_ns()
 
@@ -146,7 +146,7 @@ class VirtualClock(Clock):
         self.resume()
 
     def replays(self) -> None:
-        """Prepare the clock for the replay of a recording in this process."""
+        """Called when a replay begins in this process."""
 
 
 class RecordedClock(VirtualClock):

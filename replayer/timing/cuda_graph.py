@@ -47,9 +47,9 @@ class CapturedGraph:
 
 
 class GraphCapture:
-    """Captures a CUDA graph that begins on `stream`. The argument `mode` is PyTorch's capture error mode. Forbidden calls fail
-    in all threads ("global") or in the capturing thread ("thread_local"). In mode "relaxed", the host may wait for streams and
-    events that are not captured."""
+    """Captures a CUDA graph that begins on `stream`. The argument `mode` is PyTorch's capture error mode. In mode "global",
+    forbidden calls fail in all threads. In mode "thread_local", forbidden calls fail only in the capturing thread. In mode
+    "relaxed", the host may wait for streams and events that are not captured."""
 
     def __init__(
         self, stream: VirtualStream, thread: HostThread, pool: int, *, mode: str, refuse: Callable[[], BaseException]
@@ -105,7 +105,8 @@ class GraphCapture:
         self._preceding[stream] |= before
 
     def refuse(self, thread: HostThread, of: VirtualStream | VirtualEvent | None = None) -> None:
-        """Raise CUDA's error if `thread` must not wait for `of` during the capture. Without `of`, it waits for the device."""
+        """Raise CUDA's error if `thread` must not wait for the stream or event `of` during the capture. If `of` is None, the
+        thread waits for the whole device."""
         is_captured = of is None or of in self
         if self._mode == "global" or (thread is self.thread and (is_captured or self._mode != "relaxed")):
             raise self.break_off(self._refuse())

@@ -152,7 +152,7 @@ class SegmentMatcher:
         self.position_ns = 0  # latest recorded host time that a thread has reached, without waits
 
         # The list `deferred` contains the ops without a recorded call, each with its row in the timeline. At the end of the
-        # phase, these ops may get the time of recorded kernels that match no op.
+        # phase, the ops in `deferred` may get the time of recorded kernels that match no op.
         self.deferred: list[tuple[OpSignature, int]] = []
         self.ops = 0
         self.ops_on: dict[int, int] = {}

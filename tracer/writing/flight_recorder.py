@@ -47,7 +47,8 @@ _LAST_WAIT_NS, _LAST_PAUSE_NS = 500_000_000, 50_000_000
 
 
 class FlightEntry(TypedDict):
-    """Contains what the recorder reads about one collective in PyTorch's flight recorder."""
+    """Contains the fields that the recorder reads from an entry of PyTorch's flight recorder. An entry describes one
+    collective."""
 
     record_id: int
     retired: NotRequired[bool]

@@ -91,7 +91,8 @@ class StepWriter:
         self, plan: StepPlan, stream: EventStream | None, kind: StepKind, number: int, start_ns: int, start_ticks_ns: int,
         rank: int,
     ) -> _StepsOfOnePlan:  # fmt: skip
-        """Return the collected steps, if a step that begins at `start_ns` follows them and is like them."""
+        """Return the collected steps if the step that begins at `start_ns` continues them. Otherwise, store their rows, and
+        begin a new collection."""
         alike = self._alike
         if (
             alike is None
@@ -107,7 +108,7 @@ class StepWriter:
         return alike
 
     def write_run(self, run: RepeatedRun, count: int, ticks_ns: list[int], rank: int) -> None:
-        """Write the first `count` steps of a run.
+        """Write the first `count` steps of a run of equal steps.
 
         Args:
             ticks_ns: when the GPU passed the events of these steps; without a GPU, []

@@ -94,8 +94,8 @@ def communication(trace: Trace) -> Communication:
 
 
 def exposed_copies_ns(trace: Trace) -> int:
-    """Return the mean time per step in which a device only copies from or to the host, in ns. A step's copies are those that it
-    launched."""
+    """Return the mean time per step in which a device only copies from or to the host, in ns. A copy belongs to the step that
+    launched it."""
     rows, names = profiled_steps(trace), trace.device.name
     to_host = trace.strings.matching(names, lambda name: copy_direction(name) in ("h2d", "d2h"))
     copies = (trace.device.kind == DeviceKind.MEMCPY) & to_host

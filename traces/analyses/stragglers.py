@@ -80,7 +80,8 @@ def similar_ranks(found: Sequence[RankLateness]) -> list[int]:
 
 
 class RankGroups(NamedTuple):
-    """Lists the ranks to show separately (stragglers, or one rank if there are none), and the ranks to show as one."""
+    """Divides ranks into two groups: `first` contains the ranks to show one by one, and `similar` the ranks to show as a single
+    rank."""
 
     first: tuple[int, ...] = ()
     similar: tuple[int, ...] = ()
@@ -113,7 +114,8 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
 
 
 def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Trace]]:
-    """Return the traces without the similar ranks, except the first of them. Traces with different ranks are not changed."""
+    """Return the groups of ranks, and the traces with only one of the similar ranks. Traces with different ranks are not
+    changed."""
     groups = rank_groups(*traces)
     if not groups.similar or any(trace.ranks != traces[0].ranks for trace in traces):
         return groups, list(traces)

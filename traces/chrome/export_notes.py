@@ -123,7 +123,8 @@ class ExportNotes:
         )
 
     def corrected(self, category: str, start_ns: Column, duration_ns: Column) -> tuple[slice, Column, Column]:
-        """Return a slice of the events that came from the original trace, and the times of these events before the export."""
+        """Return the slice of the events that the original trace contained, and the events' original start times and
+        durations."""
         own = self.events.get(category, EventNotes())
         if own.times:
             place, starts, durations = np.array(own.times, "i8").reshape(-1, 3).T

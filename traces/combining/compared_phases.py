@@ -1,4 +1,4 @@
-"""Compares the phases of profiled steps with the same phases of clean steps.
+"""Compares the phases of profiled steps with the same phases of steps without the profiler (clean steps).
 
     profiled, clean = comparable_steps(trace, rank=0, steps=steps)[0]
     compared_phases(trace, ...)[0].clean_ns     # median host time in clean steps
@@ -56,8 +56,8 @@ class ComparedPhase:
 
 
 def comparable_steps(trace: Trace, rank: int, steps: ProfiledSteps) -> list[tuple[Column, Column]]:
-    """For each kind of step, return its profiled and its clean steps. The kind of step with the most profiled steps comes
-    first."""
+    """For each kind of step, return the profiled steps and the steps without the profiler. The kind with the most profiled
+    steps comes first."""
     kind = trace.steps.kind
     trained = steps.steps[kind[steps.steps] == StepKind.PROFILED]
     profiled = trained if len(trained) else steps.steps[kind[steps.steps] == StepKind.EVALUATION]

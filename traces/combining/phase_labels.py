@@ -1,4 +1,4 @@
-"""Names the phases of each step, so that profiled and clean steps can be compared phase by phase.
+"""Names the phases of each step, so that steps with and without the profiler can be compared phase by phase.
 
     labels = PhaseLabels(trace, {("backward", 3)})
     labels.texts[labels.of[row]]    # "backward#2/3": row is the second of the three phases "backward" of its step
@@ -27,11 +27,12 @@ NameAndCount = tuple[str, int]  # of the phases of one step
 
 
 class PhaseLabels:
-    """Contains a label for each phase of a trace: `texts[of[row]]` is the label of the phase in the given row of
-    `trace.phases`, and `names[of[row]]` is the label without numbers."""
+    """Contains a label for each phase of a trace. The phase in row `row` of `trace.phases` has the label `texts[of[row]]`, such
+    as "backward#2/3", and the name `names[of[row]]`, such as "backward"."""
 
     def __init__(self, trace: Trace, numbered: Collection[NameAndCount] = ()) -> None:
-        """Number the phases with a name, such as three phases "backward" in a step, only if (name, 3) is in `numbered`."""
+        """The pairs in `numbered` say which phases get numbers. For example, ("backward", 3) numbers the phases "backward" of
+        steps with three such phases."""
         phases, (place, count) = trace.phases, _occurrences(trace)
         is_numbered = np.zeros(len(phases), dtype=bool)
         for name, usual in numbered:
@@ -46,7 +47,8 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Return the pairs (name, number of phases per step) that are the same in most profiled steps and in most clean steps."""
+    """Return the pairs (name, number of phases per step) that occur in most profiled steps and in most steps without the
+    profiler."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():
@@ -78,6 +80,6 @@ def _occurrences(trace: Trace) -> tuple[Column, Column]:
 
 
 def _usual_count(counts: list[int], steps: int) -> int:
-    """Return the number of phases that more than half of the steps have, or 0 if no number is that frequent."""
+    """Return the most frequent number in `counts`, or 0 if it applies to at most half of the steps."""
     count, times = Counter(counts).most_common(1)[0] if counts else (0, 0)
     return count if 2 * times > steps else 0

@@ -51,7 +51,7 @@ _WAIT = -1.0  # in place of a GPU time, which is never negative: the host waits
 
 def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection[str] = ()) -> Run:
     """Return a copy of a run with an estimate of the profiler's overhead, from steps with and without the profiler. The
-    argument `cut_otherwise` contains names of phases that begin elsewhere in the profile."""
+    argument `cut_otherwise` contains the names of phases that the recorder saw only in part."""
     events = HostEvents.of(trace, rank)
     steps = ProfiledSteps(trace, rank, events)
     kinds = comparable_steps(trace, rank, steps)
@@ -191,7 +191,7 @@ def _least_squares(left: Column, right: Column, start: Column) -> Column:
 
 
 def _scales(phases: Sequence[ComparedPhase], labels: PhaseLabels, compute_ns: float) -> dict[str, float]:
-    """Return a factor for each label, such as "backward#1/2", and for each name, such as "backward"."""
+    """Return a factor for the host time of each label, such as "backward#1/2", and of each name, such as "backward"."""
     # see Note [The clean steps decide]
     scaled = [phase for phase in phases if phase.own_ns > 0]
     sure = [phase for phase in scaled if not phase.waits]

@@ -27,8 +27,8 @@ _IN_A_RUN = 500  # number of steps searched for runs of steps of several kinds
 
 
 def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
-    """Return rows of both step tables: a replay's steady steps and the recorded steps that they repeated, or else profiled
-    steps."""
+    """Return the rows of the steps to compare. If `other` is a replay, its steady steps are compared with the recorded steps
+    that they repeated. For other traces, profiled steps are compared."""
     if not len(recorded.steps) or not len(other.steps):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     source = other.steps.recorded_step
@@ -44,8 +44,8 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Return the steps of one program whose kernels are compared. Replayed steps with mostly estimated times are left out. If
-    the recorded steps launched different numbers of kernels, steps are paired by step number."""
+    """Return the steps whose kernels are compared, if both traces run the same program. Replayed steps with mostly estimated
+    times are left out. If the recorded steps launched different numbers of kernels, steps are paired by step number."""
     if not np.array_equal(other.steps.recorded_step[theirs], ours):
         return ours, theirs
     rows, step_of = work_rows(other), launch_steps(other)
@@ -63,8 +63,8 @@ def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column
 
 
 def steps_of_verdict(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Return the steps whose ops show whether the program is the same: a replay's steps with the numbers of the recorded steps,
-    or else the longest run of steps of the same kinds."""
+    """Return the steps whose ops show whether the program is the same. A replay's steps are paired with recorded steps of the
+    same numbers. For other traces, the longest run of steps of the same kinds is compared."""
     rows = np.unique(ours)
     row_of = {int(other.steps.number[row]): row for row in theirs.tolist()}
     same = np.array([row_of.get(number, NONE) for number in recorded.steps.number[rows].tolist()], np.int64)
@@ -85,7 +85,7 @@ def _same_kinds(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> 
 
 
 def without_profiler(trace: Trace, rows: Column) -> Column:
-    """Return clean steps in place of profiled steps, or the given steps if there are none."""
+    """Replace profiled steps by steps without the profiler, if the trace contains any."""
     profiled = ran_under_profiler(trace)
     clean = clean_steps(trace, trains=bool((trace.steps.kind[rows] == StepKind.PROFILED).any()))
     if not len(clean) or not profiled[rows].any():
@@ -98,8 +98,10 @@ def without_profiler(trace: Trace, rows: Column) -> Column:
 
 
 def shared_evaluations(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Keep the evaluation steps that both the recording and its replay contain, if the recorded steps are clean steps."""
-    # The evaluation steps of one run may differ, for example the tokens of a generated text. A replay repeats them in order.
+    """Keep the evaluation steps that both the recording and its replay contain, if the recorded steps ran without the
+    profiler."""
+    # The evaluation steps of one run may differ, for example if each step generates one token of a text. A replay repeats them
+    # in order.
     is_clean = not np.array_equal(other.steps.recorded_step[theirs], ours)
     if not is_clean or not other.is_replay_of(recorded) or (recorded.steps.kind[ours] != StepKind.EVALUATION).any():
         return ours, theirs

@@ -93,7 +93,7 @@ def settings_of_environment(environment: Mapping[str, str] = os.environ) -> Allo
 
 def parse_settings(text: str, before: AllocatorSettings | None = None) -> AllocatorSettings:
     """Parse PYTORCH_CUDA_ALLOC_CONF. Other settings are copied from `before`. Raises SettingsError for text that PyTorch
-    rejects, and NotEmulated for another allocator backend."""
+    rejects, and NotEmulated for allocator backends other than "native"."""
     settings, remaining = replace(before or AllocatorSettings(), **_RESET), re.sub(r"\s", "", text)
     while remaining:
         item = _ITEM.match(remaining)

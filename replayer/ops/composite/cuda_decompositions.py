@@ -70,7 +70,7 @@ def attention_kernel(
     """
     if query.dim() != 4:
         return MATH
-    # Some GPUs prefer cuDNN's attention kernels. GPUs that do not prefer cuDNN use it only if all other attention kernels are
+    # Some GPUs prefer cuDNN's attention kernel. All other GPUs use cuDNN's kernel only if the other attention kernels are
     # switched off.
     comes_first = capability[0] in _CUDNN_FIRST_ON and cudnn > _CUDNN_FIRST_AFTER
     considered = comes_first or (capability >= (8, 0) and not torch.backends.cuda.math_sdp_enabled())
@@ -370,8 +370,8 @@ def _transform(op: TorchAny, data: torch.Tensor, n: TorchAny = None, *where: Tor
     return narrowed
 
 
-# CUDA has a kernel for each of these composite ops. Without a registered kernel for virtual tensors, PyTorch would split the op
-# into several ops.
+# CUDA has a kernel for each composite op in `_WITH_CUDA_KERNEL`. PyTorch would split a composite op into several ops if no
+# kernel for virtual tensors were registered.
 _WITH_CUDA_KERNEL = (aten._fused_rms_norm.default, aten.mish_backward.default, aten.silu_backward.default)
 
 

@@ -22,8 +22,8 @@ from replayer.torch_types import TorchAny, TorchFunction
 aten = torch.ops.aten
 pad = torch.nn.functional.pad
 
-# Values of the argument custom_mask_type of `_efficient_attention_forward`: a causal mask is aligned at the top left or at the
-# bottom right.
+# Values of the argument custom_mask_type of `_efficient_attention_forward`, for causal masks that are aligned at the top left
+# or at the bottom right.
 _FROM_TOP_LEFT, _FROM_BOTTOM_RIGHT = 1, 2
 _FLASH_BLOCK, _EFFICIENT_BLOCK = 128, 32  # rows; the kernels round lengths up to these multiples
 
@@ -71,7 +71,7 @@ class _Attention:
         return _tokens_first(out.to(q.dtype)), lse
 
     def signed_weights(self, q: TorchAny, k: TorchAny) -> torch.Tensor:
-        """Return the attention weights as flash attention's debug mask: the weights that dropout removes are negative, and the
+        """Return the attention weights in the format of flash attention's debug mask. Dropped weights are negative, and the
         numbers of rows and columns are rounded up to multiples of 128."""
         scores = self.scores(q, k, None)
         weights = (scores - _logsumexp(scores)[..., None]).exp()
@@ -182,7 +182,8 @@ Sequence = tuple[slice, slice, slice]  # batch entries, queries and keys
 
 
 def _sequences(q: torch.Tensor, k: torch.Tensor, of_q: TorchAny, of_k: TorchAny, used: TorchAny = None) -> Iterator[Sequence]:
-    """Yield the sequences of a call. `of_q` and `of_k` are cumulative lengths, and `used` are lengths of keys."""
+    """Yield the sequences of a call. `of_q` and `of_k` are the cumulative lengths of the query and key sequences, and `used`
+    contains the number of keys to use per sequence."""
     if of_q is None and used is None:
         yield slice(None), slice(None), slice(None)
         return

@@ -354,9 +354,9 @@ def _randperm(count: int, *_options: object, out: torch.Tensor, **_generator: ob
 
 
 def _fused_optimizer(kernel: str, names: Sequence[str], *lists: Sequence[torch.Tensor], **options: TorchAny) -> None:
-    """Require tensors of one kernel to have the same dtype, shape and strides, without gaps: see `check_fast_path_restrictions`
-    in ATen/native/ForeachUtils.h. The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names` are the names of the lists, and
-    a final name ending with "?" is that of a list which only `amsgrad` uses."""
+    """Require the tensors of a fused optimizer kernel to be without gaps, and to have the same dtype, shape and strides
+    (`check_fast_path_restrictions` in ATen/native/ForeachUtils.h). The kernels are in ATen/native/cuda/Fused*Kernel.cu. `names`
+    are the names of the lists. If the last name ends with "?", the last list is used only with `amsgrad`."""
     optional = names[-1].endswith("?")
     if optional and not options["amsgrad"]:
         names = names[:-1]

@@ -140,8 +140,8 @@ class PlanCache:
         return self._keep(route, key, plan)
 
     def _of_other_rank(self, func: Op, key: bytes, device: int, args: Args, kwargs: Kwargs) -> Plan | None:
-        """Return the Plan object that another rank has stored for `key`, or None. Devices and dtypes are not checked again,
-        because the other rank has checked them."""
+        """Return the Plan object that another rank has stored for `key`, or None. The rank that stored the Plan object has
+        already checked devices and dtypes."""
         found = None if self.shared is None else self.shared.find(key)
         if found is None:
             return None

@@ -219,8 +219,8 @@ def _shapes_on_cpu(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
 
 
 def _ones_on_host(arguments: TorchAny, largest_size: int | None = None) -> TorchAny:
-    """Replace tensors by ones in host memory. Sizes above `largest_size` become `largest_size`, so equal sizes stay equal.
-    Without `largest_size`, raise OverflowError for tensors of many elements."""
+    """Replace tensors by ones in host memory. Each size above `largest_size` is reduced to `largest_size`, so equal sizes stay
+    equal. Without `largest_size`, raise OverflowError for a tensor with more than `_TRIED_ELEMENTS` elements."""
 
     def on_host(value: TorchAny) -> TorchAny:
         if not isinstance(value, torch.Tensor):
@@ -256,7 +256,7 @@ def _refuse_missing_dtypes(func: Op, args: Args, kwargs: Kwargs) -> TorchAny:
     if large and len({tensor.dtype for tensor in tensors if tensor.is_floating_point()}) < 2:
         return None
     name = func._schema.name
-    # CUDA accepts more dtype combinations, for example 16-bit inputs with statistics in float32.
+    # CUDA accepts more dtype combinations than the CPU, for example 16-bit inputs with statistics in float32.
     if "layer_norm_backward" in name or ("batch_norm" in name and (large or "backward" in name)):
         return None
     largest_size = _SMALL_SIZE if large else None

@@ -3,7 +3,8 @@
 
     CUDA_ONLY[torch.ops.aten._thnn_fused_gru_cell.default](input_gates, hidden_gates, hx)   # (hy, workspace)
 
-Tensors on the CPU give the values (`--values compute`), and tensors on "meta" give the shapes (shape_rules.py).
+Each function in `CUDA_ONLY` computes values for CPU tensors (`--values compute`), and shapes for tensors on "meta"
+(shape_rules.py).
 """
 
 from __future__ import annotations

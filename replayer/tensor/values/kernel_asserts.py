@@ -116,7 +116,8 @@ def _rates(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None
 
 
 def _multinomial(args: Sequence[TorchAny], host: HostValues) -> tuple[int, str] | None:
-    """Check what the kernel for many draws with replacement checks. PyTorch checks the other calls on the host."""
+    """Check the weights if `torch.multinomial` draws several samples with replacement. In all other cases, PyTorch checks the
+    weights on the host."""
     values = host(args[0]) if len(args) > 2 and args[1] > 1 and args[2] else None
     if values is None or bool(((values >= 0) & values.isfinite()).all()):
         return None
@@ -187,6 +188,6 @@ def failed_assert(func: Op, args: Sequence[TorchAny], host: HostValues) -> tuple
 
 
 def harmless(func: Op, argument: TorchAny) -> TorchAny:
-    """Return values for an argument that fails a CUDA assertion, with which the CPU kernel runs."""
+    """Replace an argument that fails a CUDA assertion by valid values, so that the CPU kernel can run."""
     fill = torch.ones_like if func._schema.name in ("aten::multinomial", "aten::_assert_async") else torch.zeros_like
     return tree_map_only(torch.Tensor, fill, argument)

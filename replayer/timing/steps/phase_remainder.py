@@ -1,4 +1,4 @@
-"""At the end of a phase, adds the recorded kernels that match no op of the script to the replay.
+"""Simulates recorded kernels that match no op of the script, at the end of each phase.
 
     remainder = PhaseRemainder(scheduler, strict=False)
     segment, thread = remainder.lane(segment, thread, device=1)     # for an op on cuda:1
@@ -49,8 +49,7 @@ class PhaseRemainder:
         self._scheduler.set_other_program(False)
 
     def lane(self, segment: SegmentMatcher, thread: HostThread, device: int) -> tuple[SegmentMatcher, HostThread]:
-        """For ops on GPU number `device`, return the object that finds recorded calls, and the CPU thread that launches the
-        ops."""
+        """Return the matcher of ops on GPU number `device`, and the CPU thread that launches these ops."""
         lane = segment.lane(self._scheduler.recorded_device(device))
         if lane is segment or segment.name != "backward":
             return lane, thread
