@@ -35,7 +35,7 @@ from replayer.tensor.allocation import Allocation, allocate
 from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import require_sparse_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
-from replayer.tensor.planning.shape_inference import writes_of
+from replayer.tensor.planning.shape_inference import launches, writes_of
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import BACKEND, is_virtual
 from replayer.tensor.values.known_values import bytes_of
@@ -207,7 +207,8 @@ class Layouts:
             as_before = func.is_view and torch.is_inference_mode_enabled() and not args[0].is_inference()
             with torch.inference_mode(False) if as_before else nullcontext():
                 result = call.back(host, index)
-        gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), bool(call.outputs or writes)), index)
+        does_something = bool(call.outputs or writes)
+        gpu().launches.launch(call.signature(func._schema.name, tuple(call.outputs), launches(func, does_something)), index)
         return result
 
     def wrapped(self, host: torch.Tensor, index: int, parts: dict[int, Allocation], *, known: bool) -> SparseVirtualTensor:
