@@ -102,3 +102,55 @@ def test_the_optimizer_waits_for_the_gradients_with_every_communication_hook(sta
             assert ready_in_ns(rank) > 0.8 * LATE_NS
 
     run_ranks(2, body, clock=RecordedClock)
+
+
+def test_a_script_completes_its_own_future_with_a_tensor_on_a_gpu() -> None:
+    """GIVEN a future with a device WHEN it is completed on a busy stream THEN the streams of callbacks and of waiters wait for
+    that stream, whether a callback was added before or after."""
+
+    def body(rank: int) -> None:
+        future: Any = torch.futures.Future(devices=[torch.device("cuda", rank)])
+        early = future.then(lambda done: done.value() + 1)
+        gpu = state.gpu()
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            gpu.current.stream(rank).push(gpu.streams.host_now_ns(), 0, 0, LATE_NS)
+            future.set_result(torch.full((4,), 2.0, device="cuda"))
+        assert future.done() and ready_in_ns(rank) < LATE_NS / 2
+        late = future.then(lambda done: done.value() * 5)
+        assert future.wait() is not None and ready_in_ns(rank) > 0.9 * LATE_NS  # this stream now waits, the host does not
+        assert future.value().tolist() == [2.0] * 4
+        assert early.wait().tolist() == [3.0] * 4 and late.wait().tolist() == [10.0] * 4
+        failed: Any = torch.futures.Future(devices=["cuda:0"])
+        chained = failed.then(lambda done: done.value())
+        failed.set_exception(ValueError("no result"))
+        with pytest.raises(ValueError, match="no result"):
+            chained.wait()
+        on_host: Any = torch.futures.Future()
+        on_host.set_result(7)
+        assert on_host.wait() == 7 and on_host.then(lambda done: done.value() + 1).wait() == 8
+
+    run_ranks(2, body, clock=RecordedClock)
+
+
+def test_a_hook_may_return_a_future_of_its_own() -> None:
+    """GIVEN a hook that reduces at once, and returns a finished future THEN gradients are the mean of all ranks."""
+
+    def hook(_state: object, bucket):  # type: ignore[no-untyped-def]  # torch compares annotations with its own types
+        buffer = bucket.buffer()
+        own = torch.empty(buffer.numel() // 2, device=buffer.device)
+        whole = torch.empty_like(buffer)
+        dist.reduce_scatter_tensor(own, buffer)
+        dist.all_gather_into_tensor(whole, own)
+        future: Any = torch.futures.Future(devices=[buffer.device])
+        future.set_result(whole / 2)
+        return future
+
+    def body(rank: int) -> None:
+        torch.manual_seed(0)
+        model: Any = DistributedDataParallel(nn.Linear(4, 2, bias=False).cuda(), device_ids=[rank])
+        model.register_comm_hook(None, hook)
+        model(torch.full((1, 4), rank + 1.0, device="cuda")).sum().backward()
+        assert model.module.weight.grad.tolist() == [[1.5] * 4] * 2
+
+    run_ranks(2, body, clock=RecordedClock)
