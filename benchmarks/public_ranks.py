@@ -12,6 +12,10 @@ VERSIONS = {
     "deepspeed": "deepspeedai/DeepSpeedExamples 45b4b715, package 0.19.8",
     "megatron": "NVIDIA/Megatron-LM d98e8a64",
     "torchtitan": "pytorch/torchtitan b5bcd76c",
+    "elastic": "pytorch/elastic bc88e69",
+    "fairscale": "facebookresearch/fairscale 146f1602",
+    "ignite": "pytorch/ignite de08e799c, package 0.5.5",
+    "nanoGPT": "karpathy/nanoGPT 3adf61e1",
     "torch": "pytorch/pytorch torch/distributed/checkpoint/examples (2b91fa3c, 123527f6)",
 }
 Edit = tuple[str, str, str]  # file, text, replacement
@@ -93,6 +97,14 @@ def _of_examples() -> list[Program]:
                 edits=fewer_epochs if name == "ddp_rpc" else (),
             )
             for name, count in of_rpc.items()
+        ),
+        Program(
+            "examples",
+            "mnist_hogwild",
+            "main.py --cuda --epochs 1",
+            folder="mnist_hogwild",
+            spawns=True,
+            native=False,  # the ranks change the same parameters in any order
         ),
     ]
 
@@ -249,6 +261,67 @@ def _of_torchtitan() -> list[Program]:
     ]
 
 
+def _of_elastic() -> list[Program]:
+    """The second program fails once, after its first epoch, and its agent starts all ranks again."""
+    file, words = "examples/imagenet/main.py", "main.py data -b 2 --checkpoint-file out/checkpoint.pth"
+    small = (
+        (file, "datasets.ImageFolder(\n        traindir,", "datasets.FakeData(\n        8, (3, 64, 64), 10,"),
+        (file, "datasets.ImageFolder(\n            valdir,", "datasets.FakeData(\n            4, (3, 64, 64), 10,"),
+        (file, "RandomResizedCrop(224)", "RandomResizedCrop(32)"),
+        (file, "CenterCrop(224)", "CenterCrop(32)"),
+    )
+    failure = 'if epoch == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":\n            raise RuntimeError("a fault")'
+    fails = (file, "        state.epoch = epoch\n", f"        {failure}\n        state.epoch = epoch\n")
+    agent = "-m torch.distributed.run --nproc-per-node 2 --max-restarts 1"
+    return [
+        Program("elastic", "imagenet", f"{words} --epochs 1", folder="examples/imagenet", edits=small),
+        Program(
+            "elastic",
+            "imagenet, restarted",
+            f"{agent} {words} --epochs 2",
+            folder="examples/imagenet",
+            spawns=True,
+            native=False,  # the checkpoint is loaded with map_location="cuda:0"
+            edits=(*small, fails),
+        ),
+    ]
+
+
+def _of_fairscale() -> list[Program]:
+    words = "benchmarks/oss.py --epochs 1 --batch_size 64 --model resnet18"
+    file = "benchmarks/oss.py"
+    data = ((file, "root=TEMPDIR", 'root="data"'), (file, "    setup_cached_mnist()\n", ""))
+    kinds = {"pytorch": "ddp", "oss_ddp": "oss", "oss_sharded_ddp": "sharded_ddp"}
+    return [
+        Program("fairscale", f"oss {name}", f"{words} --optim_type {kind}", spawns=True, edits=data)
+        for kind, name in kinds.items()
+    ]
+
+
+def _of_ignite() -> list[Program]:
+    options = "--num_epochs 1 --batch_size 8 --num_workers 0 --model resnet18 --log_every_iters 1"
+    file = "examples/cifar10/utils.py"
+    data = (
+        (file, "datasets.CIFAR10(root=path, train=True, download=download,", "datasets.FakeData(32, (3, 32, 32), 10,"),
+        (file, "datasets.CIFAR10(root=path, train=False, download=False,", "datasets.FakeData(16, (3, 32, 32), 10,"),
+    )
+    return [Program("ignite", "cifar10", f"main.py run --backend nccl {options}", folder="examples/cifar10", edits=data)]
+
+
+def _of_nanogpt() -> list[Program]:
+    sizes = "--n_layer=2 --n_head=2 --n_embd=64 --block_size=32 --batch_size=4 --gradient_accumulation_steps=4"
+    words = f"train.py --max_iters=5 --eval_iters=1 --warmup_iters=2 --dtype=float32 {sizes}"
+    data = tuple(
+        ("train.py", f"np.memmap(os.path.join(data_dir, '{name}.bin'), dtype=np.uint16, mode='r')", "np.arange(9999) % 65")
+        for name in ("train", "val")
+    )
+    names = {"train": "--compile=False", "train, float16": "--compile=False --dtype=float16", "train, compiled": ""}
+    return [
+        Program("nanoGPT", name, f"{words} {option}", edits=data, native=not ("16" in option or not option))
+        for name, option in names.items()
+    ]
+
+
 PROGRAMS = [
     *_of_examples(),
     *_of_accelerate(),
@@ -258,4 +331,8 @@ PROGRAMS = [
     *_of_megatron(),
     *_of_torchtitan(),
     *_of_torch(),
+    *_of_elastic(),
+    *_of_fairscale(),
+    *_of_ignite(),
+    *_of_nanogpt(),
 ]
