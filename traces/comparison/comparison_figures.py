@@ -145,7 +145,8 @@ class ComparedFigures:
     tolerance: float
     judged: str
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it
-    # False for another program or another time; None also if step times agree but a recording lacks much of its GPU work
+    # False for another program or another time; None if undecided, or if step times agree but a recording lacks much of its GPU
+    # work
     within_tolerance: bool | None
     analyses: Both[Analyses]
     # number of replayed steps with recorded GPU times to compare, if some replayed steps have no recorded GPU times
@@ -156,7 +157,7 @@ class ComparedFigures:
     compiled: Both[CompiledFigures] | None = field(default=None, metadata=OMITTED_IF_EMPTY)  # if a trace has compiled code
     # eager ops and fused kernels of one step, if only one of the two traces has fused kernels
     fused: tuple[FusedOps, ...] = field(default=(), metadata=OMITTED_IF_EMPTY)
-    # samples per step, if the batch sizes differ and nothing else of the inputs
+    # samples per step, if the inputs differ only in the batch size
     batch_sizes: Both[int] | None = field(default=None, metadata=OMITTED_IF_EMPTY)
     problems: Both[list[str]] = Both([], [])  # sentences about problems that make the figures of a trace unreliable
     estimates: list[str] = field(default_factory=list, metadata=OMITTED_IF_EMPTY)  # sides ("A", "B") made by `trace predict`

@@ -8,8 +8,8 @@ Note [One call of a region]
     torch marks compiled code with nested ranges: `Torch-Compiled Region: N/M` surrounds the code that Dynamo made of a
     function, and `CompiledFunction` and `CompiledFunctionBackward` surround a graph's forward and backward. A call of a region
     is the outermost range around one graph, so eager ops between graphs do not belong to a call. A backward pass belongs to the
-    forward pass with the same autograd sequence number. If the numbers are missing, the first backward pass belongs to the last
-    forward pass, and so on.
+    forward pass with the same autograd sequence number. If sequence numbers are missing, the first backward pass belongs to the
+    last forward pass, and so on.
 """
 
 from __future__ import annotations

@@ -8,19 +8,19 @@ with the longest total wait is the bottleneck. While a GPU only copies or only c
 
 Note [Without kernels]
     A recording of phase times shows when the host has launched a phase and when the GPU has finished it. If the GPU falls
-    behind during a phase, it limits the phase. If the GPU finishes forward or backward just after the last launch, it has
-    waited for launches, so the host is the limit. The rule does not hold if the host waits for the GPU within the phase.
+    behind during a phase, the GPU limits the phase. If the GPU finishes forward or backward just after the last launch, the GPU
+    has waited for launches, so the host limits the phase. A phase in which the host waits for the GPU shows neither.
 
 Note [A late rank]
-    If one rank is late at collectives for at least MUCH_LATE of a step, the other ranks wait for it. In this case, the limit of
-    the late rank is the limit of all ranks, unless a rank's GPU waits longer for its own host or for data.
+    If one rank is late at collectives for at least MUCH_LATE of a step, the other ranks wait for it. What limits the late rank
+    then limits all ranks, unless a rank's GPU waits longer for its own host or for data.
 
 Note [Slower kernels]
-    A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. The medians of all steps hide
-    this. The report names the step in which kernels become slower. All steps must run the same kernels, and the median kernel
-    time must increase by MUCH_SPREAD or more at this step. The kernel time of three in four earlier steps must be below the
-    middle of the two medians, and that of three in four later steps above it. Communication is left out, because it includes
-    waits for other ranks.
+    A GPU that reaches its power or temperature limit lowers its clock in the middle of a run. Medians over all steps hide the
+    slowdown. The report names the step in which kernels become slower. All steps must run the same kernels, and the median
+    kernel time from this step on must exceed the median before it by MUCH_SPREAD or more. At least three in four earlier steps
+    must be closer to the earlier median, and at least three in four later steps closer to the later median. Communication is
+    left out, because it includes waits for other ranks.
 """
 
 from __future__ import annotations

@@ -8,8 +8,9 @@
 Note [A step's time]
     A step owns the kernels, copies and memsets that were launched between its start and end on the host. Work is never cut at
     the end of a step. Work without a known launch that precedes all launched work of its stream is the backlog, which belongs
-    to no step. Other work without a known launch belongs to the step in which it starts. The exception is work whose successor
-    on the stream was launched earlier: it belongs to the step of the work before it.
+    to no step. Other work without a known launch belongs to the step in which it starts. If the next work on the stream was
+    launched before this start, the work without a known launch belongs to the step of the previous work on the stream, because
+    a stream runs work in launch order.
 
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)
@@ -32,16 +33,16 @@ Note [A step's time]
 
 Note [Steps of several kinds]
     A script with several trainers, such as a GAN, alternates long and short steps. Host work after a long step's last kernel
-    counts in the next step's device interval, so the two medians would mix different steps. For such scripts, the device's
-    intervals count if the device is still working when the host ends a step (median lag above 0). Otherwise the host's
-    intervals count.
+    counts in the next step's device interval, so the median of the host and the median of the device would belong to different
+    steps. For such scripts, the device's intervals count if the device is still working when the host ends a step (median lag
+    above 0). Otherwise the host's intervals count.
 
 Note [What limits the pace]
     If a host waits for the device in each step, host and device have the same interval. The host runs ahead if the device's
     pace exceeds the host's pace by more than 2 %, and by more than the mean time per step in which the device has neither
-    running nor queued work. This time may be at most 10 % of the pace. Otherwise, waiting for launches costs the device more
-    time than it lags behind. The limit is "device" if the host runs ahead, or if GPU time fills at least 90 % of the pace.
-    Otherwise the limit is "host".
+    running nor queued work. The time without work may be at most 10 % of the pace, because a device that waits longer for
+    launches does not lag behind the host. The limit is "device" if the host runs ahead, or if GPU time fills at least 90 % of
+    the pace. Otherwise the limit is "host".
 
     The median step may hide the limit. For example, if 14 of 29 steps wait long for data and 15 steps do not wait, the GPU
     limits the median step, but the waits for data take half of the time. If steps vary by more than MUCH_SPREAD, or if their
@@ -50,8 +51,8 @@ Note [What limits the pace]
     median by more than DEFAULT_TOLERANCE.
 
 Note [Waits for data]
-    "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. A wait is free
-    while the device still has queued work.
+    "Without data loading" subtracts only the time in `loader` phases during which no device had queued work. A wait for data
+    costs no time while a device still has queued work.
 """
 
 from __future__ import annotations

@@ -202,7 +202,8 @@ def _assemble(found: Scan, limit: UnpackLimit, assembly: Assembly) -> Trace:
     # A frame with more content than _SHARED_BYTES has a single item, see `_shared`.
     is_later = [assembly.is_lazy and frame.content_bytes > _SHARED_BYTES for frame in found.frames]
     heads = [table_head(frame.beginning()) if later else None for frame, later in zip(found.frames, is_later, strict=True)]
-    # A reader of many ranks needs few of the frames of a large table. All other frames are decompressed in advance.
+    # If a table has several large frames, a caller that reads few ranks needs few of the frames, so they are decompressed when
+    # they are read. All other frames are decompressed in advance.
     frames_of = Counter(head.kind for head in heads if head is not None)
     contents: list[Iterator[bytes]] = []
     for frame, head in zip(found.frames, heads, strict=True):

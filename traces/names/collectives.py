@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 _RANGE = re.compile(r"(\w+):_?(\w+)")
-# The pattern matches kernels of communication libraries and kernels that are named after a collective. Libraries for expert
+# `_KERNEL` matches kernels of communication libraries and kernels that are named after a collective. Libraries for expert
 # parallelism, such as DeepEP, name their kernels after communication within or between nodes. A reduction within a block or
 # warp is not a collective.
 _KERNEL = re.compile(

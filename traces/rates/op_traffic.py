@@ -330,8 +330,8 @@ def triton_traffic(name: str, pointers: tuple[Operand, ...], programs: int | Non
 
 
 def triton_elements(name: str, sizes: tuple[int, ...], programs: int | None) -> int:
-    """Return how many elements a Triton kernel of Inductor processes. For a pointwise kernel, return the size of the first or
-    the last tensor, whichever fits the launch grid better."""
+    """Return how many elements a Triton kernel of Inductor processes: the size of the first or the last tensor. For a pointwise
+    kernel, the function returns the size that fits the launch grid better, and otherwise the larger size."""
     first, last = sizes[0], sizes[-1]
     if not name.startswith("triton_poi_") or programs is None or first == last:
         return max(first, last)

@@ -70,7 +70,7 @@ class PagedAttention:
 
     @property
     def pairs(self) -> int | None:
-        """Return an upper bound for the number of pairs of a query token and a cached token, or None if unknown."""
+        """Return the largest possible number of (query token, cached token) pairs, or None if unknown."""
         if self.cached_tokens is None or self.sequences is None:
             return None
         if self.sequences == 1:

@@ -17,7 +17,7 @@ Note [After a backward pass]
         - the backward pass built a graph (`create_graph=True`), and autograd records an op, for example of a gradient penalty
     Autograd creates a node with a new sequence number for each recorded op. The importer reads module calls and sequence
     numbers from the profile. The replayer compares the sequence number at each op. The recorder compares it before the next
-    backward pass or loss function, so without module calls the forward pass lasts since the previous phase.
+    backward pass or loss function, so without module calls, the forward pass begins at the end of the previous phase.
 
 Note [Before the first phase]
     If `begin_ns` is set, the first segment begins at `begin_ns` instead of at the first event. The time between `begin_ns` and
@@ -44,8 +44,8 @@ LOSS_OPS = frozenset(
     " multilabel_margin_loss multilabel_margin_loss_forward poisson_nll_loss".split()
 )
 
-# ASIDE_OPS contains ops that read a value from the GPU (such as `item`) or create a tensor. Scripts call ASIDE_OPS in all
-# phases, so a call does not mark the start of a forward pass. `_ASIDE_BEGINNINGS` contains the prefixes of ops that optimizers,
+# ASIDE_OPS contains ops that read a value from the GPU (such as `item`) or create a tensor. Calls of ASIDE_OPS do not begin a
+# forward pass, because scripts call ASIDE_OPS in all phases. `_ASIDE_BEGINNINGS` contains the prefixes of ops that optimizers,
 # gradient scalers and weight averaging call.
 ASIDE_OPS = frozenset(
     "item _local_scalar_dense is_nonzero"

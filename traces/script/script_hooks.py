@@ -12,8 +12,8 @@ Note [Wrapping an optimizer's step]
     when a step fails. Step hooks also run inside torch's "Optimizer.step" range, where a profiler step cannot end.
 
 Note [Closures]
-    `optimizer.step(closure)` calls a function that runs the forward and backward passes. Its passes have phases like other
-    passes. The phase "optimizer" ends before each call of the closure and begins again after the call.
+    `optimizer.step(closure)` calls a function that runs the forward and backward passes. The phases inside the closure are the
+    same as outside. The phase "optimizer" ends before each call of the closure and begins again after the call.
 
 Note [Outermost calls]
     `Module.__call__` is replaced on the class, so the replacement covers all modules, including scripted and traced modules. A

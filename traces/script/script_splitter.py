@@ -16,7 +16,7 @@ Note [The script's thread]
 Note [Set-up is no step]
     Work before the first batch, such as a dry run, is not part of the first step, unless the script has already trained. Work
     before an optimizer is created, such as moving the model to the device, is not part of the first step either. If the script
-    has no DataLoader, its first step begins with the first phase after this set-up that is not "other". If the script calls no
+    has no DataLoader, its first step begins with the first phase after the set-up, except "other". If the script calls no
     module before zero_grad, the first step begins with the first zero_grad.
 
 Note [Forward before backward]

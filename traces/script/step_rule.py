@@ -15,8 +15,8 @@ Without a DataLoader, an evaluation step ends when the script calls the step's f
 
 Note [The first optimizer]
     A script may train several networks one after the other, each with its own optimizer. Another optimizer becomes the first
-    optimizer if it has made at least eight steps since the first optimizer's last step, and at least twice the largest earlier
-    number of such steps.
+    optimizer if it has made at least eight steps since the last step of the first optimizer. The number must also be at least
+    twice the largest number of steps that another optimizer has made between two steps of the first optimizer.
 
 Note [Called twice without gradient]
     A training step may start without gradients, for example with a teacher model that processes the batch twice. After the

@@ -31,7 +31,8 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # If a script uses several optimizers, a recording may contain only some of them, so one common optimizer is enough.
+    # If a script uses several optimizers, a recording may contain only some of the optimizers, so programs with one common
+    # optimizer count as equal.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"

@@ -1,4 +1,4 @@
-"""Defines the verdict on two traces: whether they were recorded from the same program, and which evidence decided.
+"""Defines the result of comparing two traces: whether they were recorded from the same program, and the evidence for it.
 
     Verdict(Sameness.OTHER_PROGRAM, Evidence.PHASES, "only one of them has the phase backward").same     # False
 """
@@ -22,7 +22,7 @@ class Evidence(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Says whether two traces were recorded from the same program, and which evidence decided."""
+    """Says whether two traces were recorded from the same program, with the evidence for it."""
 
     sameness: Sameness
     evidence: Evidence

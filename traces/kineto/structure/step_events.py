@@ -4,15 +4,15 @@
     events[0].name, events[0].start_ns      # "loader"; "" for a call of an op, "engine" for the autograd engine
 
 Note [What the rules see]
-    The importer omits CPU ops, because recorder and replay do not see them either: ops that prepare a batch, and ATen's ops
-    outside of modules that launch nothing and create no autograd node. Conversions that return their input unchanged, such
-    as `x.cuda()` of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the
-    profile marks. If Python functions were not recorded, the first op after a new batch counts as a module call. Gradients were
-    on during a module call if its op has an autograd number.
+    The importer omits CPU ops that the recorder and the replay do not see: ops that prepare a batch, and ATen's ops outside of
+    modules that launch nothing and create no autograd node. Conversions that return their input unchanged, such as `x.cuda()`
+    of a tensor on the GPU, are omitted too. Views are omitted outside of forward passes that the profile marks. If Python
+    functions were not recorded, the first op after a new batch counts as a module call. Gradients were on during a module call
+    if its op has an autograd number.
 
 Note [Copies that torch.tensor makes]
-    `torch.tensor(5, device="cuda")` copies a number and no batch, so its copy does not begin a step. Loops that generate tokens
-    create positions like this. The copy belongs to the phase "h2d".
+    `torch.tensor(5, device="cuda")` copies a number, not a batch, so the copy does not begin a step. Loops that generate tokens
+    create token positions in this way. The copy belongs to the phase "h2d".
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ def _recorded_by_autograd(host: HostSpans, tops: Column) -> Column:
 
 
 def _recorded_by_engine(host: HostSpans, strings: Strings) -> Column:
-    """For each CPU event, return 1 if autograd recorded an op inside the event, -1 if the event contains only other ops, and 0
-    if the event contains no ops."""
+    """For each CPU event, return 1 if autograd recorded an op inside the event, -1 if autograd recorded none of the ops inside
+    the event, and 0 if the event contains no ops."""
     ops = (host.kind == HostKind.OP) & ~strings.matching(host.name, BACKWARD_NODE.match)
     numbered = ops & (host.sequence != NONE)
     around_numbered, around_ops = _above(host.parent[numbered], host), _above(host.parent[ops], host)
@@ -238,7 +238,8 @@ def _called_with_gradients(host: HostSpans, tops: Column, modules: Column) -> Co
 
 
 def _is_one_number(shapes: str) -> bool:
-    # without recorded shapes, `shapes` is ""; autograd creates the first gradient itself only for a single number
+    # `shapes` is "" if shapes were not recorded. Autograd creates the first gradient of a backward pass only if the loss is a
+    # single number.
     return prod(size for shape in parse_shapes(shapes) for size in shape) == 1
 
 

@@ -61,7 +61,7 @@ class ShownRows:
         for number, row in enumerate(self.scene.rows):
             off = (row.kind == TrackKind.MEMORY and not self.memory) or (row.kind == TrackKind.HOST and not self.host)
             folded = any(fold in self.folded for fold in row.folds)
-            # the row of similar ranks stays as their heading
+            # The row of similar ranks stays as the heading of its group.
             unfolded = row.stands_for is not None and row.stands_for not in self.folded and row.stands_for.what != "ranks"
             if not (off or folded or unfolded) and self.wanted.casefold() in row.label.casefold():
                 found.append(number)
