@@ -120,7 +120,7 @@ class ComparedFigures:
 
     replay: bool  # whether the second trace is a replay of the first
     steps_compared: Both[int]
-    ranks: Both[int]  # number of ranks; a step is that of one rank
+    ranks: Both[int]  # number of ranks; step times are those of one rank
     gpus: Both[int]  # GPUs that one rank uses; if the numbers differ, `changes` are those of one GPU
     paces: Both[StepPace | None]
     bottlenecks: Both[PaceLimit | None]
@@ -141,7 +141,7 @@ class ComparedFigures:
     missing_in_steps: list[MissingOp]  # excludes ops that were only called outside the compared steps
     changes: Changes
     clock: str | None  # the replay's clock: "wall", or "virtual" (GPU waits took no time, so loading times are not realistic)
-    speed: float | None  # how fast recorded time passed in a replay; all times here are recorded time
+    speed: float | None  # 2 if a replay runs twice as fast as the recording; all times here are recorded time
     tolerance: float
     judged: str
     judged_figures: tuple[str, ...]  # figures that must be within tolerance: a step time, plus GPU time if both traces have it

@@ -296,7 +296,7 @@ def _of_fusion(fused: FusedOps, *, is_eager_first: bool) -> Reason:
 
 def _work(comparison: Comparison) -> Iterator[Reason]:
     lists = comparison.changes.ops, comparison.changes.kernels
-    if comparison.fused:  # then only work under the same name has not been explained
+    if comparison.fused:  # explains all work except kernels and ops with the same name in both traces
         lists = lists[0].of_same_names(), lists[1].of_same_names()
     ops, kernels = map(_by_size, lists)
     not_fused = {op for fused in comparison.fused if not fused.kernels for op in fused.ops}

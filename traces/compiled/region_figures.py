@@ -49,7 +49,7 @@ class Region:
     calls: float
     backwards: float
     gpu_ns: int  # time in which the device executes kernels of the region, forward and backward
-    fused_ns: int  # of these, time of fused kernels
+    fused_ns: int  # the part of `gpu_ns` in fused kernels
     host_ns: int  # host time in the compiled graphs of the region
     kernels: float
     graph_launches: float

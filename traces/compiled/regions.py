@@ -45,7 +45,7 @@ class RegionCall:
     region_row: int  # host row of the enclosing region, or NONE
     step: int
     launching: tuple[int, ...]  # host rows of the ops that launched GPU work
-    work: tuple[int, ...]  # device rows of this GPU work, in launch order
+    work: tuple[int, ...]  # device rows of the launched GPU work, in launch order
 
 
 def is_graph_launch(trace: Trace) -> Column:
@@ -147,7 +147,7 @@ def _launching(trace: Trace, unit: int, code: int, work: list[int]) -> tuple[int
 
 
 def _codes(trace: Trace, kind: Column, unit: Column) -> dict[int, int]:
-    graphs = np.flatnonzero(kind == _Range.GRAPH)[::-1].tolist()  # Code may call code. The outermost range comes last here.
+    graphs = np.flatnonzero(kind == _Range.GRAPH)[::-1].tolist()  # compiled code may call compiled code; outermost last
     return {int(unit[row]): row for row in graphs if _graph_key(trace.strings[trace.host.name[row]])}
 
 

@@ -82,9 +82,9 @@ class PaceLimit:
     share: float | None  # the gain divided by the step time
     reason: str = ""  # why the limit is unknown
     exposed_ns: int = 0  # the time per step in which the GPU communicates without computing
-    caught_up_in: str = ""  # without kernels: the phase that shows that the host is the limit
-    behind_ns: int | None = None  # how much later the device finishes this phase than the host
-    late_rank: int | None = None  # the rank that the others wait for; `limit` is its limit
+    caught_up_in: str = ""  # in a trace without kernels: the phase that shows that the host is the limit
+    behind_ns: int | None = None  # how much later the device finishes the phase `caught_up_in` than the host
+    late_rank: int | None = None  # the rank that the other ranks wait for; `limit` is what limits this rank
     # the time per step in which the GPU only copies from or to the host, if at least NOTICEABLE_WAIT
     copies_ns: int | None = field(default=None, metadata=OMITTED_IF_NONE)
 

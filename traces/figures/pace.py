@@ -109,7 +109,7 @@ class StepTimes:
     has_others: dict[int, Column]  # whether work of no step, such as the backlog, ran between `begin_ns` and `end_ns`
     launches: dict[int, Column]  # whether the step launched work on the device or has CUDA events there
     data_wait_ns: Column  # see Note [Waits for data]
-    loader_ns: Column  # the time of all the step's loader phases
+    loader_ns: Column  # total time of the loader phases in the step
     passes: Column  # equal for steps of the same kind (`passes_of_steps`)
     follows: Column
     host_end_ns: Column

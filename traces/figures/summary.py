@@ -174,7 +174,7 @@ class Outline:
     """Contains the statistics that the timeline app shows at the top."""
 
     ranks: list[int]
-    shown_ranks: list[int]  # of the median, the busy shares and the memory peaks
+    shown_ranks: list[int]  # the ranks that the median, the busy shares and the memory peaks cover
     devices: list[DeviceSummary]
     counts: Counts
     step_median_ns: int | None

@@ -25,7 +25,7 @@ MAGIC = b"\x92\xactrace-replay\xcd"  # the magic is not text, so encodings and l
 # head
 FRAME = struct.Struct(">BIbBIII")
 FRAME_MARKER = 0xC9
-_COUNTED_FROM = 6  # msgpack counts the length of an ext value from after its type byte
+_COUNTED_FROM = 6  # the length of a msgpack ext value excludes the first six bytes
 _HEAD_CRC = FRAME.size - 4
 
 DATA, END = 1, 2

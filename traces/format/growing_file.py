@@ -3,7 +3,7 @@
     follower = Follower("replay-4711.msgpack")
     if follower.more():            # whether anything new was written
         trace = follower.trace()   # everything so far
-    follower.ended                 # whether the writer has closed it
+    follower.ended                 # whether the writer has closed the file
 
     count = StepCount("replay-4711.msgpack")
     count.now()                    # 40: the number of steps written so far

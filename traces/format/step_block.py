@@ -22,7 +22,7 @@ from traces.format.frames import Damaged
 from traces.model.trace import NONE, Column, Phases, Steps
 
 _I8 = np.dtype("i8")
-_MOST = 1 << 31  # of an index or a rank
+_MOST = 1 << 31  # limit of an index or a rank
 _MOST_STEPS = 1 << 62  # the largest number of a step
 
 
@@ -31,7 +31,7 @@ class StepBlock(NamedTuple):
     number: int  # of the first step
     kind: int
     steps: int
-    times: int  # boundaries of a step after its start; the last one is its end
+    times: int  # number of boundaries of a step after its start; the last boundary is the step's end
     # the name of each phase of a step, and the boundaries at which it begins and ends; boundary 0 is the step's start
     names: Sequence[int]
     begins: Sequence[int]

@@ -3,7 +3,7 @@
     gpus()                                  # [Gpu("a100", "NVIDIA A100-SXM4-40GB", ...), ...]
     models("v100")                          # ["alexnet", "densenet121", ...]
     cell("v100", "resnet50").for_batch(32)         # CellTimes; NotMeasured outside the measured batch sizes
-    match("v100", signature)                # the script's cell, or the nearest one with the differences
+    match("v100", signature)                # the cell of the script's network or a similar network, and the differences
 
 A library folder contains recordings (`*.msgpack`) and files of published step times (`*.cells`). The library consists of a
 bundled folder, a user's folder, and the folders in the environment variable TRACE_LIBRARY.

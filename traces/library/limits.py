@@ -1,7 +1,7 @@
 """Finds the largest batch size that fits into a GPU's memory, using measured batch sizes.
 
     limit = MeasuredLimit.of(cell)      # fitted=226, full=227, of p100/vgg11
-    limit.largest(estimated=265)        # 226; an estimate counts only where nothing was measured, as between 64 and 128
+    limit.largest(estimated=265)        # 226; an estimate counts only between `fitted` and `full`
     limit.is_exact                      # True: the next larger batch failed
     limit.is_of(226, peak_bytes)        # False for a program with a different peak
 

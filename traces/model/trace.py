@@ -411,7 +411,7 @@ class Sizes(Table):
     rank: I4
     step: STEP_OR_NONE
     op: TEXT
-    shapes: TEXT  # the shape that determines the size
+    shapes: TEXT  # the input shape that determines the output size
     size: I8_OR_NONE  # number of elements or rows found, or NONE if unknown
 
 
@@ -621,7 +621,7 @@ TABLES: dict[str, type[Table]] = {
 }
 
 
-UNKNOWN_LIST = "?"  # in place of a list of tensors whose shapes the profiler did not write
+UNKNOWN_LIST = "?"  # stands for a list of tensors if the profiler did not write their shapes
 
 
 def shapes_text(shapes: Iterable[Shape]) -> str:

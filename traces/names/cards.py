@@ -2,8 +2,8 @@
 
     card = card_of("NVIDIA A100-SXM4-80GB")
     card.tflops["bf16"]             # 312.0, dense, with accumulation in fp32
-    card.link.copy_gbps             # 276.0 between two of them
-    known_properties(device).multi_processor_count      # as recorded, else the card's
+    card.link.copy_gbps             # 276.0: between two A100 GPUs
+    known_properties(device).multi_processor_count      # the recorded value, or the value of the data sheet
 
 Peak rates apply to dense matrices, without structured sparsity. For cards with two GPUs (K80 and MI250), the table lists the
 values of one GPU.

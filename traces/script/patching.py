@@ -7,7 +7,7 @@
 
     scope = PhaseScope("backward", lambda: recorder)
     with scope:         # recorder.enter_phase("backward")
-        with scope:     # nothing: only a thread's outermost entry counts
+        with scope:     # nothing, because only the outermost `with` block of a thread counts
             ...
 """
 

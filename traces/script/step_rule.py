@@ -70,7 +70,7 @@ class Optimizers:
         self._alive: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._first: weakref.ref[Any] | None = None
         # see Note [The first optimizer]
-        self._steps_since: dict[int, int] = {}  # steps of each other optimizer since the last step of the first optimizer
+        self._steps_since: dict[int, int] = {}  # for each other optimizer: steps since the last step of the first one
         self._most_between = 0  # the largest number of steps that another optimizer made between two steps of the first
         self.made = 0  # all optimizers so far, including deleted ones
         self.firsts = 0  # number of optimizers that have been the first one
@@ -114,7 +114,7 @@ class StepSplitter:
         self._optimizers = optimizers
         self._of_plain_tensors = True
         self._updates_by_hand = False
-        self._steps_in_backward = self._steps_outside = False  # where optimizers have stepped
+        self._steps_in_backward = self._steps_outside = False  # whether optimizers have stepped in or outside backward passes
         self._trains = False
         self._infers = False
         # of the previous batch; None if a step has ended since then

@@ -197,7 +197,7 @@ def dropped_from_cache(descriptor: int) -> bool | None:
         return None
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     still = _first_page_in_memory(descriptor)
-    if still:  # recently written pages must go to the disk first
+    if still:  # a recently written page stays cached until it is written to the disk
         with suppress(OSError):
             os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

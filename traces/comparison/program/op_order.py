@@ -14,7 +14,7 @@ from collections.abc import Hashable, Sequence
 from traces.comparison.program.device_ops import DeviceOp, shape_text
 from traces.model.layouts import Shape
 
-_MOST_EDITS = 500  # longer edits are not counted, because the cost grows with their square
+_MOST_EDITS = 500  # the search stops here, because its cost grows with the square of the number of edits
 
 
 def count_moved(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> int:

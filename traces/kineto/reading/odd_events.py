@@ -1,6 +1,6 @@
 """Converts events that torch.profiler never writes, such as separate begin and end events.
 
-    with_category({"name": "aten::mm", "args": {}})       # "cpu_op" and the event: only an op has such a name
+    with_category({"name": "aten::mm", "args": {}})       # "cpu_op" and the event, as only names of ops begin with "aten::"
     joined_begin_and_end([begin, end], stamps_per_us=1)               # ({"cpu_op": [complete event]}, unpaired events)
 """
 

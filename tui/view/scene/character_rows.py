@@ -46,7 +46,7 @@ class Sign(IntEnum):
     MORE = 25  # the replay is busier
     LESS = 26
     ALIKE = 27
-    OTHER_WORK = 28  # as busy, with something else
+    OTHER_WORK = 28  # equally busy, but with different work
     LATER = 29  # time that only the replay has, because the replay waits longer
     EARLIER = 30  # time that only the recording has
 
@@ -185,7 +185,7 @@ def _piled(levels: Column, kinds: Column, lines: int, hanging: bool) -> list[Cha
 
 
 def _columns(levels: Column, kinds: Column, hanging: bool) -> CharacterRow:
-    cut = hanging & (levels < 8)  # a full cell looks the same either way
+    cut = hanging & (levels < 8)  # a full cell looks the same with and without inversion
     glyphs = EIGHTHS[np.where(cut & (levels > 0), 8 - levels, levels)]
     paints = np.where(levels > 0, kinds | np.where(cut, HANGING, 0), Sign.BLANK).astype(np.uint16)
     return CharacterRow(glyphs, paints)

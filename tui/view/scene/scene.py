@@ -126,7 +126,7 @@ class Scene:
         found = counterparts(first, second, self.step_pairs)
         axes = {**self._axes, Alignment.COUNTERPART: alignment.by_counterpart(first, second, found)}
         scene = replace(self, counterparts=found, _axes=axes, _sums={}, _compared=kernel_differences(first, second, found))
-        for number, row in enumerate(scene.rows):  # compute this in the loading thread rather than in the first frame
+        for number, row in enumerate(scene.rows):  # in the loading thread, so that the first frame is fast
             if row.similar is None or row.key.position == SIMILAR:
                 scene.sums(number)
         return scene

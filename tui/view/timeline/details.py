@@ -43,7 +43,7 @@ _ENDINGS = {
     Ending.UNSEEN: "not recorded; this is the time of the call that launched the work",
 }
 _LABEL = 12
-_HEAD = 280  # characters of a name before the facts, a longer name is repeated in full below
+_HEAD = 280  # maximum length of the name above the facts; a longer name is repeated in full below them
 _FRAMES = 8  # maximum number of innermost frames of a call stack
 
 

@@ -2,8 +2,8 @@
 
     launcher(scene, kernel)              # the op that launched it
     launched(scene, op)                  # the first kernel that it launched
-    backward(scene, kernel)              # the first kernel of the backward pass of its op, or of the forward one's
-    position_among(window, span, 1)         # (the next of its name, where that is on the axis, 5, 96): the 5th of 96
+    backward(scene, kernel)              # the first kernel of the backward op, if the kernel's op is a forward op
+    position_among(window, span, 1)         # (the next span with the same name, its axis position, 5, 96): the 5th of 96
 """
 
 from __future__ import annotations
