@@ -49,7 +49,7 @@ class StepPlan:
         self.begins = [0, *self.ends[:-1]]
         self.left = NONE if left == NONE else left + 1
         at = [0, *(i + 1 for i, of in enumerate(reports) if of.action in (BEGINS, LEAVES))]
-        # If the step contains no optimizer call, one more CUDA event marks the end of the step.
+        # If the step contains no optimizer call, an extra CUDA event marks the end of the step.
         at += [len(reports) + 1] if left == NONE else []
         self.times, self.events = len(reports) + 1, len(at)
         self.report_of_event = [time - 1 for time in at[1:]]

@@ -384,10 +384,10 @@ class StepRecorder:
         self._begins.clear()
 
     def step_evaluates(self, is_evaluation: bool) -> None:
-        """Do nothing, because `step_ends` receives the argument `is_evaluation` again."""
+        """Do nothing, because `step_ends` also receives `is_evaluation`."""
 
     def more_recorded(self) -> None:
-        """Return None (unknown), because there is no recording yet."""
+        """Return None (unknown), because the recording is not complete yet."""
 
     def step_ends(self, thread: int, step: CutStep) -> None:
         self._did(ENDS)

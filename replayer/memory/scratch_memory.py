@@ -71,8 +71,8 @@ class ScratchScope:
         self._handles: list[AllocationHandle] = []
 
     def after_output(self) -> None:
-        """Allocate and free the workspaces that the op uses before its first output or between two outputs. Raises OutOfMemory,
-        except for convolutions."""
+        """Allocate and free the workspaces that the op uses before it allocates its next output. Raises OutOfMemory, except for
+        convolutions."""
         at = self._at
         if at < len(self._sequence):
             self._at = at + 1
@@ -101,7 +101,8 @@ class ScratchScope:
 
 
 def use_scratch(allocator: TensorAllocator, stream: int, op: str, size_bytes: int) -> None:
-    """Include an op's temporary memory in the peak. Raises OutOfMemory, except for convolutions."""
+    """Allocate and free an op's temporary memory, to count it in the memory peak. Raises OutOfMemory, except for
+    convolutions."""
     handle = _allocate(allocator, stream, op, size_bytes, 0)
     if handle is not None:
         allocator.free(handle)

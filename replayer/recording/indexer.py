@@ -103,7 +103,7 @@ class RecordingIndexer:
         self._causes()
 
     def _launched_ns(self, rows: Column) -> Column:
-        """Return the launch time of each kernel. Unknown launch times are estimated from start times."""
+        """Return the launch time of each kernel. Unknown launch times are estimated from the kernels' start times."""
         device = self.trace.device
         launch = device.launch[rows]
         called_ns = np.append(self.trace.host.start_ns, 0)[launch]  # a recording may lack host rows

@@ -30,7 +30,7 @@ Shapes = tuple[Shape, ...]
 Ops = tuple[OpSignature, ...]
 GraphOps = dict[str, set[Shapes]]  # maps the canonical name of each op in a graph to the op's shapes
 
-# Minimum similarity (0 to 1) between a compiled function of the script and a recorded function with other input shapes.
+# Minimum similarity (0 to 1) between a compiled function of the script and a recorded function if their input shapes differ.
 _ALIKE = 0.25
 
 

@@ -39,7 +39,7 @@ def install(torch_module: ModuleType) -> None:
             return config.get_config_copy()
 
     patch(wrapper, __call__=compile_with_mode, get_compiler_config=get_compiler_config)
-    # By default, PyTorch keeps only the metrics of 64 compilations.
+    # By default, PyTorch keeps only the metrics of the last 64 compilations.
     when_imported("torch._dynamo.utils", lambda utils: utils.set_compilation_metrics_limit(_COMPILATIONS_KEPT))
     when_imported("torch._dynamo.backends.inductor", lambda module: patch(module, inductor=compile_graph))
     backend = "torch._dynamo.backends.cudagraphs"

@@ -72,7 +72,8 @@ def launched_rows(trace: Trace) -> Column:
 
 
 def launched_ns(trace: Trace, rows: Column) -> Column:
-    """Return the end of each kernel's launch call, or the kernel's start if it is earlier. Unknown times are NONE."""
+    """Return the end of each kernel's launch call, or the kernel's start if the kernel started earlier. Unknown times are
+    NONE."""
     launch = trace.device.launch[rows]
     returned_ns = np.append(_returned_ns(trace), NONE)[launch]
     return np.asarray(np.where(launch != NONE, np.minimum(returned_ns, trace.device.start_ns[rows]), NONE))

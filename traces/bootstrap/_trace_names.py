@@ -18,7 +18,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# Import no other library here, because the script may have a module with the same name.
+# Import as few modules as possible here, because the script may have a module with the same name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

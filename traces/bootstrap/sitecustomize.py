@@ -14,7 +14,7 @@ import importlib.machinery
 import os
 import sys
 
-# Import no other library here, because the script may have a module with the same name.
+# Import as few modules as possible here, because the script may have a module with the same name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -60,7 +60,7 @@ def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndC
 
 
 def counts_in(keys: Iterable[str]) -> set[NameAndCount]:
-    """Return the pairs (NAME, COUNT) of all keys that have the form `NAME#PLACE/COUNT`."""
+    """Return the pairs (NAME, COUNT) from all keys of the form `NAME#PLACE/COUNT`."""
     found = (re.fullmatch(r"(.+)#[0-9]+/([0-9]+)", key) for key in keys)
     return {(key[1], int(key[2])) for key in found if key}
 

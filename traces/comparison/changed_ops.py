@@ -192,7 +192,7 @@ def changes(
 
 
 def missing_in(trace: Trace, steps: Column, missing: Iterable[MissingOp]) -> list[MissingOp]:
-    """Select the missing ops that belong to the compared steps."""
+    """Select the missing ops that `trace` contains in the steps `steps`, or does not contain at all."""
     host, strings = trace.host, trace.strings
     inside = np.ones(len(host), bool)
     if len(trace.steps):
@@ -237,7 +237,8 @@ def _groups_of(trace: Trace, rows: Column, by_phase: bool, number: dict[_OpKey, 
 
 def ops_in_name(kernel: str) -> str:
     """Return the op names in the name of a fused Inductor kernel, or "" for any other kernel.
-    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long names, so the last op may be cut off."""
+    `ops_in_name("triton_poi_fused_add_relu_0")` is "add_relu". Inductor shortens long kernel names, so the name of the last op
+    may be incomplete."""
     found = _FUSED.match(kernel)
     return found["ops"] if found else ""
 

@@ -1,4 +1,4 @@
-"""Records the allocator's actions for scripts that call `torch.cuda.memory._record_memory_history`.
+"""Records allocations and frees for scripts that call `torch.cuda.memory._record_memory_history`.
 
     memory.history = history = History("all")
     memory.malloc(3 << 20, stream=0)

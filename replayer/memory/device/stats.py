@@ -4,7 +4,7 @@
     stats.small.segments.add(1)
     stats.as_dict()["segment"]["all"]  # {'current': 1, 'peak': 1, 'allocated': 1, 'freed': 0}
 
-The keys come from PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h).
+The keys in the dict are the fields of PyTorch's struct `Stat` (c10/core/CachingDeviceAllocator.h).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes ops in a wider dtype if CPU kernels do not support the dtype.
+"""Computes ops in a wider dtype if the CPU kernels do not support the tensors' dtype.
 
     in_wider_dtypes(torch.ops.aten.flip.default, torch.ops.aten.flip.default, [x, [0]], {})     # x: uint16, computed in int32
 """

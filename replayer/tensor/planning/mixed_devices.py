@@ -102,7 +102,7 @@ def require_no_internal_overlap(func: Op, args: Sequence[TorchAny], kwargs: Kwar
 
 
 def read_tables() -> None:
-    """Read the tables of ops and dtypes, which all forked ranks then share."""
+    """Read the tables of ops and dtypes before the process is forked into ranks, so that all ranks share the tables' memory."""
     runner(torch.ops.aten.add.Tensor, (torch.ones(1), torch.ones(1)), {})
 
 

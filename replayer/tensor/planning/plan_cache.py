@@ -92,8 +92,8 @@ class PlanCache:
         return made
 
     def composite(self, func: Op) -> TorchAny:
-        """Return a function that decomposes a composite op. Return None for other ops. In inference mode, `__torch_dispatch__`
-        receives composite ops."""
+        """Return a function that runs a composite op as a sequence of simpler ops. Return None for other ops. In inference
+        mode, `__torch_dispatch__` receives composite ops."""
         if func in self.with_kernel:
             return None
         made = self.composites.get(func)

@@ -1,4 +1,4 @@
-"""Creates the results of complex op calls, such as calls with several results.
+"""Creates the tensors that an op returns, and updates the known values of the tensors that the op changes.
 
     plan_results(plan, func, workspaces)
     plan.results(gpu, caller, args, kwargs)     # [VirtualTensor, VirtualTensor, None]: `convolution_backward`

@@ -114,8 +114,8 @@ _REDUCED_IN_PLACE = frozenset({
 
 
 def whole_loss(func: Op, result: TorchAny, args: Args) -> TorchAny:
-    """Give a scalar loss as much memory as one loss per element needs. PyTorch stores the mean or sum in the memory of the
-    individual losses (aten/src/ATen/native/Loss.cpp)."""
+    """Give a scalar loss as much memory as a tensor with one loss per element. PyTorch stores the mean or sum in the memory of
+    the individual losses (aten/src/ATen/native/Loss.cpp)."""
     if func not in _REDUCED_IN_PLACE or result.dim():
         return result
     return result.new_empty(np.broadcast_shapes(args[0].shape, args[1].shape)).resize_(())

@@ -26,7 +26,8 @@ _NO_ERROR = {"StopIteration", "StopAsyncIteration"}
 
 
 def truth_value_without_error() -> bool | None:
-    """Return the truth value for which the current `if` or `assert` raises no error, or None if both values do the same."""
+    """Return the truth value for which the current `if` or `assert` raises no error, or None if the value makes no
+    difference."""
     frame = _innermost_outside(set())
     return None if frame is None else _answer(frame.f_code, frame.f_lasti)
 

@@ -1,4 +1,4 @@
-"""Times the stages of nn.DataParallel: scatter, replicas, gather, and their backward passes.
+"""Simulates how long the stages of nn.DataParallel take: scatter, replicas, gather, and their backward passes.
 
     stages.enter(segment, begun_ns, begun_device_ns)     # a phase begins
     open_stage = stages.begin(thread, "scatter", device=0)
