@@ -155,6 +155,23 @@ def _sizes(nested: torch.Tensor) -> list[int]:
     return [nested.size(0), *(column[0] if len(set(column)) == 1 else -1 for column in columns)]
 
 
+_WITH_DENSE = (aten.add.Tensor, aten.mul.Tensor)
+
+
+def _nested_and_dense(func: TorchAny, nested: torch.Tensor, dense: TorchAny, *_: TorchAny) -> torch.Tensor | None:
+    """Add or multiply a nested and a dense tensor. Only CUDA has kernels for them: see `NestedTensor_elementwise_Tensor` in
+    ATen/native/nested/NestedTensorBinaryOps.cpp. Return None for other arguments."""
+    if not nested.is_nested or dense.is_nested or nested.dtype is not dense.dtype:
+        return None
+    sizes, shape = _sizes(nested), list(dense.shape)
+    of_rows = len(sizes) in (2, 3) and shape == [sizes[0], 1, *sizes[2:]]
+    of_channels = len(sizes) == 4 and shape == [sizes[1], 1, 1]
+    if not (of_rows or of_channels):
+        return None
+    others = dense.unbind() if of_rows else [dense] * sizes[0]
+    return torch.nested.as_nested_tensor([func(one, other) for one, other in zip(nested.unbind(), others, strict=True)])
+
+
 class Layouts:
     def __init__(self, plans: PlanCache) -> None:
         self._plans = plans
@@ -188,7 +205,9 @@ class Layouts:
         else:
             host_args, host_kwargs = list(map(call.of, args)), call.named(func, kwargs)
             try:
-                host = func(*host_args, **host_kwargs)
+                host = _nested_and_dense(func, *host_args) if func in _WITH_DENSE else None
+                if host is None:
+                    host = func(*host_args, **host_kwargs)
             except RuntimeError as refused:
                 if may_be_wider(func, host_args, host_kwargs, refused):
                     host = in_wider_dtypes(func, func, host_args, host_kwargs)

@@ -99,6 +99,24 @@ def test_gradients_of_nested_tensors_go_back_to_the_other_device(source: str, ta
     assert (leaf.grad.device.type, leaf.grad.dtype, leaf.grad.unbind()[0].shape) == (source, torch.float32, (2, 3))
 
 
+def test_a_nested_and_a_dense_tensor_are_added_and_multiplied_as_by_cuda() -> None:
+    _use()
+    rows: Any = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], device="cuda")
+    images: Any = torch.nested.nested_tensor([torch.ones(3, 2, 2), torch.ones(3, 4, 5)], device="cuda")
+    flat: Any = torch.nested.nested_tensor([torch.ones(2), torch.ones(4)], device="cuda")
+    for nested, shape in ((rows, (2, 1, 3)), (flat, (2, 1)), (images, (3, 1, 1))):
+        for result in (nested + torch.ones(shape, device="cuda"), nested.mul(torch.ones(shape, device="cuda"))):
+            assert [each.shape for each in result.unbind()] == [each.shape for each in nested.unbind()] and result.is_cuda
+        for wrong in (nested.sub, nested.div):
+            with pytest.raises(RuntimeError, match="Expected both self and other to be nested"):
+                wrong(torch.ones(shape, device="cuda"))
+    for unlike in ((1, 1, 3), (2, 1, 1), (3,), (3, 1, 3)):
+        with pytest.raises(RuntimeError, match="Expected both self and other to be nested"):
+            rows.mul(torch.ones(unlike, device="cuda"))
+    with pytest.raises(RuntimeError, match="Expected both self and other to be nested"):
+        torch.ones(2, 1, 3, device="cuda") * rows
+
+
 def test_in_inference_mode_views_of_nested_tensors_are_normal_tensors() -> None:
     _use()
     nested = torch.nested.nested_tensor([torch.ones(2, 3, device="cuda")])
