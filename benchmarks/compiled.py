@@ -164,7 +164,8 @@ def table(rows: Sequence[Row]) -> str:
         f"For {same} of {len(rows)} programs, `trace diff` reports that the replay is the same program as the recording. For",
         f"{equal} of {len(rows)} programs, Dynamo's counters are the same in the recording and in the replay.",
         "",
-        f"In this run, {within} of {len(rows)} replays have the recorded step time, within 2 % or the noise of the recording.",
+        f"In {within} of {len(rows)} replays, the step time differs from the recorded step time by at most 2 % or the noise of"
+        " the recording.",
     ])  # fmt: skip
 
 

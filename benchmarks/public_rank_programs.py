@@ -184,8 +184,8 @@ def page(outcomes: list[Outcome]) -> str:
         "",
         "Each program runs as `trace replay --nproc N --values compute --clock recorded`. The column *changes* counts"
         " edits of the program: fewer epochs, smaller models or no downloads. Programs that would download a data set get"
-        " random data of the same shape. The entry *not compared* means that the program was not also run without"
-        " trace-replay, on a CPU.",
+        " random data of the same shape. The entry *not compared* means that the program did not also run natively"
+        " on a CPU.",
         "",
         "| project | version |",
         "|---|---|",

@@ -188,9 +188,9 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "This page was written by `python benchmarks/sensitivity.py FOLDER --markdown docs/sensitivity.md`. `trace`",
         'draws conclusions about recordings, such as "the host limits the step time". For each conclusion, `trace` compares',
         "measured values with thresholds of [constants.md](constants.md). The benchmark raises or lowers one threshold at a",
-        "time by a fifth, computes all conclusions again, and runs the tests. The table lists each changed threshold that",
-        "affects a conclusion or makes a test fail. A threshold for a share cannot be raised above 1, because no share is"
-        " larger.",
+        "time by a fifth, computes all conclusions again, and runs the tests. Each row of the table shows a raised or",
+        "lowered threshold, the conclusions that changed, and the tests that failed. A threshold for a share cannot be raised"
+        " above 1, because no share is larger.",
         "",
         "The benchmark compares the recordings of docs/fidelity.md with their replays and with each other. These comparisons",
         f"give {figures} conclusions. Each conclusion answers a question about two traces: Are they traces of the same",

@@ -568,10 +568,10 @@ _COLUMNS = (
 )  # fmt: skip
 HEAD = """# Test suites of other projects
 
-This page was written by `python benchmarks/suites.py FOLDER --write docs/suites.md`. Each suite runs twice, on the CPU and on a
-virtual GPU. The [pytest plugin](gpu_tests.md) emulates the GPU (`--gpu {gpu}`) and computes real values. From a large suite,
-only a sample of the tests runs, chosen by a hash of the tests' names. The table SUITES in `benchmarks/suites.py` lists the
-source, sample size and options of each suite.
+This page was written by `python benchmarks/suites.py FOLDER --write docs/suites.md`. Each test suite runs once on the CPU and
+once on a virtual GPU. The [pytest plugin](gpu_tests.md) emulates the GPU (`--gpu {gpu}`) and computes real values. From a large
+suite, only a sample of the tests runs, chosen by a hash of the tests' names. The table SUITES in `benchmarks/suites.py` lists
+the source, sample size and options of each suite.
 
 """
 AFTER = """

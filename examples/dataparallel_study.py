@@ -137,8 +137,8 @@ class Cell:
     def measure(self) -> dict[str, Any]:
         """Return median times in milliseconds.
 
-        The first training steps measure the step time, without synchronization. Later training steps measure the communication
-        time, and synchronize the GPUs before and after each copy.
+        The step time comes from training steps without extra synchronization. The communication time comes from later training
+        steps, which synchronize the GPUs before and after each copy.
         """
         args, meter = self.args, self.meter
         ready = itertools.cycle(list(self.batches(2 * args.batch_size)))

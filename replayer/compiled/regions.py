@@ -50,7 +50,7 @@ class RegionGraph:
     def __init__(self, region: CompiledRegion, graph: TorchAny, *, is_backward: bool, trains: bool) -> None:
         self._boxed_call = True  # makes AOTAutograd pass the inputs as one list, which the graph may clear
         self._region = region
-        # The compiled graph frees each input tensor after its last use.
+        # The compiled graph frees each input tensor after the last use of the tensor.
         graph.graph.set_codegen(_BoxedCodeGen())
         if not computing():
             fuse_attention(graph.graph)

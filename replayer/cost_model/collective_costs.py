@@ -4,7 +4,8 @@
     costs.next("all_reduce", 21_288, 2)     # Transfer(duration_ns=14_000, origin=Origin.EXACT, kernel=17)
     costs.next("all_reduce", 21_288, 2, costs.position("all_reduce", 21_288, 2, step=7, recorded_step=3))
 
-The shortest recorded duration of all ranks is used, because longer ones include waiting.
+The estimate uses the shortest recorded duration among the ranks, because on the other ranks the kernel also waits for the last
+rank.
 
 Note [Operations of a step]
     A collective operation takes as long as the operation at the same position in the recorded step, because other traffic at

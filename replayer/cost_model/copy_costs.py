@@ -3,8 +3,8 @@
     transfers = CopyCosts.of(trace, speed)
     transfers.copy("h2d", pinned=True, size_bytes=77_070_336)    # 6 370 947 ns, Origin.PUBLISHED without recorded copies
 
-The bandwidth is the median bandwidth of recorded copies in the same direction. If the recording has no copies in this
-direction, a published bandwidth is used.
+The bandwidth is the median bandwidth of recorded copies in the same direction. If no copy in the same direction was recorded, a
+published bandwidth is used.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def directions_of(trace: Trace) -> dict[int, str]:
 
 
 def _kinds(name: str) -> list[CopyKind]:
-    """Return the possible kinds of a recorded copy, each with the information whether the host memory is pinned."""
+    """Return all kinds of copies that the name may stand for. Not all names say whether the host memory is pinned."""
     direction = copy_direction(name)
     if not direction:
         return []

@@ -1,4 +1,4 @@
-"""Predicts how much slower an operator runs than in the roofline model.
+"""Predicts the ratio of an operator's time to its time in the roofline model.
 
     curves = EfficiencyCurves.installed()
     curves.slower("matmul", (1, 4096, 4096, 4096), card_of("NVIDIA A100-PCIE-40GB"))    # 1.2, Origin.PUBLISHED
@@ -51,8 +51,8 @@ NETS = {
 
 
 def features(net: str, kinds: Floats, sizes: Floats, moved_bytes: Floats, flops: Floats, peaks: Floats) -> Floats:
-    """Return the inputs of a neural network that predicts how much slower operators run than in the roofline model. Each row
-    describes one operator.
+    """Return the inputs of a neural network that predicts the ratio of an operator's time to its time in the roofline model.
+    Each row describes one operator.
 
     Args:
         net: "matmul", "conv3" or "rows".
@@ -153,8 +153,8 @@ class _About(TypedDict, total=False):
 
 
 class EfficiencyCurves:
-    """Predicts how much slower an operator runs than in the roofline model. The result is the geometric mean of the predictions
-    of several neural networks, which were trained with different random seeds."""
+    """Predicts the ratio of an operator's time to its time in the roofline model. The result is the geometric mean of the
+    predictions of several neural networks, which were trained with different random seeds."""
 
     def __init__(self, path: Path) -> None:
         with np.load(path) as file:
@@ -171,7 +171,7 @@ class EfficiencyCurves:
     def slower(
         self, kind: str, sizes: tuple[int, ...], size_bytes: int, flops: int, card: Card, unit: str = "fp32"
     ) -> tuple[float, Origin]:
-        """Return the op's slowdown relative to the roofline model, and the source of the prediction."""
+        """Return the ratio of the op's time to its time in the roofline model, and the source of the prediction."""
         net = NETS[kind]
         gpus, origin = _measured_gpus_like(tuple(self.about["gpus"][net]), card)
         index = np.array([ROWS_KINDS.index(kind) if net == "rows" else 0], dtype=np.float64)

@@ -172,7 +172,7 @@ class VirtualNccl(_NcclGroup):
         return self._splits
 
     def perform_nocolor_split(self, device: TorchAny) -> None:
-        """Do nothing for process groups without this rank."""
+        """Do nothing, because a virtual process group has no NCCL communicator."""
 
     eager_connect_single_device = perform_nocolor_split
 

@@ -39,7 +39,7 @@ from replayer.torch_types import TorchAny
 
 LIVENESS_CHECK_AFTER_S = 1.0  # missing ranks are checked after this wait
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _LONGEST_OF_ALL_PAUSES_S = 0.000_05, 0.002, 0.25
-# The longer a rank waits, the less often it checks.
+# A rank that waits longer checks for messages less often, to save CPU time.
 _PAUSES_PER_WAIT, _LOOKS_PER_WAIT = 64, 16
 _ALL_READ_UP_TO, _ALL_CHECK_UP_TO = 8, 64  # ranks
 _ATTEMPT = "TORCHELASTIC_RESTART_COUNT"  # torchrun's variable for the number of restarts
@@ -188,8 +188,8 @@ class StoreExchange:
         return convert_each(messages, lambda message: replace(message, arrived_ns=message.arrived_ns + offset_ns))
 
     def leave(self, failed: bool) -> None:
-        """Announce that this rank ends. Rank 0 then waits until the other ranks have ended, because the process of rank 0 may
-        host the ranks' key-value store."""
+        """Announce that this rank ends. On rank 0, also wait until the other ranks have ended, because the process of rank 0
+        may host the ranks' key-value store."""
         if self._left:
             return
         self._left = True

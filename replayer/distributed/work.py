@@ -100,7 +100,7 @@ class VirtualWork(_Awaited):
         self._combine = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Make the current stream wait for the collective. If a timeout is given, the host also waits."""
+        """Make the current stream wait for the collective. If `timeout` is given, the host also waits for the collective."""
         end_ns = self.finished_ns()
         here = gpu()
         if self.device != NONE:

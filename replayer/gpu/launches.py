@@ -107,7 +107,7 @@ _NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class LockedGpu:
-    """Locks the virtual GPU, and simulates all ops that were launched before."""
+    """Locks the virtual GPU, and simulates all ops that the script has launched so far."""
 
     __slots__ = ("_clock", "_launches", "_lock")
 
@@ -221,7 +221,7 @@ class ScriptLaunches(LaunchPath):
 
     @contextmanager
     def in_turns(self, threads: list[HostThread]) -> Iterator[None]:
-        """Delay all GPU launches until the `with` block ends. The threads' launches are then simulated in turns. See Note
+        """Delay all GPU launches until the `with` block ends, and then simulate them in the order of `turn_order`. See Note
         [Replicas take turns] in surfaces/torch_nn_parallel.py."""
         self.flush()
         batch, self._batch = self._batch, sys.maxsize

@@ -15,9 +15,7 @@ from replayer.memory.device.blocks import Block, UsedStream
 class HandleOwner(Protocol):
     @property
     def free(self) -> Callable[[AllocationHandle], None]:
-        """Return a function that queues an allocation, to be freed later. Finalizers may call the function, because it takes no
-        lock.
-        """
+        """Return a function that queues an allocation for freeing. The function takes no lock, so finalizers may call it."""
 
     def record_stream(self, handle: AllocationHandle, stream: UsedStream) -> None:
         """Reuse the memory only after the queued work on `stream` has ended."""

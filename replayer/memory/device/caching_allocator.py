@@ -125,7 +125,7 @@ class DeviceMemory:
             self._lock.release()
 
     def free(self, block: Block) -> None:
-        """Free a block. The memory is reused when all streams have finished with it."""
+        """Free a block. The block is reused only after the work of all streams that use the block has ended."""
         with self._lock:
             if not block.in_use:
                 raise ValueError(f"device memory at {block.address:#x} was freed twice")

@@ -22,7 +22,7 @@ Note = Callable[[str, int, int, int], None]  # "segment_map" or "segment_unmap";
 
 
 def best_fit(plain: Pool, size: int) -> Block | None:
-    """Return the best free block for `size` bytes, or None."""
+    """Return the free block that PyTorch would choose for `size` bytes, or None if all free blocks are too small."""
     candidates = _by_size(plain, size)
     found = next(candidates, None)
     if found is None:
