@@ -13,7 +13,6 @@ VERSIONS = {
     "megatron": "NVIDIA/Megatron-LM d98e8a64",
     "torchtitan": "pytorch/torchtitan b5bcd76c",
     "elastic": "pytorch/elastic bc88e69",
-    "fairscale": "facebookresearch/fairscale 146f1602",
     "ignite": "pytorch/ignite de08e799c, package 0.5.5",
     "nanoGPT": "karpathy/nanoGPT 3adf61e1",
     "torch": "pytorch/pytorch torch/distributed/checkpoint/examples (2b91fa3c, 123527f6)",
@@ -287,19 +286,8 @@ def _of_elastic() -> list[Program]:
     ]
 
 
-def _of_fairscale() -> list[Program]:
-    words = "benchmarks/oss.py --epochs 1 --batch_size 64 --model resnet18"
-    file = "benchmarks/oss.py"
-    data = ((file, "root=TEMPDIR", 'root="data"'), (file, "    setup_cached_mnist()\n", ""))
-    kinds = {"pytorch": "ddp", "oss_ddp": "oss", "oss_sharded_ddp": "sharded_ddp"}
-    return [
-        Program("fairscale", f"oss {name}", f"{words} --optim_type {kind}", spawns=True, edits=data)
-        for kind, name in kinds.items()
-    ]
-
-
 def _of_ignite() -> list[Program]:
-    options = "--num_epochs 1 --batch_size 8 --num_workers 0 --model resnet18 --log_every_iters 1"
+    options = "--num_epochs 1 --num_warmup_epochs 0 --batch_size 8 --num_workers 0 --data_path data --output_path out"
     file = "examples/cifar10/utils.py"
     data = (
         (file, "datasets.CIFAR10(root=path, train=True, download=download,", "datasets.FakeData(32, (3, 32, 32), 10,"),
@@ -332,7 +320,6 @@ PROGRAMS = [
     *_of_torchtitan(),
     *_of_torch(),
     *_of_elastic(),
-    *_of_fairscale(),
     *_of_ignite(),
     *_of_nanogpt(),
 ]
