@@ -112,8 +112,8 @@ def test_a_script_completes_its_own_future_with_a_tensor_on_a_gpu() -> None:
         future: Any = torch.futures.Future(devices=[torch.device("cuda", rank)])
         early = future.then(lambda done: done.value() + 1)
         gpu = state.gpu()
-        side = torch.cuda.Stream()
-        with torch.cuda.stream(side):
+        side: Any = torch.cuda.Stream
+        with torch.cuda.stream(side()):
             gpu.current.stream(rank).push(gpu.streams.host_now_ns(), 0, 0, LATE_NS)
             future.set_result(torch.full((4,), 2.0, device="cuda"))
         assert future.done() and ready_in_ns(rank) < LATE_NS / 2
