@@ -190,7 +190,7 @@ def page(rows: list[tuple[str, ...]], figures: int) -> str:
         "measured values with thresholds of [constants.md](constants.md). The benchmark raises or lowers one threshold at a",
         "time by a fifth, computes all conclusions again, and runs the tests. Each row of the table shows a raised or",
         "lowered threshold, the conclusions that changed, and the tests that failed. A threshold for a share cannot be raised"
-        " above 1, because no share is larger.",
+        " above 1, because a share is at most 1.",
         "",
         "The benchmark compares the recordings of docs/fidelity.md with their replays and with each other. These comparisons",
         f"give {figures} conclusions. Each conclusion answers a question about two traces: Are they traces of the same",

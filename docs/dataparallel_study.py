@@ -2,8 +2,8 @@
 
     python docs/dataparallel_study.py ../shared/traces/v100_resnet50_workers0.json.gz [--tables times,versions] [--vgg16]
 
-The script takes about twenty minutes on two cores. Training VGG16 takes more than two hours on one core, so its result is
-stored in dataparallel_study_vgg16.jsonl.
+The script takes about twenty minutes on two cores. Training VGG16 takes about an hour on one core, so its result is stored
+in dataparallel_study_vgg16.jsonl.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class GroupOperation(NamedTuple):
 
 
 class Times(NamedTuple):
-    """Stores when a collective operation was called, was ready and ended, in ns."""
+    """Stores the times in ns at which a collective operation was called, became ready and ended."""
 
     call: int
     ready: int
