@@ -75,7 +75,7 @@ from traces.figures.stage_times import stage_errors
 from traces.figures.step_memory import step_rises
 from traces.model.result_cache import result_cache
 from traces.model.run import KINETO, RECORDER, HostFigures, ReplayNotes, Run
-from traces.model.trace import NONE, PHASES, Column, Trace
+from traces.model.trace import NONE, PHASES, Column, PhaseTiming, Trace
 from traces.model.workload import differ_in_batch_size_alone
 from traces.rates.estimate_errors import expected_error
 
@@ -116,7 +116,9 @@ def compare(
     steps = _spread(times, timed, timed_other, steady, pace_series)
     # A replay usually loads data at the speed of the replaying machine.
     whole = not other.is_replay or (config is not None and config.loader == "recorded")
-    compute_side = _without_data(times, timed, timed_other, steady, paces, loads_otherwise=not whole)
+    # if the host waited for the GPU at each boundary, the limit of the recorded pace is unknown
+    omits_loader = not whole and recorded.phase_timing is PhaseTiming.ASYNCHRONOUS
+    compute_side = _without_data(times, timed, timed_other, steady, paces, omits_loader=omits_loader)
     worked = Both(without_waits(recorded), without_waits(other))
     hidden = any(why_work_is_hidden(trace) for trace in (recorded, other))
     lacks_work = hidden or "phase" in (recorded.grain, other.grain)
@@ -253,9 +255,9 @@ def _without_data(
     steady: Column,
     paces: Both[StepPace | None],
     *,
-    loads_otherwise: bool,
+    omits_loader: bool,
 ) -> Spread:
-    if loads_otherwise and paces.recorded is not None and paces.recorded.limit == HOST:
+    if omits_loader and paces.recorded is not None and paces.recorded.limit == HOST:
         return _spread(times, ours, theirs, steady, _host_without_loader)
     return _spread(times, ours, theirs, steady, _series_without_data)
 

@@ -23,7 +23,8 @@ from traces.model.typed_json import from_json, to_json
 _COUNTS = ("parameters", "trainable_parameters", "parameter_bytes", "batch_bytes", "training_modules")
 _NAMES = ("optimizer", "autocast")
 
-_WRAPPER = "OptimizedModule"  # the class of the module that torch.compile returns
+_WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")  # OptimizedModule: of torch.compile
+_LOSS = "Loss"  # the end of the class names of losses
 
 # Fields that later releases added, with their names in messages
 _OF_LATER_RELEASES = {"module_order": "the order of modules", "training_modules": "training mode"}
@@ -131,7 +132,7 @@ class WorkloadMatch:
 
 def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> WorkloadMatch:
     """Compare two workload signatures. OTHER_BATCH_SIZE means that only the first dimensions of the inputs differ."""
-    recorded, other = _without_wrapper(recorded, other), _without_wrapper(other, recorded)
+    recorded, other = _without_optional(recorded, other), _without_optional(other, recorded)
     model = _differing(recorded, other, *_COUNTS[:3], *_NAMES)
     if recorded.modules is not None and other.modules is not None and recorded.modules != other.modules:
         model += _differing_modules(recorded.modules, other.modules)
@@ -158,13 +159,19 @@ def compare_workloads(recorded: WorkloadSignature, other: WorkloadSignature) -> 
     return WorkloadMatch(Sameness.SAME_PROGRAM, ("the same " + ", ".join(name.replace("_", " ") for name in alike),), lacking)
 
 
-def _without_wrapper(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
-    """Leave out torch.compile's wrapper modules, unless both scripts have the same number of wrapper modules."""
-    counts = [(signature.modules or {}).get(_WRAPPER, 0) for signature in (of, beside)]
-    if of.modules is None or counts[0] == counts[1]:
+def _without_optional(of: WorkloadSignature, beside: WorkloadSignature) -> WorkloadSignature:
+    """Leave out modules that only wrap a network, unless both scripts have the same number of them. Also leave out loss modules
+    if the other script has none: it may call a function, or the signature may describe only a network."""
+    if of.modules is None or beside.modules is None:
         return of
-    modules = {name: count for name, count in of.modules.items() if name != _WRAPPER}
-    training = None if of.training_modules is None else max(of.training_modules - counts[0], 0)
+    left_out = {name for name in _WRAPPERS if name in of.modules and of.modules[name] != beside.modules.get(name)}
+    if not any(name.endswith(_LOSS) for name in beside.modules):
+        left_out |= {name for name in of.modules if name.endswith(_LOSS)}
+    if not left_out:
+        return of
+    count = sum(of.modules[name] for name in left_out)
+    training = None if of.training_modules is None else max(of.training_modules - count, 0)
+    modules = {name: count for name, count in of.modules.items() if name not in left_out}
     return replace(of, modules=modules, module_order=None, training_modules=training)
 
 

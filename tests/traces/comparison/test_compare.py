@@ -157,6 +157,18 @@ def test_phases_compare_on_the_host_and_between_events() -> None:
     assert compare(recorded, phase_grained()).phases["forward"].busy_replayed_median_ns is None
 
 
+def test_gpu_work_during_a_wait_for_data_counts_if_the_recorded_limit_is_unknown() -> None:
+    """GIVEN replayed steps of 80 us and a wait for data of 3 us, in which the GPU computes for 2 us WHEN the host limited the
+    recorded pace THEN the whole wait is subtracted. WHEN the recorded phases were timed with the GPU synchronized THEN it is
+    unknown whether the GPU limited the pace, so only 1 us is subtracted."""
+    recorded, replay = training(), replay_of(training())
+    last = replay.device.name == replay.strings.find("vectorized_add")
+    replay.device.duration_ns[last] += 5 * US
+    assert compare(recorded, replay).compute_side.replayed_median_ns == 80 * US
+    recorded.phase_timing = PhaseTiming.SYNCHRONIZED
+    assert compare(recorded, replay).compute_side.replayed_median_ns == 82 * US
+
+
 def test_host_phases_of_different_kinds_are_not_compared() -> None:
     # GIVEN a published table, whose phases were taken with the device synchronized at each boundary
     published, replay = phase_grained(), training(stretch=2)

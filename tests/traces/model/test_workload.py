@@ -64,6 +64,11 @@ def test_comparing_workloads_is_symmetric_and_reflexive(one: WorkloadSignature, 
             Sameness.SAME_PROGRAM,
             "the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, training modules",
         ),
+        (  # the recorded script calls a loss function, or its signature describes only the network
+            {"modules": {"Conv2d": 53, "DataParallel": 1, "CrossEntropyLoss": 1}, "training_modules": 163},
+            Sameness.SAME_PROGRAM,
+            "the same parameters, parameter bytes, modules, inputs, batch bytes, optimizer, training modules",
+        ),
         (
             {"optimizer": None, "parameters": None},
             Sameness.SAME_PROGRAM,
@@ -177,3 +182,8 @@ def test_the_digest_of_the_modules_is_the_one_that_files_contain() -> None:
     assert (one.module_order, both.module_order) == (first, second)
     assert (both.parameters, both.trainable_parameters, both.parameter_bytes) == (21, 16, 74)
     assert both.modules == {"Linear": 1, "Sequential": 1, "Scale": 1}
+
+
+def test_scripts_with_different_loss_modules_are_different_programs() -> None:
+    ours, theirs = (replace(RESNET, modules={"Conv2d": 53, loss: 1}) for loss in ("MSELoss", "CrossEntropyLoss"))
+    assert compare_workloads(ours, theirs).reasons == ("0 modules CrossEntropyLoss recorded, 1 here",)

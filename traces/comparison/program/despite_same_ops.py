@@ -54,7 +54,10 @@ def optimizers_of(trace: Trace) -> set[str]:
 
 def lone_phase(recorded: Trace, other: Trace) -> str:
     ours, theirs = ({name for name, times in phase_times(t).items() if _took_time(times)} for t in (recorded, other))
-    lone = sorted(set(_ESSENTIAL) & (ours ^ theirs)) if ours and theirs else []
+    essential = set(_ESSENTIAL)
+    if recorded.phase_timing is not other.phase_timing:
+        essential.remove("optimizer")  # studies often time only the two passes
+    lone = sorted(essential & (ours ^ theirs)) if ours and theirs else []
     return f"only one of them has the phase {lone[0]}" if lone else ""
 
 

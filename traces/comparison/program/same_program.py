@@ -22,7 +22,7 @@ from traces.comparison.program.op_numbers import similarity, step_counts
 from traces.comparison.program.verdict import Evidence, Verdict, percent, same_program_verdict
 from traces.comparison.thresholds import OTHER_HALF_SHARE, OTHER_LAYOUT_SHARE, SAME_NAMES, SAME_SHAPES
 from traces.compiled.cuda_graph_figures import graph_launch_of
-from traces.figures.measure import work_rows
+from traces.figures.measure import gpus_per_rank, work_rows
 from traces.figures.problems import is_cut
 from traces.model.layouts import CHANNELS_LAST, CONTIGUOUS, IMAGES
 from traces.model.trace import NONE, TABLES, Column, DeviceKind, StepKind, Trace
@@ -194,6 +194,10 @@ def _without_ops(recorded: Trace, other: Trace) -> Verdict:
         lacking = "neither trace has" if recorded.workload is other.workload else "only one trace has"
         reason = f"the ops that launched GPU work are unknown, and {lacking} a workload signature"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    gpus = [len(trace.ranks) * gpus_per_rank(trace) for trace in (recorded, other)]
+    if gpus[0] != gpus[1]:
+        reason = f"{gpus[0]} GPU{'s' if gpus[0] != 1 else ''} recorded, {gpus[1]} here"
+        return Verdict(Sameness.OTHER_PROGRAM, Evidence.WORKLOAD_SIGNATURE, reason)
     match = compare_workloads(recorded.workload, other.workload)
     passes = _backward_passes(recorded), _backward_passes(other)
     if match.sameness is Sameness.SAME_PROGRAM and None not in passes and passes[0] != passes[1]:

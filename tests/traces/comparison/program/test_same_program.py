@@ -17,7 +17,7 @@ from traces.comparison.comparison_figures import Both
 from traces.comparison.program.same_program import same_program
 from traces.comparison.program.verdict import Evidence, Verdict
 from traces.kineto import read_kineto
-from traces.model.trace import NONE, DeviceKind, Phases, Trace, Values
+from traces.model.trace import NONE, DeviceKind, Phases, PhaseTiming, Trace, Values
 from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 
 
@@ -138,6 +138,19 @@ def test_equal_phases_and_times_do_not_show_that_the_program_is_the_same() -> No
     inference.phases = inference.phases.take(inference.phases.name == inference.strings.find("forward"))
     assert verdict_of(phase_grained(), inference) == (False, "only one of them has the phase backward")
     assert verdict_of(phase_grained(), Trace())[0] is None
+
+
+def test_a_study_that_timed_only_two_passes_may_be_of_a_script_with_an_optimizer() -> None:
+    workload = WorkloadSignature(100, 400, {"Linear": 2}, (InputTensor((32, 3), "float32"),))
+    study, replay = phase_grained(), phase_grained()
+    study.workload = replay.workload = workload
+    study.phases = study.phases.take(study.phases.name != study.strings.find("optimizer"))
+    assert verdict_of(study, replay) == (False, "only one of them has the phase optimizer")
+    study.phase_timing = PhaseTiming.SYNCHRONIZED
+    assert verdict_of(study, replay)[0] is True
+    # WHEN the replay uses another number of GPUs THEN its samples are divided between the GPUs
+    replay.devices = [*replay.devices, replace(replay.devices[0], index=1)]
+    assert verdict_of(study, replay) == (False, "1 GPU recorded, 2 here")
 
 
 def test_without_kernels_workload_signatures_show_whether_the_program_is_the_same() -> None:
