@@ -131,7 +131,7 @@ class Schedule:
         self._window = None
 
     def end_step(self, evaluation: bool, phases: Phases = (), first_optimizer: int = 0, work: int = 0) -> None:
-        """End the current step. The recorder assumes that steps with the same number `work` did the same work."""
+        """End the current step. Steps with equal `work`, a hash of ops and shapes, are steps of one kind."""
         is_extra = self._window is not None and self._number >= self._window.prepare
         if self._windows_left or self._work_windows_left or is_extra:
             self._note_kind((evaluation, phases, first_optimizer), work)

@@ -26,7 +26,7 @@ class TraceOutputError(OSError):
 
 
 def open_standard_streams() -> None:
-    """Replace each standard stream that the shell has closed (`trace info T >&-`) by the null device."""
+    """Open the null device in place of each standard stream that the shell has closed, as in `trace info T >&-`."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-calls
-"""Computes the values of small tensors in collectives, because scripts branch on exchanged counts and flags.
+"""Computes the results of collectives on small tensors, because scripts read them, for example to decide whether to stop.
 
     concatenated([RankValues(ones), RankValues(twos)])    # ones and twos; None if a rank does not know its values
     assign(outputs, ones_and_twos)                  # reading the outputs then gives these values

@@ -33,7 +33,7 @@ _NO_CYCLE: list[Expected] = [([], NO_REQUEST, 0, None)]
 
 
 class TensorAllocator:
-    """Allocates the memory of one GPU for tensors.
+    """Allocates memory for the tensors on one GPU.
 
     Args:
         memory: the GPU's memory. No other code may allocate from `memory`.

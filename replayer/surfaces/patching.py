@@ -1,4 +1,4 @@
-"""Replaces PyTorch functions that a replay does not emulate. A replacement raises NotEmulated or returns a constant.
+"""Replaces PyTorch functions that a replay does not emulate. The new function raises NotEmulated or returns a constant.
 
     patch(torch._C, _cuda_getDevice=current_device)                      # emulated: traces/script/patching.py
     refuse(torch.cuda, "torch.cuda", {"temperature": "it needs NVML"})   # raises NotEmulated with the name of the call

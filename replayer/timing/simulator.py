@@ -37,7 +37,7 @@ from traces.script.step_rule import Optimizers
 if TYPE_CHECKING:
     from replayer.timing.timeline.timeline_writer import TimelineWriter
 
-# Virtual time may run up to 20 ms ahead of the wall clock, so short delays of this machine do not slow the replay.
+# Virtual time may run up to 20 ms ahead of the wall clock, so delays of less than 20 ms do not slow the replay.
 _AHEAD_NS = 20_000_000
 _HELD_AT_NS = 15_000_000
 

@@ -4,8 +4,8 @@
         print(reason.text)      # "replicate is new: 6.2 ms of a step, on the host"
 
 The explanation compares the GPU times of phases if a GPU limits the step time, and the host times of phases if the host limits
-the step time. Reasons are sorted by decreasing size. If the host limits the step time, differences in phases are listed before
-differences in idle time and communication.
+the step time. Reasons are sorted by decreasing size. If the host limits the step time, phases come first, then idle time
+and communication.
 """
 
 from __future__ import annotations

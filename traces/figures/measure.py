@@ -87,8 +87,8 @@ def clean_steps(trace: Trace, *, trains: bool) -> Column:
 def clean_evaluations(trace: Trace) -> Column:
     """Return the evaluation steps before the first profiled step, because the profiler slows all later steps. If fewer than
     FEWEST_CLEAN_STEPS evaluation steps ran before the first profiled step, later evaluation steps without the profiler are
-    returned too. If a trace has no training steps, no step is marked as warm-up, so slow steps at the beginning are left
-    out."""
+    returned too. If a script only evaluates, no step is marked as warm-up, so slow steps at the beginning are left out
+    here."""
     steps = trace.steps
     clean: Column = (steps.kind == StepKind.EVALUATION) & ~ran_under_profiler(trace)
     if (steps.kind == StepKind.EVALUATION).all():
@@ -133,7 +133,7 @@ def passes_of_steps(trace: Trace) -> Column:
 
 
 def of_one_kind(trace: Trace, *rows: Column) -> list[Column]:
-    """Keep only the steps with the most common numbers of backward passes and optimizer steps."""
+    """Keep only steps of the most common kind. A kind is given by the numbers of backward passes and optimizer steps."""
     passes = passes_of_steps(trace)
     for kind, _ in Counter(passes[rows[0]].tolist()).most_common():
         if all((passes[own] == kind).any() for own in rows):

@@ -278,7 +278,7 @@ def median_ns(times: StepTimes, rows: Column) -> int | None:
 
 
 def pace(trace: Trace, rows: Column | None = None, *, with_kernels: Column | None = None) -> StepPace | None:
-    """Return the median times of the steps `rows` (default: `steady_steps`), or None if there are no steps."""
+    """Return medians of step times, or None if there are no steps. `rows` selects the steps (default: `steady_steps`)."""
     if rows is None:
         rows, with_kernels = steady_steps(trace), profiled_steps(trace)
     return pace_of(step_times(trace), rows, rows if with_kernels is None else with_kernels)

@@ -34,7 +34,7 @@ class StageMedians:
 
 @dataclass(frozen=True, slots=True)
 class StageError:
-    """Compares the median time of one nn.DataParallel stage in two traces."""
+    """Contains the median times of one nn.DataParallel stage in two traces."""
 
     recorded_median_ns: int | None
     replayed_median_ns: int | None

@@ -205,7 +205,8 @@ class Run:
     recorder: RecorderNotes | None = None
     profiler: ProfilerUse = field(default_factory=ProfilerUse)
     clean: CleanSteps | None = None
-    # host time of each phase in clean steps, divided by its host time in profiled steps without `profiler_cost`. The key
+    # for each phase, its host time in steps without the profiler, divided by its host time in profiled steps after
+    # `profiler_cost` is subtracted. The key
     # "backward#2/3" stands for the second of three phases "backward" in a step. Phases without such a key use "backward".
     host_scale: Mapping[str, float] = field(default_factory=dict)
     distributed: Distributed | None = None

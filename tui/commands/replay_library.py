@@ -119,7 +119,8 @@ def lacks_measurements(gpu: str) -> bool:
 
 def trace_of_card(gpu: str, gpus: int = 1) -> Trace:
     # see Note [A card that the library lacks]
-    # Search the library first, so that a name selects the same GPU for a replay on one GPU and on several GPUs.
+
+    # The library is searched first, so that a name selects the same GPU for a replay on one GPU and on several GPUs.
     try:
         of = gpu_of(gpu)
     except TraceLibraryError:

@@ -1,4 +1,4 @@
-"""Formats the results of analyses as tables, such as GPU idle time, kernel launches and communication.
+"""Formats tables of analyses: GPU idle time, kernel launches, communication and others.
 
     for title, lines in analysis_sections(summary.analyses, width=80): ...      # of one trace
     for head, rows in both_sections(comparison.analyses): ...                   # of two

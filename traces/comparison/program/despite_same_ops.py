@@ -31,8 +31,7 @@ def otherwise_made(
 
 def other_update(recorded: Trace, other: Trace) -> str:
     ours, theirs = optimizers_of(recorded), optimizers_of(other)
-    # If a script uses several optimizers, a recording may contain only some of the optimizers, so programs with one common
-    # optimizer count as equal.
+    # A recording may lack some of a script's optimizers, so the programs differ only if they share no optimizer.
     if ours and theirs and not ours & theirs:
         names = f"{', '.join(sorted(ours))} recorded, {', '.join(sorted(theirs))} here"
         return f"the same forward pass, but another optimizer: {names}"

@@ -86,8 +86,7 @@ def _shared_op(trace: Trace, rows: Column, names: set[str], nesting: Nesting) ->
     converts = np.append(host.name == trace.strings.find("aten::to"), False)
     while (at != NONE).any():
         found = np.where(known[at] & ~(known[found] & innermost), at, found)
-        # In a recording, autocast converts the inputs of an op inside the op. In a replay, autocast converts them before the
-        # op.
+        # In a recording, autocast's conversions are calls inside the op. In a replay, they come before the op.
         is_converted |= converts[at]
         is_part |= named[at] & ~known[at] & (canonical[at] != canonical[rows]) & ~is_converted
         at = parent[at]

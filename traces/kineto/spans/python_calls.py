@@ -80,7 +80,7 @@ def without_short_calls(profile: Trace) -> Trace:
 
 
 def is_short_call(trace: Trace) -> Column:
-    """Return a boolean mask of calls of very short Python functions without ops."""
+    """Return a boolean mask of the Python calls whose function is very short and never runs an op."""
     # see Note [Folding]
     host = trace.host
     is_call = host.kind == HostKind.PYTHON
