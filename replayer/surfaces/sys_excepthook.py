@@ -25,6 +25,10 @@ _OF_DRIVER = re.compile(
     r"|must be (?:a |on )?(?:CUDA|GPU)|\bCUDA tensor|is_cuda\b|Pointer argument .* cannot be accessed from Triton",
     re.IGNORECASE,
 )
+# Processes of torch.multiprocessing, DataLoader workers and DataParallel replicas: the message of their error quotes its
+# traceback, whose lines of code are not part of the error.
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
+_OF_CUDA = re.compile(r"(?:[\w.]+: )?CUDA error")
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
 
 
@@ -35,7 +39,8 @@ def install(keep_in: Path | None = None) -> None:
 
     def after_driver_errors(kind: type[BaseException], error: BaseException, frames: TracebackType | None) -> None:
         before(kind, error, frames)
-        if _OF_DRIVER.search(str(error)) and not str(error).startswith("CUDA error"):
+        message = _TRACEBACK.split(str(error))[-1]
+        if _OF_DRIVER.search(message) and not _OF_CUDA.match(message):
             print(
                 f"trace: {package_of(frames)} asked for NVIDIA's driver, its libraries or device memory. A replay has none of"
                 " them: the GPU is a recording, and its tensors have no contents. Leave this part out, or run its CPU code.",
@@ -58,12 +63,13 @@ def install(keep_in: Path | None = None) -> None:
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return the first line of an error message. For DataLoader workers, return the last line."""
+    """Return the first line of an error message. If the message quotes the traceback of another process or of a replica,
+    return the first line of the quoted error."""
     cause = error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    lines = [line.strip() for line in "".join(traceback.format_exception_only(cause)).splitlines() if line.strip()]
-    line = lines[-1] if any(line.startswith("Original Traceback") for line in lines) else lines[0]
+    text = "".join(traceback.format_exception_only(cause))
+    line = (_TRACEBACK.split(text)[-1].strip() or text).splitlines()[0].strip()
     return f"{line} (its data set is empty)" if _is_of_no_data(error) else line
 
 

@@ -34,6 +34,30 @@ def test_the_message_names_the_package_that_needs_the_driver() -> None:
     assert in_extension.startswith("trace: a C++ or CUDA extension asked for NVIDIA's driver")
 
 
+_OF_A_RANK = """
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "replayer/tensor/device_args.py", line 60, in checked_index
+    raise CudaError.INVALID_DEVICE.to_torch()
+{}
+more of it
+
+"""
+
+
+def test_a_quoted_error_is_judged_without_the_lines_of_code_of_its_traceback() -> None:
+    # GIVEN errors of a spawned process, whose traceback shows the name of CUDA's errors in a line of code
+    own = _OF_A_RANK.format("ValueError: my own error")
+    cuda = _OF_A_RANK.format("torch.AcceleratorError: CUDA error: cudaErrorX")
+    driver = _OF_A_RANK.format("RuntimeError: x must be a CUDA tensor")
+    # WHEN the parent raises it, THEN only an error that asks for the driver is explained
+    assert _said_after("/home/me/train.py", own) == _said_after("/home/me/train.py", cuda) == ""
+    assert "asked for NVIDIA's driver" in _said_after("/home/me/train.py", driver)
+    # AND its one line is the rank's error
+    assert sys_excepthook.in_a_line(RuntimeError(own)) == "ValueError: my own error"
+
+
 def test_the_one_line_error_shows_the_error_of_the_worker_or_the_cause() -> None:
     sent = "Caught KeyError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n x\nKeyError: 'a'\n"
     assert sys_excepthook.in_a_line(RuntimeError(sent)) == "KeyError: 'a'"
