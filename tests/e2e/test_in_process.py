@@ -152,6 +152,9 @@ for values in ("compute", "recorded"):
         "torch.autograd.profiler._cupti_monitor_checked",
         "torch.autograd.profiler._cupti_monitor_module",
         "torch.jit._builtins._builtin_table.items",  # torch.ops adds each op that is used
+        # `warnings.warn` adds it to the calling module, even if the warning is ignored
+        "torch.library.__warningregistry__",
+        "torch.library.__warningregistry__.items",
         "torch.ops._dir.items",
         "torch.ops.c10d",
         "torch.profiler._cupti_monitor",
