@@ -127,6 +127,7 @@ def test_a_locked_memory_limit_is_reported_if_it_is_too_low(monkeypatch: pytest.
     monkeypatch.setattr(resource, "getrlimit", lambda which: (64 << 10, 64 << 10))
     monkeypatch.setattr(doctor, "_may_lock_anything", lambda: False)
     (found,) = doctor._locked_memory()
+    assert found.advice.endswith("`ulimit -l unlimited`, docker --ulimit memlock=-1")
     assert (found.state, found.told) == (Health.warn, "64.0 KiB at most") and "ulimit -l" in found.advice
 
 

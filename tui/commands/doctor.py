@@ -201,8 +201,8 @@ def _locked_memory() -> Iterator[Diagnosis]:
     limit_bytes = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     is_free = limit_bytes == resource.RLIM_INFINITY or _may_lock_anything()
     text = "no limit: pinned memory is page-locked as on a GPU machine"
-    advice = "more pinned memory than this is not page-locked; raise the limit: `ulimit -l unlimited`, docker --ulimit"
-    " memlock=-1"
+    raising = "`ulimit -l unlimited`, docker --ulimit memlock=-1"
+    advice = f"more pinned memory than this is not page-locked; raise the limit: {raising}"
     yield _judged("locked memory", is_free, text, advice, f"{size_text(limit_bytes)} at most")
 
 
