@@ -31,6 +31,7 @@ Note [Ops that call themselves]
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 
@@ -283,7 +284,6 @@ class RecordingIndexer:
         # see Note [Hooks of saved tensors] in measure.py
         parent = np.where(copies_of_hooks(self.trace), NONE, host.parent)
         self.host_columns = parent.tolist(), is_op.tolist()
-        self._is_aside = [op_class(text) == ASIDE or canonical_op(text) in _COPIES for text in self.trace.strings.texts]
         self.wait_in = self._last_waits()
         kernels = self._kernels()
         kind = self.trace.steps.kind
@@ -385,14 +385,14 @@ class RecordingIndexer:
                     below = at
                 at = parent[at]
         # see Note [Ops that call themselves]
-        name, is_aside = self.trace.host.name, self._is_aside
+        name = self.trace.host.name
         inner: dict[int, list[int]] = {}
         divided = set[int]()
         for at in sorted(above):  # an op comes after the ops above it
             outer = above[at]
             if name[outer] == name[at]:
                 inner.setdefault(outer, []).append(at)
-            elif not is_aside[name[at]]:
+            elif outer not in divided and not _only_fills_or_copies(self.trace.strings[name[at]]):
                 divided.add(outer)
         for outer in sorted(inner.keys() - launching, reverse=True):
             if outer in divided or not divided.isdisjoint(inner[outer]):
@@ -439,6 +439,11 @@ class RecordingIndexer:
             self.edge, self.edge_gap, device.kind, device.name, device.bytes,
         )  # fmt: skip
         return [Kernel(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+
+
+@cache
+def _only_fills_or_copies(op: str) -> bool:
+    return op_class(op) == ASIDE or canonical_op(op) in _COPIES
 
 
 def _beside_earlier(queue: Column, start_ns: Column, end_ns: Column) -> Column:

@@ -181,8 +181,7 @@ class LibraryPace:
 
     def step_ended(self, trained: bool) -> int:
         """End the training step, and return the index of its times in the list of published step times. Raises NotInLibrary
-        after more than three training
-        steps with a batch that did not fit on the real GPU."""
+        after more than three training steps with a batch that did not fit on the real GPU."""
         if self._full is not None and trained:
             self._full_steps += 1
             if self._full_steps > _MOST_FULL_STEPS:

@@ -170,6 +170,7 @@ class SegmentMatcher:
 
     def pair_with(self, recorded: RecordedSegment | None) -> None:
         self.recorded = recorded
+        self.may_pass_over = recorded is not None and recorded.is_host_only
         self.unmatched_ns = recorded.work_ns if recorded else 0  # GPU time of recorded kernels without a replayed op
         # The list `deferred` has a maximum length, because it would grow forever in a script without training steps.
         self.may_defer = max(RENAMED_CALLS, 2 * len(recorded.kernels)) if recorded else 0
@@ -235,7 +236,7 @@ class SegmentMatcher:
 
     def match(self, signature: OpSignature) -> Match | None:
         """Return an unused recorded call of the op, or None if there is none."""
-        if self.recorded is not None and self.recorded.is_host_only and not self.calls:
+        if self.may_pass_over and not self.calls:
             self.step.pass_over(self, self.step.keys[signature].exact)
         # see Note [Repeated training steps]
         if self.history is not None:

@@ -110,7 +110,7 @@ def test_a_real_recording_makes_a_small_page(shared_traces: Path) -> None:
 
 
 def test_a_report_of_many_ranks_has_one_of_the_similar_ranks() -> None:
-    """GIVEN twelve similar ranks, of which rank 5 has twice the kernels THEN the page is about ranks 0 and 5."""
+    """GIVEN twelve ranks WHEN rank 5 launches twice as many kernels as the others THEN the page shows only ranks 0 and 5."""
     trace = crowd(devices=12, streams=2)
     mine = trace.device.take(trace.device.device == 5)
     trace = replace(trace, device=DeviceSpans.concatenated([trace.device, mine]))

@@ -2,7 +2,7 @@
 
     with torch.profiler.profile() as prof:      # ends the recorder's window if one is open
         ...                                     # no events are taken here
-    script_profiles().has_attached                     # True: later steps have the kind StepKind.AFTER_PROFILE
+    script_profiles().has_attached              # True: later steps have the kind StepKind.AFTER_PROFILE
 """
 
 from __future__ import annotations

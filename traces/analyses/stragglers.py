@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from statistics import median_low
 from typing import NamedTuple
 
 import numpy as np
@@ -109,7 +110,7 @@ def _with_similar_work(trace: Trace, ranks: Sequence[int]) -> list[int]:
     of_devices = np.bincount(trace.device.device, minlength=len(trace.devices)).tolist()
     for device, count in zip(trace.devices, of_devices, strict=True):
         events[device.rank] += count
-    usual = sorted(events[rank] for rank in ranks)[(len(ranks) - 1) // 2] if ranks else 0
+    usual = median_low(events[rank] for rank in ranks) if ranks else 0
     return [rank for rank in ranks if abs(events[rank] - usual) <= SIMILAR_WORK * usual]
 
 

@@ -14,10 +14,10 @@ Note [Phases with different names]
     passes such phases as `cut_otherwise`, because the recorder has also cut the profiled steps.
 
 Note [Windows of other work]
-    A later window of the profiler may have steps of other work, for example with more layers to train (tracer/schedule.py). The
-    clean steps of that work often ran after a profile and are not compared. Each kind of step is therefore compared only in its
-    first window and in the windows that have a step with the same ops and shapes. A clean step belongs to the last window that
-    began at most `STEPS_BEFORE_WINDOW` steps after it. If too few steps would be left, all windows are compared.
+    A later window of the profiler may contain different steps, for example steps that train more layers (tracer/schedule.py).
+    The clean steps of this kind often ran after a profile and are not compared. Each kind of step is therefore compared only in
+    its first window and in the windows that have a step with the same ops and shapes. A clean step belongs to the last window
+    that began at most `STEPS_BEFORE_WINDOW` steps after it. If too few steps would be left, all windows are compared.
 """
 
 from __future__ import annotations

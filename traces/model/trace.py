@@ -229,7 +229,7 @@ class Table:
         return {name: getattr(self, name) for name in self.DTYPES}
 
     def take(self, rows: Any) -> Self:
-        if "_decode" in self.__dict__:
+        if self.is_lazy:
             taken: Self = self.__dict__["_take"](rows)
             taken.__dict__.update({name: self.__dict__[name][rows] for name in self.DTYPES if name in self.__dict__})
             return taken
@@ -240,7 +240,7 @@ class Table:
         """Join several tables. A single table is returned without copying."""
         if len(tables) == 1:
             return tables[0]
-        if tables and all("_decode" in table.__dict__ for table in tables):
+        if tables and all(table.is_lazy for table in tables):
             whole = cls.deferred(
                 sum(map(len, tables)),
                 lambda name: {name: np.concatenate([getattr(table, name) for table in tables])},
@@ -248,7 +248,6 @@ class Table:
             )
             return whole
         return cls.of(**{name: np.concatenate([getattr(table, name) for table in tables]) for name in cls.DTYPES if tables})
-
 
     @classmethod
     def _taken_from_parts(cls, tables: Sequence[Self], rows: Any, whole: Self) -> Self:

@@ -20,7 +20,7 @@ def test_without_training_steps_host_times_come_from_evaluation_steps_with_kerne
 
 
 def test_an_index_is_that_of_the_recorded_step_whose_times_a_step_has() -> None:
-    """GIVEN a warm-up step that took over another step's kernels WHEN its index is asked THEN it is that of its own row."""
+    """GIVEN a warm-up step that took over another step's kernels THEN its index is its own and not that of the other step."""
     recording = RecordedRun(recording_of([(StepKind.PROFILED, FORWARD, KERNEL)] * 5))
     assert [recording.index_of(step) for step in recording.steps] == [0, 1, 2, 3, 4]
     assert recording.index_of(recording.steps[3].as_slow_as(recording.steps[1])) == 1

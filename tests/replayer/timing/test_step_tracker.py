@@ -45,10 +45,16 @@ EVALUATION = (StepKind.EVALUATION, EVALUATION_PHASES, EVALUATION_OPS)
 
 def train(stage: Stage, load_us: int = 100) -> None:
     stage.within("loader", wait_us=load_us)
+    train_on_batch(stage)
+
+
+def train_on_batch(stage: Stage, fills_gradients: bool = False) -> None:
     stage.within("h2d", "aten::copy_")
     stage.module()
     stage.op("aten::mm")
     stage.op("aten::relu")
+    if fills_gradients:
+        stage.within("zero_grad", "aten::zero_")
     stage.within("backward", "aten::mm_backward")
     stage.within("optimizer", "aten::add_")
     stage.simulator.tracker.optimizer_stepped(stage.thread, True)
@@ -481,14 +487,7 @@ def test_a_step_with_a_phase_takes_the_recorded_step_that_has_this_phase() -> No
     ops = [*TRAIN_OPS[:3], Op("aten::zero_", 202, 10, kernel=(219, 7)), *TRAIN_OPS[3:]]
     stage = Stage(recording_of([(StepKind.PROFILED, TRAIN_PHASES[1:], TRAIN_OPS), (StepKind.PROFILED, filling, ops)]))
     for _ in range(3):
-        stage.within("h2d", "aten::copy_")
-        stage.module()
-        stage.op("aten::mm")
-        stage.op("aten::relu")
-        stage.within("zero_grad", "aten::zero_")
-        stage.within("backward", "aten::mm_backward")
-        stage.within("optimizer", "aten::add_")
-        stage.simulator.tracker.optimizer_stepped(stage.thread, True)
+        train_on_batch(stage, fills_gradients=True)
     assert [row for _, _, row in stage.log.steps] == [1, 1, 1]
     charged = stage.simulator.stats.charged_ns
     assert charged[Origin.EXACT] == sum(charged.values()) == 3 * (198 + 7) * US

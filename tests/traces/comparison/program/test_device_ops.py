@@ -162,7 +162,7 @@ def test_an_inner_op_that_only_one_trace_has_does_not_count_as_a_call() -> None:
 
 
 def test_recorded_collectives_do_not_count_as_ops_missing_from_the_replay() -> None:
-    """GIVEN a sharded model whose recording has an op for each all-gather WHEN its replay has collectives instead."""
+    """GIVEN a sharded model WHEN its recording contains an op for each all-gather, and its replay contains collectives."""
     own = [Call("aten::mm", "4,4", 31 + 3 * place, "gemm") for place in range(3)]
 
     def recording(kernel: str) -> Trace:
