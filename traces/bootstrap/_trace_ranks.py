@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import select
 import signal
 import sys
 import warnings
@@ -132,12 +133,18 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
         if number != signal.SIGINT or not _in_foreground_of_a_terminal():
             _signal_all(running, number)
 
+    # A signal that arrives just before a blocking `waitpid` would be handled only after that call. Python writes each signal
+    # to this pipe, so `select` returns at once.
+    signals, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
     for number in _PASSED_ON:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, pass_on)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     while running:
-        rank, code = _next_end(running)
+        rank, code = _next_end(running, signals)
         if code:
             how = f"exit code {code}" if code > 0 else f"signal {signal.Signals(-code).name}"
             os.write(2, f"trace: rank {rank} of {count} ended with {how}; stopping the others\n".encode())
@@ -146,13 +153,16 @@ def _launch(running: dict[int, int], mask: set[Any]) -> NoReturn:
     os._exit(0)
 
 
-def _next_end(running: dict[int, int]) -> tuple[int, int]:
-    ranks = {process: rank for rank, process in running.items()}
+def _next_end(running: dict[int, int], signals: int) -> tuple[int, int]:
+    """The rank that ends next, and its exit code. `signals` is the pipe that receives a byte for each signal."""
     while True:
-        process, status = os.waitpid(-1, 0)
-        if process in ranks:
-            del running[ranks[process]]
-            return ranks[process], os.waitstatus_to_exitcode(status)
+        for rank, process in list(running.items()):
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                del running[rank]
+                return rank, os.waitstatus_to_exitcode(status)
+        select.select([signals], [], [])
+        os.read(signals, 4096)
 
 
 def _end_before(running: dict[int, int], deadline: float) -> None:
@@ -168,8 +178,8 @@ def _end(running: dict[int, int]) -> None:
     _signal_all(running, signal.SIGTERM)
     _end_before(running, monotonic() + _KILL_AFTER_S)
     _signal_all(running, signal.SIGKILL)
-    while running:
-        _next_end(running)
+    for process in running.values():
+        os.waitpid(process, 0)
 
 
 def _signal_all(running: dict[int, int], number: int) -> None:
