@@ -10,6 +10,11 @@ Note [Late ranks]
     A rank is late if it arrives at a collective after the median rank. Its lateness is the time between the two arrivals. If
     ranks differ only by chance, all of them are late for similar times in total. A straggler is therefore late for at least
     STRAGGLER_SHARE of the time of the latest rank, and for more than STRAGGLER_TIMES the median time of all ranks.
+
+Note [Only kernels]
+    Profiles without ranges of collectives, for example of CUDA graphs, contain only communication kernels. The k-th kernel with
+    a name is then the same collective on all ranks, if the kernels of most collectives end within RANKS_END_WITHIN_NS. Ranks of
+    several process groups therefore do not match.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ import numpy as np
 
 from traces.analyses.communication import communication_kernels
 from traces.combining.merge import trace_of_ranks
-from traces.comparison.thresholds import SIMILAR_WORK, STRAGGLER_SHARE, STRAGGLER_TIMES
+from traces.comparison.thresholds import RANKS_END_WITHIN_NS, SIMILAR_WORK, STRAGGLER_SHARE, STRAGGLER_TIMES
 from traces.figures.measure import device_ranks
 from traces.model.row_order import grouped
 from traces.model.trace import NONE, Collectives, Column, Ending, Trace
@@ -47,11 +52,9 @@ class RankLateness:
 
 def stragglers(trace: Trace) -> list[RankLateness]:
     """Return the delays of all ranks, the largest delay first."""
-    table = trace.collectives
-    count, last, waited_ns, late_ns = (
-        dict.fromkeys(np.unique(table.rank[table.ending == Ending.SEEN]).tolist(), 0) for _ in range(4)
-    )
-    for rows, waits_ns in _waits(trace):
+    table = _timed_collectives(trace)
+    count, last, waited_ns, late_ns = (dict.fromkeys(np.unique(table.rank).tolist(), 0) for _ in range(4))
+    for rows, waits_ns in _waits(table):
         arrived_ns = waits_ns.max(axis=0) - waits_ns  # since the arrival of the first rank
         median_ns = np.sort(arrived_ns, axis=0)[(len(rows) - 1) // 2]
         behind_ns = np.maximum(arrived_ns - median_ns, 0).sum(axis=1)
@@ -126,11 +129,11 @@ def without_similar_ranks(traces: Sequence[Trace]) -> tuple[RankGroups, list[Tra
 
 def without_waits(trace: Trace) -> Trace:
     """Return a copy of the trace in which no communication kernel waits for slower ranks."""
-    table, spans, ranks = trace.collectives, trace.device, device_ranks(trace)
+    table, spans, ranks = _timed_collectives(trace), trace.device, device_ranks(trace)
     kernels = np.flatnonzero(communication_kernels(trace))
     kernel_at = dict(zip(zip(ranks[kernels].tolist(), spans.start_ns[kernels].tolist(), strict=True), kernels, strict=True))
     waited_ns = np.zeros(len(spans), dtype=np.int64)
-    for rows, waits_ns in _waits(trace):
+    for rows, waits_ns in _waits(table):
         calls = zip(table.rank[rows].flat, table.start_ns[rows].flat, waits_ns.flat, strict=True)
         for rank, start_ns, wait_ns in calls:
             if (kernel := kernel_at.get((rank, start_ns))) is not None:
@@ -141,12 +144,25 @@ def without_waits(trace: Trace) -> Trace:
     return replace(trace, device=type(spans)(**columns))
 
 
-def _waits(trace: Trace) -> Iterator[tuple[Column, Column]]:
+def _timed_collectives(trace: Trace) -> Collectives:
+    """Return the collectives with known ends, in order of their calls. Without any, return the communication kernels."""
+    # see Note [Only kernels]
     seen = np.flatnonzero(trace.collectives.ending == Ending.SEEN)
-    seen = seen[np.argsort(trace.collectives.call_ns[seen], kind="stable")]
-    for of_rank in _matched(trace.collectives.take(seen)):
-        rows = np.stack([seen[own] for own in of_rank])
-        durations_ns = trace.collectives.duration_ns[rows]
+    if len(seen):
+        return trace.collectives.take(seen[np.argsort(trace.collectives.call_ns[seen], kind="stable")])
+    kernels = np.flatnonzero(communication_kernels(trace)) if len(trace.ranks) > 1 else seen
+    kernels = kernels[np.argsort(trace.device.start_ns[kernels], kind="stable")]
+    spans, ranks = trace.device.take(kernels), device_ranks(trace)[kernels]
+    table = Collectives.of(rank=ranks, name=spans.name, start_ns=spans.start_ns, duration_ns=spans.duration_ns)
+    common = [np.stack(of_rank) for of_rank in _matched(table)]
+    together = [rows for rows in common if np.median(np.ptp(table.end_ns[rows], axis=0)) <= RANKS_END_WITHIN_NS]
+    return table.take(np.sort(np.concatenate([rows.ravel() for rows in together]))) if together else table.take(seen)
+
+
+def _waits(table: Collectives) -> Iterator[tuple[Column, Column]]:
+    for of_rank in _matched(table):
+        rows = np.stack(of_rank)
+        durations_ns = table.duration_ns[rows]
         yield rows, durations_ns - durations_ns.min(axis=0)
 
 

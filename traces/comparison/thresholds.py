@@ -241,6 +241,9 @@ STRAGGLER_SHARE = _declare("STRAGGLER_SHARE", 0.1, "share of the latest rank's l
 STRAGGLER_TIMES = _declare("STRAGGLER_TIMES", 2, "times the median lateness", CHOSEN,
     "a rank is a straggler only if its total lateness is more than this many times the median of all ranks",
     "ranks that differ only by chance are not stragglers")
+RANKS_END_WITHIN_NS = _declare("RANKS_END_WITHIN_NS", 100_000, "ns", MEASURED,
+    "communication kernels of several ranks are one collective if they end within this time",
+    "kernels of one collective end within 2.5 to 49 us on the ranks of one machine (recordings in benchmarks/peers.py)")
 SIMILAR_WORK = _declare("SIMILAR_WORK", 0.1, "share of the median number of kernels and copies", CHOSEN,
     "ranks are shown as one rank only if their numbers of kernels and copies differ by at most this share from the median rank",
     "stages of a pipeline are different work, even if none of them is late")

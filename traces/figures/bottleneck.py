@@ -46,7 +46,15 @@ from traces.comparison.thresholds import (
     STEPS_FALLING_BEHIND,
     STEPS_OF_A_LEVEL,
 )
-from traces.figures.measure import device_time_by_origin, launch_steps, profiled_steps, rank_of_device, steady_steps, work_rows
+from traces.figures.measure import (
+    device_time_by_origin,
+    launch_steps,
+    launches_without_work,
+    profiled_steps,
+    rank_of_device,
+    steady_steps,
+    work_rows,
+)
 from traces.figures.pace import DEVICE, HOST, MeanStep, StepPace
 from traces.figures.pace import pace as pace_of_steps
 from traces.figures.problems import why_work_is_hidden
@@ -119,12 +127,28 @@ def why_idle_is_unknown(trace: Trace) -> str:
     """Return the reason why the idle time of GPUs is unknown, or "" if the idle time is known."""
     if reason := why_work_is_hidden(trace):
         return reason
+    lost_ns = trace.host.start_ns[launches_without_work(trace)]
+    steps = steady_steps(trace)
+    if len(steps) and (trace.steps.end_ns[steps] > lost_ns.min(initial=np.iinfo(np.int64).max)).all():
+        return "the recording ends before the GPU finished any of the steps"
+    if _works_after_the_steps(trace, steps):
+        return "the calls that launched the GPU's work are missing, and the GPU works long after the last step"
     notes = trace.run_of(trace.ranks[0]).replay if trace.ranks else None
     if notes is not None and notes.config.clock == "recorded":
         origins = device_time_by_origin(trace).keys()
         if origins <= set(ESTIMATED) and origins != {Origin.PUBLISHED}:  # A published phase time includes host time.
             return "the times are estimates of GPU time, and an estimate has no recorded host pace"
     return ""
+
+
+def _works_after_the_steps(trace: Trace, steps: Column) -> bool:
+    """Return True if the GPU works for more than another step after the last step, with work of unknown launches."""
+    rows = work_rows(trace)
+    rows = rows[(launch_steps(trace)[rows] == NONE) & (trace.device.launch[rows] == NONE)]
+    rows = rows[trace.device.start_ns[rows] >= trace.steps.end_ns.max(initial=0)]
+    if not len(steps) or not len(rows):
+        return False
+    return int(trace.device.duration_ns[rows].sum()) > int(np.median(trace.steps.duration_ns[steps]))
 
 
 def bottleneck_of(

@@ -81,6 +81,7 @@ def test_ranks_with_little_lateness_are_similar(late_ns: list[int], similar: lis
 def test_a_rank_with_other_work_is_shown_by_itself(kernels: int, first: tuple[int, ...], similar: int) -> None:
     """GIVEN twelve ranks with 10 kernels, except rank 5 THEN rank 5 is similar if its number differs by at most a tenth."""
     trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(12)])
+    trace.strings.add("gemm")
     of_each = [kernels if rank == 5 else 10 for rank in range(12)]
     trace.device = DeviceSpans.of(device=np.repeat(range(12), of_each), start_ns=np.arange(sum(of_each)))
     order = rank_groups(trace)
@@ -125,6 +126,19 @@ def test_time_in_which_a_collective_waits_for_the_last_rank_is_not_gpu_time() ->
     # WHEN the end of rank 1's call is unknown THEN nothing shows how long rank 0 waited
     trace.collectives.ending[1] = Ending.UNSEEN
     assert without_waits(trace) is trace
+
+
+@pytest.mark.parametrize(("moved_us", "late_us"), [(0, 40), (100, 40), (101, None)])
+def test_without_ranges_kernels_that_end_together_are_one_collective(moved_us: int, late_us: int | None) -> None:
+    """Kernels run on rank 0 from 40 to 100 us, and on rank 1 from 80 to 100 us. If those of rank 1 end more than 100 us later,
+    they belong to another process group."""
+    trace = Trace(devices=[Device(rank, rank, "GPU") for rank in range(2)])
+    nccl = trace.strings.add("ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    trace.device = DeviceSpans.of(
+        device=[0, 1], stream=[20, 20], kind=[DeviceKind.KERNEL] * 2, name=[nccl] * 2,
+        start_ns=[40 * US, (80 + moved_us) * US], duration_ns=[60 * US, 20 * US],
+    )  # fmt: skip
+    assert {of.rank: of.late_ns for of in stragglers(trace)} == ({} if late_us is None else {0: 0, 1: late_us * US})
 
 
 def test_stragglers_of_eight_ranks(shared_traces: Path) -> None:

@@ -202,6 +202,14 @@ def test_whether_two_cuda_graphs_with_different_kernels_are_one_program_is_unkno
     assert ("only 50 % of their kernels have the same names" in verdict.reason) == (second == "gemm_int8")
 
 
+@pytest.mark.parametrize(("graph", "sameness"), [("relu", Sameness.SAME_PROGRAM), ("silu", Sameness.CANNOT_BE_TOLD)])
+def test_kernels_of_a_cuda_graph_are_compared_with_those_of_ops(graph: str, sameness: Sameness) -> None:
+    """The first trace runs both kernels in ops, the second in a CUDA graph. One of two kernels may have another name."""
+    traces = [recording(("aten::mm", "gemm"), ("aten::relu", "relu")), recording(graph=("gemm", graph))]
+    for recorded, other in (traces, traces[::-1]):
+        assert same_program(recorded, other, np.arange(1), np.arange(1)).sameness is sameness
+
+
 def test_kernels_of_a_cuda_graph_replace_ops_with_the_same_kernels() -> None:
     eager = recording(("aten::addmm", "ampere_sgemm_nn"), ("aten::_scaled_dot_product_flash_attention", "flash_fwd"))
     graph = recording(("aten::relu", "relu"), graph=("cutlass_gemm_64x64", "flash_fwd", "triton_poi_fused_relu_0"))

@@ -179,6 +179,23 @@ def test_no_figure_is_derived_from_a_recording_with_lost_kernels() -> None:
     assert f"In B: {text}" in explain(apart).caution and not any("idle" in of.what for of in explain(apart).reasons)
 
 
+@pytest.mark.parametrize(("end", "limit"), [(21, "device"), (32, "unknown")])
+def test_long_work_after_the_last_step_belongs_to_unknown_steps(end: float, limit: str) -> None:
+    """Two steps of 10 ms. The calls that launched the kernels are missing, and one kernel begins after the steps."""
+    work = [Work(None, 0, 10), Work(None, 10, 20), Work(None, 20, end)]
+    of = summarize(a_trace([(0, 10), (10, 20)], work)).bottleneck
+    assert of is not None and of.limit == limit
+
+
+@pytest.mark.parametrize(("last_ms", "limit"), [(9, "unknown"), (11, "host")])
+def test_a_recording_that_ends_within_the_first_step_on_the_gpu_has_no_bottleneck(last_ms: float, limit: str) -> None:
+    """Two steps of 10 ms. The GPU has run the first kernel, but not the last launch."""
+    trace = a_trace([(0, 10), (10, 20)], [Work(1, 1, 2), Work(last_ms, 18, 19)])
+    trace.device, trace.problems = trace.device.take([0]), {"unfinished-launch": 1}
+    of = summarize(trace).bottleneck
+    assert of is not None and of.limit == limit
+
+
 def test_a_few_lost_kernels_cause_only_a_warning() -> None:
     """One of 321 kernels is less than a hundredth."""
     trace = training(steps=80)

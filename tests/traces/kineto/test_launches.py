@@ -49,6 +49,21 @@ def chain(trace: Trace, kernel_name: str) -> list[str]:
     return names
 
 
+# --- no ids
+
+
+@pytest.mark.parametrize(("stream", "start", "launched"), [(7, 22, True), (8, 22, False), (7, 9, False)])
+def test_without_ids_a_stream_runs_the_calls_in_order(stream: int, start: float, launched: bool) -> None:
+    """Calls begin at 10 and 14. If the work runs on several streams, or begins before its call, the calls are unknown."""
+    events = [call(MAIN, 14, 0, "cudaMemcpyAsync"), call(MAIN, 10, 0), call(MAIN, 12, 0, "cudaStreamIsCapturing")]
+    trace = imported(*events, kernel("second", start + 8, 0, stream), kernel("first", start, 0))
+    device, host = trace.device, trace.host
+    found = {trace.strings[name]: row for name, row in zip(device.name, device.launch, strict=True)}
+    names = {name: trace.strings[host.name[row]] if row != NONE else "" for name, row in found.items()}
+    expected = {"first": "cudaLaunchKernel", "second": "cudaMemcpyAsync"} if launched else {"first": "", "second": ""}
+    assert names == expected
+
+
 # --- External ids
 
 

@@ -56,7 +56,23 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         if alike < SAME_NAMES:
             reason = f"most work is in CUDA graphs without ops, and only {percent(alike)} of their kernels have the same names"
             return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    if not verdict.same and bool(ours) != bool(theirs):
+        return _with_and_without_graphs((recorded, recorded_steps), (other, other_steps), "first" if ours else "second")
     return verdict
+
+
+def _with_and_without_graphs(recorded: tuple[Trace, Column], other: tuple[Trace, Column], which: str) -> Verdict:
+    """Compare kernels if one trace launches most of its work without ops, by CUDA graphs."""
+    ours, theirs = (
+        [trace.strings[name] for name in trace.device.name[work_of(trace, steps, DeviceKind.KERNEL)].tolist()]
+        for trace, steps in (recorded, other)
+    )
+    alike = similarity(ours, theirs, step_counts(recorded[1], other[1]))
+    reason = f"the {which} trace launches most work by CUDA graphs without ops"
+    reason = f"{reason}, and {percent(alike)} of the kernels have the same names"
+    if alike < SAME_NAMES:
+        return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
+    return same_program_verdict(Evidence.KERNEL_NAMES, reason, ["ops", "shapes"])
 
 
 def _graph_kernels(trace: Trace, steps: Column) -> list[str]:
@@ -102,12 +118,14 @@ def _same_program(
         reason = f"only {percent(names)} of the ops with GPU work in forward and loss have the same names"
         reason = f"other ops: {reason} and {percent(shapes)} the same shapes"
         return Verdict(Sameness.OTHER_PROGRAM, Evidence.OPS_AND_SHAPES, reason)
+    # The largest input may be a weight, whose shape does not depend on the batch size.
+    all_shapes = similarity((c.shapes for c in ours if c.shapes), (c.shapes for c in theirs if c.shapes), steps)
+    if min(shapes, all_shapes) < SAME_SHAPES and (sizes := _batch_sizes(ours, theirs)) is not None:
+        reason = f"same ops, another batch size: {sizes[0]} recorded, {sizes[1]} here"
+        return Verdict(Sameness.OTHER_BATCH_SIZE, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
     if shapes < SAME_SHAPES:
-        example, sizes = _example(ours, theirs), _batch_sizes(ours, theirs)
+        example = _example(ours, theirs)
         reason = "same ops, other shapes" + (f": e.g. {example}" if example else f", {percent(shapes)} alike")
-        if sizes is not None:
-            reason = f"same ops, another batch size: {sizes[0]} recorded, {sizes[1]} here"
-            return Verdict(Sameness.OTHER_BATCH_SIZE, Evidence.OPS_AND_SHAPES, reason, batch_sizes=sizes)
         return Verdict(Sameness.OTHER_SHAPES, Evidence.OPS_AND_SHAPES, reason)
     if (dtypes := _dtype_similarity(ours, theirs, steps)) < SAME_SHAPES:
         counts = [Counter(call.dtype for call in calls if call.dtype).most_common(1)[0][0] for calls in (ours, theirs)]
@@ -242,9 +260,12 @@ def _batch_sizes(ours: list[DeviceOp], theirs: list[DeviceOp]) -> tuple[int, int
     """Return the batch sizes of two traces if the shapes of ops differ only in the first dimension, always by the same factor.
     The batch size is the smallest first dimension, because some ops have a larger one, such as matrix products over all tokens
     of a batch."""
-    here, there = ([(op.canonical, op.shape) for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
-    pairs = [(a, b) for (_, a), (_, b) in zip(here, there, strict=False) if a != b]
-    factors = {Fraction(b[0], a[0]) if a[0] and a[1:] == b[1:] else None for a, b in pairs}
-    if [name for name, _ in here] != [name for name, _ in there] or len(factors) != 1 or None in factors:
+    here, there = ([op for op in ops if op.step == ops[0].step and op.shape] for ops in (ours, theirs))
+    if [(op.canonical, len(op.shapes)) for op in here] != [(op.canonical, len(op.shapes)) for op in there]:
+        return None
+    shapes = ([shape for op in ops for shape in (*op.shapes, op.shape or ())] for ops in (here, there))
+    pairs = [(a, b) for a, b in zip(*shapes, strict=True) if a != b]
+    factors = {Fraction(b[0], a[0]) if a and b and a[0] and a[1:] == b[1:] else None for a, b in pairs}
+    if len(factors) != 1 or None in factors:
         return None
     return min((a[0], b[0]) for a, b in pairs)

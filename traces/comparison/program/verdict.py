@@ -15,6 +15,7 @@ class Evidence(Enum):
     IDENTICAL = "identical traces"
     OPS_AND_SHAPES = "ops and shapes"
     OP_NAMES = "names of ops"  # used if shapes were not recorded
+    KERNEL_NAMES = "names of kernels"  # used if one trace launches most of its work by CUDA graphs without ops
     WORKLOAD_SIGNATURE = "workload signature"
     PHASES = "phases"  # one trace has a phase that the other trace lacks
     NONE = "none"

@@ -12,6 +12,11 @@ Note [One correlation, several calls]
     On AMD GPUs, early releases of PyTorch 2 wrote no correlation ids. In their files, a kernel has the same External id as the
     call that launched the kernel, and no other call has this id.
 
+Note [No ids]
+    Some tools remove the ids from profiles. A stream runs its work in the order of the launches. If all work of a file runs on
+    one stream, and the file has one launch, copy or memset call for each kernel, copy and memset, calls and work are matched in
+    order.
+
 Note [Backlog]
     If the GPU lags behind the host, a recording begins with GPU work that was launched earlier, called backlog. A kernel
     belongs to the backlog if it has no launching call and runs before all launched work of its stream. Backlog belongs to no
@@ -37,6 +42,7 @@ from traces.kineto.spans.external_ids import latest_by_id
 from traces.model.trace import NONE, Column, DeviceKind, DeviceSpans, HostKind, HostSpans, Strings
 from traces.names.device_names import LAUNCH_CALL
 
+_STARTS_WORK = re.compile(rf"{LAUNCH_CALL.pattern}|(?:cuda|cu|hip)Mem(?:cpy|set)")
 _BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture")
 _END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture")
 
@@ -96,6 +102,20 @@ def correlate_by_external_ids(host: HostColumns, device: DeviceColumns) -> None:
     device.correlation[works] = device.named[works]
     calls = np.isin(host.named, device.named[works])
     host.correlation[calls] = host.named[calls]
+
+
+def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: Strings) -> None:
+    # see Note [No ids]
+    if (host.correlation > 0).any() or (device.correlation > 0).any() or (device.named > 0).any():
+        return
+    spans, work = host.spans, device.spans
+    calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & strings.matching(spans.name, _STARTS_WORK.match))
+    calls = calls[np.argsort(spans.start_ns[calls], kind="stable")]
+    works = np.flatnonzero(work.is_work)
+    works = works[np.argsort(work.start_ns[works], kind="stable")]
+    on_one_stream = len(set(zip(work.device[works].tolist(), work.stream[works].tolist(), strict=True))) == 1
+    if on_one_stream and len(calls) == len(works) and (spans.start_ns[calls] <= work.start_ns[works]).all():
+        host.correlation[calls] = device.correlation[works] = np.arange(1, len(works) + 1)
 
 
 class WithoutWork(NamedTuple):

@@ -38,6 +38,7 @@ from traces.kineto.spans.launches import (
     Launches,
     WithoutWork,
     correlate_by_external_ids,
+    correlate_in_order,
     without_work,
 )
 from traces.kineto.spans.nesting import nesting_order, parents
@@ -87,6 +88,7 @@ def read_tables(
     if not notes:
         host, device, comms = each_event_once(host, device, comms, problems)
         correlate_by_external_ids(host, device)
+        correlate_in_order(host, device, strings)
         _exclude_impossible(groups, host.spans, device, dependent_launch, problems)
     owners = CallOwners.of(host.spans, host.op, _ids_from_kernels(host, device))
     if notes:

@@ -40,6 +40,7 @@ def test_a_replay_with_other_op_names_is_the_same_program() -> None:
         pytest.param(["8,16", "128,64"], ["8,32", "256,64"], None, id="longer sequences"),
         pytest.param(["8,16", "128,64"], ["16,16", "128,64"], Both(8, 16), id="a weight keeps its shape"),
         pytest.param(["8,16", "128,64"], ["16,16", "384,64"], None, id="other factors"),
+        pytest.param(["8,16", "8,16;16,64"], ["16,16", "16,16;16,64"], Both(8, 16), id="the weight is the largest input"),
     ],
 )
 def test_the_batch_sizes_are_found_if_only_first_dimensions_differ(
