@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -25,6 +26,7 @@ _LEAST_APART = 12  # characters: if fewer fit, shortened names may be equal
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 _SIZES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s|[KMGT]iB)(?!\w))")
 _HEIGHTS = "·▁▂▃▄▅▆▇█"
 _STYLES = {"bold": "\x1b[1m", "dim": "\x1b[2m", "red": "\x1b[31m", "blue": "\x1b[34m", "green": "\x1b[32m"}
 _RESET = "\x1b[0m"
@@ -97,6 +99,13 @@ def of_devices(values: Mapping[str, T], text: Callable[[T], str]) -> list[str]:
         return [f"{device} {text(value)}" for device, value in values.items()]
     least, most = (end(values, key=lambda device: values[device]) for end in (min, max))
     return [f"{text(values[least])} ({least}) to {text(values[most])} ({most})"]
+
+
+def wrapped(text: str, width: int, indent: str = "", hanging: str | None = None) -> list[str]:
+    """Wrap text, but keep numbers and their units together. `hanging` indents all lines except the first."""
+    whole = _UNIT.sub("\N{NO-BREAK SPACE}", text)
+    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent if hanging is None else hanging)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def fit(text: str, width: int) -> str:

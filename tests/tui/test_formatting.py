@@ -20,6 +20,7 @@ from tui.formatting import (
     size_text,
     table,
     time_text,
+    wrapped,
 )
 
 
@@ -95,3 +96,15 @@ def test_tables_never_exceed_the_width_and_align_figures_right(rows: list[tuple[
 
 def test_consecutive_ranks_are_written_as_ranges() -> None:
     assert ranges_text([0, 2, 3, 4, 7]) == "0, 2-4, 7"
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("it takes 99.0 µs or less", ["> it takes", "  99.0 µs or", "  less"]),
+        ("it takes 99.0 % of a step", ["> it takes", "  99.0 % of a", "  step"]),
+        ("it takes 99 steps in total", ["> it takes 99", "  steps in", "  total"]),
+    ],
+)
+def test_numbers_and_their_units_stay_on_one_line(text: str, lines: list[str]) -> None:
+    assert wrapped(text, 13, "> ", "  ") == lines

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from traces.figures.pace import StepPace
     from traces.figures.summary import Summary
 
+_NOTHING = share_text(0)
 WHOLE = "whole"  # the source of steps of a recording in which no steps were found
 _WAITS_FOR = {
     "data": "data",
@@ -63,7 +64,8 @@ def bottleneck_text(summary: Summary) -> str:
             copies = ", copies and communication" if of.exposed_ns else " and copies"
             without = f"idle time{copies} that do not overlap with compute"
         the = "the" if step == "recording" else "a"
-        idle = f" Without {without}, {the} {step} could be up to {shorter}." if of.gain_ns else ""
+        gains = of.gain_ns and share_text(of.share) != _NOTHING
+        idle = f" Without {without}, {the} {step} could be up to {shorter}." if gains else ""
         return f"The GPU limits the pace: {why}.{idle}"
     if pace.device_ns is None:
         return f"{takes}; no GPU work was recorded."

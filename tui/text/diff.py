@@ -8,7 +8,6 @@ Red marks longer times in the second trace, and blue marks shorter times.
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -34,6 +33,7 @@ from tui.formatting import (
     size_text,
     table,
     time_text,
+    wrapped,
 )
 from tui.text.analyses import both_sections, communication_rows, exposure_sentence
 from tui.text.bottleneck import lag_sentence, limit_text
@@ -281,19 +281,25 @@ class _DiffPage:
         if self.of.replay:
             limit_texts = [("", text) for which, text in limit_texts if which == self.first]
         listed = ", ".join(f"{text} in {which or 'the recording'}" for which, text in limit_texts)
-        return _wrapped(f"Bottleneck: {listed}.", self.width) if limit_texts else []
+        return wrapped(f"Bottleneck: {listed}.", self.width) if limit_texts else []
 
     def reasons(self) -> list[str]:
-        of = explain(self.of)
+        of, gpu = explain(self.of), self.of.gpu_busy
         small_ns = self.of.tolerance * (self.of.steps.recorded_ns or 0)
         if self.of.replay:
             return []
-        if not self.of.verdict.same or of.delta_ns is None or abs(of.delta_ns) <= small_ns:
-            return _wrapped(" ".join(of.summary), self.width)
-        alike = [reason for reason in of.reasons if reason.delta_ns * of.delta_ns > 0]
+        delta_ns, reasons = of.delta_ns or 0, of.reasons
+        if abs(delta_ns) <= small_ns and gpu.error is not None and abs(gpu.error) > self.of.tolerance:
+            # The step time is similar, but the GPU time is not: only ops and kernels are a reason.
+            delta_ns, reasons = (gpu.replayed_ns or 0) - (gpu.recorded_ns or 0), [reason for reason in reasons if reason.names]
+        elif abs(delta_ns) <= small_ns:
+            delta_ns = 0
+        if not self.of.verdict.same or not delta_ns:
+            return wrapped(" ".join(of.summary), self.width)
+        alike = [reason for reason in reasons if reason.delta_ns * delta_ns > 0]
         most = max(alike, key=lambda reason: abs(reason.delta_ns), default=None)
         largest = [] if most is None else [f"Largest reason: {reason_texts([most])[0]}."]
-        return _wrapped(" ".join([*of.summary, *largest]), self.width)
+        return wrapped(" ".join([*of.summary, *largest]), self.width)
 
     def figures(self) -> list[str]:
         steps = self.of.steps
@@ -319,7 +325,7 @@ class _DiffPage:
 
     def warnings(self) -> list[str]:
         sentences = warning_sentences(self.of)
-        return [line for sentence in sentences for line in _wrapped(sentence, self.width, "  ")] + ([""] if sentences else [])
+        return [line for sentence in sentences for line in wrapped(sentence, self.width, "  ")] + ([""] if sentences else [])
 
     def per_step(self) -> list[str]:
         steps = self.of.steps
@@ -360,7 +366,7 @@ class _DiffPage:
                 "Host times of phases are not compared: only one of the traces was measured with the GPU synchronized at each"
                 " boundary."
             )
-            lines = [*_wrapped(text, self.width), ""] if self.of.phases else []
+            lines = [*wrapped(text, self.width), ""] if self.of.phases else []
         lines += self.medians_of(self.of.phases, "device_", "Phases between CUDA events, including waits")
         return lines + self.medians_of(self.of.phases, "busy_", "GPU busy time, by launching phase")
 
@@ -466,8 +472,8 @@ class _DiffPage:
         sentences = verdict_sentences(self.of)
         if sentence := compilation_difference(self.of):
             sentences.insert(0, (sentence, "bold"))
-        wrapped = [(line, style) for sentence, style in sentences for line in _wrapped(sentence, self.width)]
-        return [paint(line, style, colour=self.colour) for line, style in wrapped]
+        lines = [(line, style) for sentence, style in sentences for line in wrapped(sentence, self.width)]
+        return [paint(line, style, colour=self.colour) for line, style in lines]
 
     def first_name(self) -> str:
         return "the recording" if self.of.replay else "A"
@@ -481,24 +487,17 @@ class _DiffPage:
         return lines
 
     def sentences(self, sentences: list[str]) -> list[str]:
-        return [line for sentence in sentences for line in [*_wrapped(sentence, self.width), ""]]
+        return [line for sentence in sentences for line in [*wrapped(sentence, self.width), ""]]
 
     def table(self, heads: list[str], rows: list[list[str]]) -> list[str]:
         lines = table(heads, rows, width=self.width, stretch=True)
         return [self.bold(lines[0]), *lines[1:], ""] if lines else []
 
     def noted(self, lines: list[str], note: str) -> list[str]:
-        return [*lines[:-1], *_wrapped(note, self.width, "  "), ""]
+        return [*lines[:-1], *wrapped(note, self.width, "  "), ""]
 
     def bold(self, text: str) -> str:
         return paint(text, "bold", colour=self.colour)
-
-
-def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """Wrap text, but keep numbers and percent signs together."""
-    whole = text.replace(" %", "\N{NO-BREAK SPACE}%")
-    lines = textwrap.wrap(whole, width, initial_indent=indent, subsequent_indent=indent)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _compiled_lines(page: _DiffPage) -> list[str]:

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
-from textwrap import wrap
 from typing import Any
 
 from traces.analyses.stragglers import late_ranks
@@ -33,6 +33,7 @@ from tui.formatting import (
     size_text,
     table,
     time_text,
+    wrapped,
 )
 from tui.text.analyses import analysis_sections, exposure_sentence, idle_sentence
 from tui.text.bottleneck import WHOLE, bottleneck_text, lag_sentence
@@ -46,6 +47,7 @@ _REPLAYS = {
     "kernel": "a replay of every op and every kernel",
     "phase": "a replay of phase times, with estimates of the ops that have no recorded time",
 }
+_GPU_OP = re.compile(r"::_?(?:cudnn|miopen)_")
 _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
 _WITHOUT_KERNELS = "a recording of the host and of GPU memory: kernels were not recorded"
 _WITHOUT_OPS = "a recording of every kernel, without ops"
@@ -71,7 +73,7 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     what = f"a prediction from {what}" if summary.run.predicted else what
     several = f", {len(ranks)} ranks" if len(ranks) > 1 else ""
     limit = bottleneck_text(summary)
-    lines = [heading(line) for line in wrap(limit, width)] if limit else []
+    lines = [heading(line) for line in wrapped(limit, width)] if limit else []
     lines += ["", fit(name, width)] if limit else [heading(fit(name, width))]
     lines += [fit(f"  {what}{several}", width), *estimate_line(summary.run, "  "), ""]
     if not details:
@@ -122,7 +124,7 @@ def _figures(summary: Summary, width: int) -> list[str]:
     shares = [share_text(time_ns / all_ns) for time_ns in times_ns.values()]
     names = kernel_texts(list(times_ns))
     rows = [
-        ("GPU", summary.gpu_names if summary.devices else "none"),
+        ("GPU", summary.gpu_names if summary.devices else _unrecorded_gpu(summary)),
         ("torch", summary.machine.torch or ""),
         ("step", _step(summary)),
         ("GPU busy", ", ".join(of_devices(summary.busy_shares, share_text))),
@@ -136,11 +138,16 @@ def _figures(summary: Summary, width: int) -> list[str]:
     lines = []
     for label, text in rows:
         one = f"  {label.ljust(longest)}  "
-        lines += wrap(text, width, initial_indent=one, subsequent_indent=" " * len(one)) if text else []
+        lines += wrapped(text, width, one, " " * len(one)) if text else []
     widest = max(map(len, shares), default=0)
     for place, (share, name) in enumerate(zip(shares, fit_apart(names, width - longest - widest - 5), strict=True)):
         lines.append(f"  {('' if place else work).ljust(longest)}  {share} {name}")
     return lines
+
+
+def _unrecorded_gpu(summary: Summary) -> str:
+    op = next((row.name for row in summary.host_ops if _GPU_OP.search(row.name)), None)
+    return "none" if op is None else f"not recorded, although {op} runs only on a GPU"
 
 
 def _step(summary: Summary) -> str:
@@ -171,7 +178,7 @@ def _late_ranks(summary: Summary) -> str:
 def _notes(summary: Summary, width: int) -> list[str]:
     lines = []
     for text in note_sentences(summary)[len(estimate_line(summary.run)) :]:
-        lines += wrap(text, width - 2, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(text, width - 2, "  ", "    ")
     return ["", *lines] if lines else []
 
 
@@ -327,11 +334,10 @@ def _step_kinds(summary: Summary, width: int) -> list[str]:
     if (cost := summary.profiler_cost) is not None:
         named = ((name.removesuffix("_ns").replace("_", " "), ns) for name, ns in vars(cost).items())
         costs = ", ".join(f"{time_text(ns)} per {kind}" for kind, ns in named if ns)
-        lines += wrap(f"torch.profiler added {costs or 'nothing'}", width - 2, initial_indent="  ", subsequent_indent="    ")
+        lines += wrapped(f"torch.profiler added {costs or 'nothing'}", width - 2, "  ", "    ")
     if scale:
         shares = ", ".join(f"{name} {share:.2f}" for name, share in scale.items() if "#" not in name)
-        lines += wrap(f"profiled host times are scaled to the clean ones: {shares}", width - 2, initial_indent="  ",
-                      subsequent_indent="    ")  # fmt: skip
+        lines += wrapped(f"profiled host times are scaled to the clean ones: {shares}", width - 2, "  ", "    ")
     return lines
 
 
@@ -436,7 +442,7 @@ def _memory(summary: Summary, width: int) -> list[str]:
 def _problems(summary: Summary, width: int) -> list[str]:
     found = problems_of(summary.problems, summary.counts.kernels)
     rows = [[problem.kind, count_text(problem.count), problem.severity.name.lower()] for problem in found]
-    lines = [line for problem in found for line in wrap(problem.text, width - 2, initial_indent="  ", subsequent_indent="    ")]
+    lines = [line for problem in found for line in wrapped(problem.text, width - 2, "  ", "    ")]
     return [*table(["kind", "count", "severity"], rows, width=width, indent=2), *lines]
 
 

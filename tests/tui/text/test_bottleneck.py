@@ -9,7 +9,8 @@ import pytest
 from tests.traces.handmade import US, training
 from traces.figures.bottleneck import PaceLimit
 from traces.figures.pace import StepPace, pace
-from tui.text.bottleneck import lag_sentence, limit_text
+from traces.figures.summary import summarize
+from tui.text.bottleneck import bottleneck_text, lag_sentence, limit_text
 
 
 def paced(**changes: object) -> StepPace:
@@ -41,3 +42,9 @@ def test_the_limit_of_the_training_speed_is_described_in_one_sentence(
 def test_a_growing_lag_is_a_warning() -> None:
     assert lag_sentence(paced(falls_behind_ns=3 * US)) == "The GPU falls 3.0 µs further behind the host in each step."
     assert lag_sentence(paced(falls_behind_ns=0)) == lag_sentence(None) == ""
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.0004, False), (0.001, True)])
+def test_a_possible_gain_that_rounds_to_nothing_is_not_shown(share: float, shown: bool) -> None:
+    summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("device", 1, share))
+    assert ("could be up to" in bottleneck_text(summary)) is shown

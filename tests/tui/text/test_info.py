@@ -42,6 +42,17 @@ def test_suggested_commands_quote_file_names() -> None:
     assert said.count("'my run.msgpack'") == 3 and said.count("trace replay YOUR_SCRIPT.py --trace 'my run.msgpack'") == 1
 
 
+@pytest.mark.parametrize(
+    ("inner", "gpu"),
+    [("aten::cudnn_convolution", "not recorded, although aten::cudnn_convolution runs only on a GPU"), ("aten::mm", "none")],
+)
+def test_ops_that_run_only_on_gpus_show_that_a_gpu_was_not_recorded(inner: str, gpu: str) -> None:
+    trace = training(steps=2, made=[Call("aten::conv2d", "8,3,8,8", 31, "volta_sgemm_nn", inner=inner)])
+    trace.device, trace.devices = trace.device.take([]), []
+    trace.memory = trace.memory.take([])
+    assert f"  GPU       {gpu}\n" in info_text(summarize(trace), "v100.msgpack", details=False)
+
+
 def test_a_phase_grained_recording() -> None:
     assert_golden("info_phase", info_text(summarize(phase_grained()), "p100-no-cudnn"))
 
