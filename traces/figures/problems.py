@@ -124,6 +124,10 @@ _KINDS = {
         " [It belongs|They belong] to no op, and launch delays and idle reasons leave [it|them] out.",
         serious_if_many=True,
     ),
+    "launches-in-order": _Kind(
+        _INFORMATION,
+        "{n} kernel[|s] or cop[y|ies] [has no id|have no ids]. The order of the calls shows which call launched [it|each].",
+    ),
     "lost-kernel": _Kind(
         _WARNING,
         "{n} of {of} kernels [is|are] missing: idle time is not reliable.",

@@ -271,7 +271,7 @@ BROKEN = {  # file: (what is counted, host spans, device spans)
     "metadata_only.json": ({}, 0, 0),
     "negative_dur.json": ({"negative-duration": 14}, 94, 18),
     "newline_in_name.json": ({"control-character": 1}, 94, 18),
-    "no_args.json": ({"kernel-without-launch": 16}, 94, 18),
+    "no_args.json": ({"launches-in-order": 16}, 94, 18),
     # a begin and its end are one span; neither has a category
     "other_phases.json": ({"event-without-category": 1, "other-phase-event": 2, "unreadable-event": 1}, 95, 18),
     "string_timestamps.json": ({}, 94, 18),

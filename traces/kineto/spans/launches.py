@@ -104,18 +104,21 @@ def correlate_by_external_ids(host: HostColumns, device: DeviceColumns) -> None:
     host.correlation[calls] = host.named[calls]
 
 
-def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: Strings) -> None:
+def correlate_in_order(host: HostColumns, device: DeviceColumns, strings: Strings) -> int:
+    """Match calls and work of a file without ids. Return the number of matched kernels and copies."""
     # see Note [No ids]
     if (host.correlation > 0).any() or (device.correlation > 0).any() or (device.named > 0).any():
-        return
+        return 0
     spans, work = host.spans, device.spans
     calls = np.flatnonzero((spans.kind == HostKind.RUNTIME) & strings.matching(spans.name, _STARTS_WORK.match))
     calls = calls[np.argsort(spans.start_ns[calls], kind="stable")]
     works = np.flatnonzero(work.is_work)
     works = works[np.argsort(work.start_ns[works], kind="stable")]
     on_one_stream = len(set(zip(work.device[works].tolist(), work.stream[works].tolist(), strict=True))) == 1
-    if on_one_stream and len(calls) == len(works) and (spans.start_ns[calls] <= work.start_ns[works]).all():
-        host.correlation[calls] = device.correlation[works] = np.arange(1, len(works) + 1)
+    if not on_one_stream or len(calls) != len(works) or (spans.start_ns[calls] > work.start_ns[works]).any():
+        return 0
+    host.correlation[calls] = device.correlation[works] = np.arange(1, len(works) + 1)
+    return len(works)
 
 
 class WithoutWork(NamedTuple):

@@ -88,7 +88,8 @@ def read_tables(
     if not notes:
         host, device, comms = each_event_once(host, device, comms, problems)
         correlate_by_external_ids(host, device)
-        correlate_in_order(host, device, strings)
+        if matched := correlate_in_order(host, device, strings):
+            problems["launches-in-order"] += matched
         _exclude_impossible(groups, host.spans, device, dependent_launch, problems)
     owners = CallOwners.of(host.spans, host.op, _ids_from_kernels(host, device))
     if notes:
