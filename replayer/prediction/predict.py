@@ -42,6 +42,7 @@ from traces.figures.measure import (
     window_ns,
 )
 from traces.figures.pace import DEVICE, pace, pace_series, step_times
+from traces.figures.problems import serious_problems, why_work_is_hidden
 from traces.model.json_facts import Json
 from traces.model.trace import NONE, Column, Device, DeviceKind, Origin, StepKind, Trace, TraceError
 from traces.names.cards import UNKNOWN_CARD, card_of
@@ -131,7 +132,7 @@ class Predictor:
         unscaled_share = scaling.unscaled_ns / max(int(recorded.device.duration_ns[recorded.device.is_work].sum()), 1)
         busy_ns = gpu_ns(trace, recorded)
         expected_error = None
-        if unscaled_share <= MOST_UNSCALED:
+        if unscaled_share <= MOST_UNSCALED and not why_work_is_hidden(recorded):
             expected_error = _expected_error(shares, conditions, recorded, min(busy_ns / one_ns, 1.0) if one_ns else 1.0)
         trace.runs = {rank: replace(run, expected_error=expected_error) for rank, run in trace.runs.items()}
         work, steps = _work_of_steps(recorded)
@@ -361,7 +362,9 @@ def _sums(keys: list[str], recorded_ns: Column, predicted_ns: Column, steps: int
 
 def _notes(recorded: Trace, conditions: Conditions, peak: int | None, devices: list[Device]) -> list[str]:
     found = pace(recorded)
-    notes = [] if found is None or found.mean is None else ["the recorded steps vary a lot, so the step time is an average"]
+    notes = [problem.text.removesuffix(".") for problem in serious_problems(recorded)]
+    if found is not None and found.mean is not None:
+        notes.append("the recorded steps vary a lot, so the step time is an average")
     known = recorded.devices[0].name if recorded.devices else ""
     if conditions.gpu and card_of(known) is UNKNOWN_CARD:
         notes.append(f"the recorded GPU ({known or 'no name'}) is not in the table of GPUs; figures of a typical GPU are used")

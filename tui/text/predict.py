@@ -9,6 +9,7 @@ from pathlib import Path
 from replayer.prediction.conditions import short_gpu_name
 from replayer.prediction.predict import PredictedTime, Prediction
 from traces.comparison.thresholds import MOSTLY_BUSY
+from traces.figures.problems import why_work_is_hidden
 from tui.formatting import ABSENT, counted, error_text, paint, rough_text, share_text, size_text, table, time_text
 
 _BAR = 40
@@ -105,7 +106,8 @@ def _asked(prediction: Prediction, *, swept: bool = False) -> str:
 
 def error_words(prediction: Prediction) -> str:
     if prediction.expected_error is None:
-        return f"unknown error, because {share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes"
+        without_shapes = f"{share_text(prediction.unscaled_share)} of the recorded GPU time has no shapes"
+        return f"unknown error, because {why_work_is_hidden(prediction.trace) or without_shapes}"
     return f"expected error {rough_text(prediction.expected_error)}"
 
 
@@ -113,7 +115,8 @@ def _error(prediction: Prediction) -> str:
     error, predicted_ns = prediction.expected_error, prediction.step.predicted_ns
     if error is None:
         return error_words(prediction)
-    return f"{error_words(prediction)}: {time_text(predicted_ns * (1 - error))} to {time_text(predicted_ns * (1 + error))}"
+    least, most = time_text(predicted_ns * (1 - error)), time_text(predicted_ns * (1 + error))
+    return error_words(prediction) + (f": {least} to {most}" if least != most else "")
 
 
 def _sides(title: str, figures: dict[str, PredictedTime], width: int) -> list[str]:

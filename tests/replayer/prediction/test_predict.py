@@ -42,6 +42,15 @@ def test_predicting_a_batch_size_changes_only_inputs_with_a_batch_dimension() ->
     assert of.batch_bytes == 776 * 80
 
 
+def test_a_prediction_from_a_recording_without_many_kernels_has_no_error() -> None:
+    """4 of 20 kernels are missing, so the GPU time of a step is unknown."""
+    trace = training()
+    trace.problems = {"lost-kernel": 4}
+    found = predict(trace, Conditions(gpu="h100"))
+    assert found.expected_error is None
+    assert found.notes[0] == "4 of 20 kernels are missing: idle time is not reliable"
+
+
 @pytest.mark.parametrize(
     ("limit", "before", "after", "step_ns"),
     [

@@ -102,6 +102,13 @@ def test_an_unknown_expected_error_is_explained() -> None:
     unknown = predicted(expected_error=None, unscaled_share=0.6)
     assert error_words(unknown) == "unknown error, because 60.0 % of the recorded GPU time has no shapes"
     assert "; unknown error, because" in prediction_text(unknown, "run", None, None)
+    lost = predicted(expected_error=None, trace=Trace(problems={"lost-kernel": 4}))
+    assert error_words(lost) == "unknown error, because kernels are missing from the recording"
+
+
+def test_a_range_that_rounds_to_one_time_is_not_shown() -> None:
+    text = prediction_text(predicted(100.0, expected_error=0.0001), "run", None, None)  # 99.99 to 100.01 ms
+    assert text.splitlines()[1].endswith("; expected error <1 %")
 
 
 def test_a_prediction_sweep_shows_one_row_per_condition_with_a_bar() -> None:
