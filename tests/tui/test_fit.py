@@ -104,7 +104,7 @@ def test_the_position_of_the_batch_size_in_the_arguments_is_found(
 
 def test_fit_evaluates_every_gpu_from_two_runs(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
-    assert run(FitOptions(["train.py", "-b", "44"], "k80,v100,v100-32gb", json=True)) == 0
+    assert run(FitOptions(["train.py", "-b", "44"], "k80,v100-sxm2-16gb,v100-32gb", json=True)) == 0
     facts = told(capsys)
     assert ran.batches == [44, 22]
     assert (facts["batch"], facts["batch_option"], facts["peak_allocated_bytes"]) == (44, "-b", 12 * GIB)
@@ -125,27 +125,27 @@ def test_fit_tries_all_gpus_even_if_none_fits(script: Any, capsys: pytest.Captur
 
 def test_fit_verifies_batch_limits_by_running_the_script(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
-    assert run(FitOptions(["train.py", "-b", "8"], "v100", verify=True)) == 0
+    assert run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb", verify=True)) == 0
     assert ran.batches == [8, 4, 57, 58] and "57 ✓" in capsys.readouterr().out
 
 
 def test_fit_does_not_verify_a_batch_larger_than_the_data_set(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script(most=32)
-    assert run(FitOptions(["train.py", "-b", "8"], "v100", verify=True, json=True)) == 0
+    assert run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb", verify=True, json=True)) == 0
     [v100] = told(capsys)["gpus"]
     assert v100["largest_batch"] == 57 and v100["largest_batch_verified"] is None
 
 
 def test_the_largest_batch_is_unknown_without_a_batch_option(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
-    assert run(FitOptions(["train.py"], "v100")) == 0
+    assert run(FitOptions(["train.py"], "v100-sxm2-16gb")) == 0
     said = capsys.readouterr().out
     assert ran.batches == [8] and "at batch 8" in said and "--batch-option=--batch-size" in said
 
 
 def test_a_given_batch_option_is_appended_to_the_script_arguments(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ran = script()
-    assert run(FitOptions(["train.py"], "v100", batch_option="-b", json=True)) == 0
+    assert run(FitOptions(["train.py"], "v100-sxm2-16gb", batch_option="-b", json=True)) == 0
     assert ran.batches == [8, 4] and told(capsys)["gpus"][0]["largest_batch"] == 57
 
 
@@ -162,7 +162,7 @@ def test_the_reason_for_an_unknown_batch_limit_is_reported(
     script: Any, capsys: pytest.CaptureFixture[str], how: dict[str, int], note: str
 ) -> None:
     script(**how)
-    run(FitOptions(["train.py", "-b", "8"], "v100", json=True))
+    run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb", json=True))
     assert any(note in line for line in told(capsys)["notes"])
 
 
@@ -178,7 +178,7 @@ def test_a_failing_script_ends_fit_with_a_one_line_error(
 ) -> None:
     script(**how)
     with pytest.raises(TraceError, match=line):
-        run(FitOptions(["train.py", "-b", "8"], "v100"))
+        run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb"))
     if "said" in how:
         assert "ValueError: no data" in capsys.readouterr().err
 
@@ -209,7 +209,7 @@ def test_the_batch_size_is_replaced_in_the_script_arguments(words: list[str], op
 def test_a_batch_argument_that_the_script_lacks_is_rejected(script: Any) -> None:
     ran = script()
     with pytest.raises(TraceError, match="the script has no argument 2"):
-        run(FitOptions(["train.py", "8"], "v100", batch_option="2"))
+        run(FitOptions(["train.py", "8"], "v100-sxm2-16gb", batch_option="2"))
     assert ran.batches == [8]
 
 
@@ -217,7 +217,7 @@ def test_a_batch_argument_that_the_script_lacks_is_rejected(script: Any) -> None
 def test_a_common_batch_option_is_found_in_the_script_source(script: Any, tmp_path: Path, quote: str) -> None:
     ran = script()
     (tmp_path / "train.py").write_text(f"parser.add_argument({quote}-b{quote}, type=int, default=8)")
-    run(FitOptions([str(tmp_path / "train.py")], "v100"))
+    run(FitOptions([str(tmp_path / "train.py")], "v100-sxm2-16gb"))
     assert ran.batches == [8, 4]
 
 
@@ -228,7 +228,7 @@ def test_a_common_option_name_in_a_comment_is_ignored(
     plain, failing = Script(), Script(code=2, steps=0)
     runs = lambda options_of_package, words, **rest: (failing if "-b" in words else plain)(options_of_package, words, **rest)  # noqa: E731
     monkeypatch.setattr(fit, "run_child", runs)
-    assert run(FitOptions([str(tmp_path / "train.py")], "v100", json=True)) == 0
+    assert run(FitOptions([str(tmp_path / "train.py")], "v100-sxm2-16gb", json=True)) == 0
     facts = told(capsys)
     assert facts["gpus"][0]["fits"] and facts["batch_option"] is None
     assert "-b is in the script's source, but -b 4 failed" in " ".join(facts["notes"])
@@ -238,12 +238,12 @@ def test_no_other_batches_are_predicted_if_the_option_is_not_the_batch_size(
     script: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script(default=12, times=3)
-    run(FitOptions(["train.py"], "v100", batch_option="-b", json=True))
+    run(FitOptions(["train.py"], "v100-sxm2-16gb", batch_option="-b", json=True))
     assert "-b 18 gives batches of 54, and the value for batches of 36 is unknown" in " ".join(told(capsys)["notes"])
 
 
 def test_fit_leaves_no_files_in_the_folder(tmp_path: Path, script: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     script()
-    run(FitOptions(["train.py", "-b", "8"], "v100"))
+    run(FitOptions(["train.py", "-b", "8"], "v100-sxm2-16gb"))
     assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """Finds recordings and step times in all folders of the library.
 
     gpus()                                  # [Gpu("a100", "NVIDIA A100-SXM4-40GB", ...), ...]
+    device_named("v100")                    # "Tesla V100-PCIE-32GB", the V100 that was measured
     models("v100")                          # ["alexnet", "densenet121", ...]
     cell("v100", "resnet50").for_batch(32)         # CellTimes; NotMeasured outside the measured batch sizes
     match("v100", signature)                # the cell of the script's network or a similar network, and the differences
@@ -19,6 +20,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from traces.library.cells import SUFFIX, CellFile, Gpu, LibraryCell, read_cells
 from traces.library.matching import Match, match_with, nearest_network
 from traces.model.trace import TraceError, TraceLibraryError
 from traces.model.workload import WorkloadSignature
+from traces.names.cards import find_card, is_slice
 
 BUNDLED = Path(__file__).parent
 VARIABLE = "TRACE_LIBRARY"
@@ -76,6 +79,14 @@ def gpu(name: str) -> Gpu:
         return meant[0]
     names = [one.name for one in known]
     raise TraceLibraryError(f"the library has no GPU {name}{_suggested(name.lower(), names)}; it has: {', '.join(names)}")
+
+
+def device_named(text: str) -> str:
+    """Return the device name of the GPU that a user has named. If several GPUs match, a GPU with measurements is chosen. Raises
+    TraceError for an unknown GPU. The message lists similar names."""
+    with suppress(TraceLibraryError):
+        text = gpu(text).device
+    return text if is_slice(text) else find_card(text).names[0]
 
 
 def models(gpu_name: str) -> list[str]:

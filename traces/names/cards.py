@@ -300,6 +300,11 @@ def card_of(name: str) -> Card:
     return _slice(found, int(part[1]), int(part[2])) if part is not None and found is not UNKNOWN_CARD else found
 
 
+def is_slice(name: str) -> bool:
+    """Return True for the name of a slice of a known GPU, such as "A100 MIG 3g.20gb"."""
+    return _MIG.search(name) is not None and card_of(name) is not UNKNOWN_CARD
+
+
 def _slice(card: Card, compute: int, memory_gib: int) -> Card:
     share = min(compute / (_SLICES_OF_A30 if "A30" in card.names[0] else _SLICES), 1.0)
     of_memory = min(memory_gib * _GIB / card.memory_bytes, 1.0)

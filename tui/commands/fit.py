@@ -26,12 +26,13 @@ from replayer.memory.device.request_log import RankRequests, RequestKind, Reques
 from replayer.memory.rerun_requests import MAX_BATCH, ScaledRequests, largest_batch, run_requests
 from traces.combining.replayed_ranks import process_of_each_rank, timelines_in
 from traces.format.trace_file import save
+from traces.library.catalogue import device_named
 from traces.library.limits import MeasuredLimit
 from traces.model.json_facts import Json, extended
 from traces.model.machine import Machine
 from traces.model.trace import Device, StepKind, Steps, Trace, TraceError
 from traces.model.workload import WorkloadSignature
-from traces.names.cards import CARDS, Card, find_card
+from traces.names.cards import CARDS, Card, card_of
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import run_child
 from tui.commands.fit_times import KnownTimes
@@ -77,7 +78,7 @@ class FitFacts(Need):
 
 def run(fit: FitOptions) -> int:
     require_ranks(fit.ranks, available_bytes())
-    cards = [find_card(name) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
+    cards = [card_of(device_named(name)) for name in fit.gpus.split(",")] if fit.gpus else list(CARDS)
     option = fit.batch_option.removesuffix("=") or _usual_option(fit.script)
     first = _run(fit, fit.script, cards[0])
     need = _need(fit, first, option)

@@ -12,6 +12,7 @@ from typing import Any
 from replayer.prediction.conditions import Conditions, conditions_of
 from replayer.prediction.predict import PredictedFigures, Prediction, Predictor, predict
 from traces.format.trace_file import save
+from traces.library.catalogue import device_named
 from traces.model.json_facts import extended
 from traces.model.trace import Trace, TraceError
 from tui.options import PredictOptions
@@ -45,8 +46,9 @@ class SweepFacts:
 
 
 def run(options: PredictOptions) -> int:
+    gpu = options.on_gpu and device_named(options.on_gpu)
     conditions = conditions_of(
-        options.on_gpu, options.batch, options.length, options.gpus, options.nproc, options.link_gbps, options.host_speed,
+        gpu, options.batch, options.length, options.gpus, options.nproc, options.link_gbps, options.host_speed,
         options.recorded_batch, options.parallel, "nproc" in options.sweep,
     )  # fmt: skip
     require_writable(options.output)

@@ -22,6 +22,7 @@ from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Comparison
 from traces.figures.measure import work_rows
 from traces.format.trace_file import save
+from traces.library.catalogue import device_named
 from traces.model.trace import HostKind, Origin, Trace, TraceError
 from traces.script.configuration import ReplayConfig, ReplaySession
 from traces.script.launch import ChildResult, run_child
@@ -50,7 +51,8 @@ def run(replay: ReplayOptions) -> int:
         replay.loader, replay.strict, replay.values, replay.clock, replay.speed, replay.gpus or 0, replay.link_gbps,
         slow_ranks=_slow_ranks(replay.slow, replay.ranks),
     )  # fmt: skip
-    conditions = Conditions(replay.on_gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
+    gpu = replay.on_gpu and device_named(replay.on_gpu)
+    conditions = Conditions(gpu, link_gbps=replay.link_gbps, host_speed=replay.host_speed)
     source = source_of(replay.trace, replay.gpu, estimate=replay.estimate, strict=replay.strict, gpus=replay.gpus or 0)
     recorded, replay = source.recorded, replace(replay, trace=source.name)
     prediction = None

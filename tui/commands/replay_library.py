@@ -20,13 +20,13 @@ from pathlib import Path
 from traces.comparison.comparison_figures import Comparison
 from traces.format.trace_file import save
 from traces.library import entries, find, is_cell_name, load
-from traces.library.catalogue import cell_file, files_of, gpus
+from traces.library.catalogue import cell_file, device_named, files_of, gpus
 from traces.library.catalogue import gpu as gpu_of
 from traces.library.cell_traces import blank_trace, trace_with_step_times
 from traces.library.cells import Gpu, read_cells
 from traces.model.run import LibrarySteps
 from traces.model.trace import Trace, TraceError, TraceLibraryError
-from traces.names.cards import find_card
+from traces.names.cards import card_of
 from traces.script.configuration import LibraryChoice
 from tui.formatting import time_text
 from tui.text.compiled import compilation_notes
@@ -110,7 +110,7 @@ def lacks_measurements(gpu: str) -> bool:
         gpu_of(gpu)
     except TraceLibraryError:
         try:
-            find_card(gpu)
+            device_named(gpu)
         except TraceError:
             return False  # the library's own error will suggest similar names
         return True
@@ -120,12 +120,11 @@ def lacks_measurements(gpu: str) -> bool:
 def trace_of_card(gpu: str, gpus: int = 1) -> Trace:
     # see Note [A card that the library lacks]
 
-    # The library is searched first, so that a name selects the same GPU for a replay on one GPU and on several GPUs.
     try:
         of = gpu_of(gpu)
     except TraceLibraryError:
-        card = find_card(gpu)
-        of = Gpu(gpu, card.names[0], card.memory_bytes)
+        name = device_named(gpu)
+        of = Gpu(gpu, name, card_of(name).memory_bytes)
     alone = blank_trace(of)
     alone.grain = "kernel"
     alone.devices = [replace(alone.devices[0], index=index) for index in range(gpus)]

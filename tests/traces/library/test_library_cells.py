@@ -273,3 +273,17 @@ TWO = np.array([1, 2])
 )
 def test_the_first_error_in_an_entry_is_described(changes: dict[str, Any], error: str | None) -> None:
     assert fault(a_cell(**changes)) == error
+
+
+@pytest.mark.parametrize(
+    ("typed", "device"),
+    [
+        ("v100", "Tesla V100-PCIE-32GB"),  # measured, unlike the other V100s
+        ("V100 16GB SXM2", "Tesla V100-SXM2-16GB"),
+        ("rtx4090", "NVIDIA GeForce RTX 4090"),
+        ("a100-80gb", "NVIDIA A100 80GB PCIe"),  # the measured A100 has 40 GB
+        ("A100 MIG 3g.20gb", "A100 MIG 3g.20gb"),
+    ],
+)
+def test_a_gpu_name_means_a_measured_gpu_or_the_nearest_data_sheet(typed: str, device: str) -> None:
+    assert catalogue.device_named(typed) == device
