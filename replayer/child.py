@@ -194,6 +194,7 @@ def _make(session: ReplaySession, recorded: Trace | None, patched_time: PatchedT
     )
     state.STATE.finish = at_exit(lambda: _finish(gpu, trace, session))
     state.STATE.flush = lambda: _flush(gpu, trace, session)
+    gpu.timeline.header_of = lambda: _header(gpu, trace, session)
     if patched_time is not None:
         patched_time.wait_for_clock = gpu.streams.wait_for_clock
         patched_time.calls_of_device = gpu.launches.calls

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.replayer.recordings import make_recording
 from tests.traces.handmade import training
 from traces.comparison.compare import compare
@@ -20,3 +22,10 @@ def test_a_single_step_is_not_called_a_median() -> None:
         recorded = training(steps=steps)
         said = estimated_text(recorded, compare(recorded, recorded))
         assert f"({average}, excluding data loading, including host time of this machine)" in said
+
+
+def test_an_estimate_separates_gpu_time_from_the_host_time_of_this_machine() -> None:
+    recorded = training()
+    comparison = compare(recorded, recorded)
+    assert "The GPU is busy for 50.0 µs of a training step." in estimated_text(recorded, comparison)
+    assert "The GPU is busy" not in estimated_text(recorded, replace(comparison, clock="recorded"))

@@ -190,9 +190,9 @@ def _tell(replay: ReplayOptions, result: ChildResult, replayed: Trace, compariso
         explain_empty_run(result, "replayed", "did no work on the GPU")
         return
     if is_estimate and not is_quiet():
-        print(estimated_text(replayed, comparison), file=sys.stderr)
+        print(f"{estimated_text(replayed, comparison)}\nNext: {_next_step(replay, is_estimate)}", file=sys.stderr)
     elif not is_quiet():
-        hint = _next_step(replay)
+        hint = _next_step(replay, is_estimate)
         text = diff_text(
             comparison,
             replay.trace,
@@ -209,7 +209,11 @@ def _script_name(replay: ReplayOptions) -> str:
     return f"this replay of {shlex.join(replay.script[:2]) if first == '-m' else Path(first).name}"
 
 
-def _next_step(replay: ReplayOptions) -> str:
+def _next_step(replay: ReplayOptions, is_estimate: bool) -> str:
+    if is_estimate:
+        if replay.output is None:
+            return "-o REPLAY.msgpack saves the timeline for trace info, view and report"
+        return f"trace info {shlex.quote(str(replay.output))}, or trace view {shlex.quote(str(replay.output))}"
     if replay.output is None:
         return "trace replay --details shows more; -o REPLAY.msgpack saves the timeline for trace diff, view and report"
     names = shlex.join([replay.trace, str(replay.output)])

@@ -145,6 +145,9 @@ def estimated_text(replayed: Trace, comparison: Comparison) -> str:
         lines.append(f"Step time of {kind}: {time_text(of.replayed_ns)} ({average}, excluding data loading, {host}).")
     if "training" not in known:
         lines.append("The script completed no training step.")
+    elif not is_gpu_time and comparison.gpu_busy.replayed_ns:
+        busy = f"The GPU is busy for {time_text(comparison.gpu_busy.replayed_ns)} of a training step."
+        lines.append(f"{busy} --clock recorded excludes the host time of this machine.")
     if is_gpu_time and known:
         lines.append("An estimate has no recorded host pace. --clock wall adds the host time of this machine.")
     notes = [*estimate_sentences(comparison), *compilation_notes(comparison), *memory_sentences(comparison.memory)]

@@ -45,6 +45,7 @@ from traces.model.trace import (
 # Write many rows at once, because writing takes the interpreter lock from the script's threads.
 _FLUSH_ROWS = 65_536
 _FLUSH_NS = 1_000_000_000
+_HEADER_NS = 5_000_000_000  # time between two headers, which contain the figures of a process that is killed
 _MOST_ROWS = 4 * _FLUSH_ROWS
 _WRITES_WITHIN_S = 300.0  # longest wait for the writing thread
 
@@ -220,10 +221,12 @@ class TimelineWriter:
         self._watched: list[_HandedOver] | None = None
         self.loader_waits: list[LoaderWait] = []
         self._due_ns = perf_counter_ns() + _FLUSH_NS
+        self._header_due_ns = 0
+        self.header_of: Callable[[], Trace] | None = None  # returns the current header
         self.step_rows = 0
         self.phase_rows = 0
         self.home = 0
-        self._queue: queue.SimpleQueue[_HandedOver | threading.Event | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_HandedOver | threading.Event | Trace | None] = queue.SimpleQueue()
         self._failure: BaseException | None = None
         self._writer = threading.Thread(target=self._write, name="trace-timeline", daemon=True)
         self._writer.start()
@@ -344,8 +347,12 @@ class TimelineWriter:
 
     def hand_over_if_due(self) -> None:
         """Pass the rows to the writing thread once a second, or earlier if there are many."""
-        if self.is_due:
-            self._hand_over()
+        if not self.is_due:
+            return
+        self._hand_over()
+        if self.header_of is not None and self._due_ns >= self._header_due_ns:
+            self._header_due_ns = self._due_ns + _HEADER_NS
+            self._queue.put(self.header_of())
 
     def flush(self, header: Trace) -> None:
         """Write the current rows and header to the file. Raises TimeoutError if writing takes too long, and OSError or
@@ -399,6 +406,9 @@ class TimelineWriter:
             if self._failure is not None:
                 continue  # a full disk must not stop the script; close() reports the error
             try:
+                if isinstance(item, Trace):
+                    self._stream.header(item)
+                    continue
                 if item.strings:
                     self._stream.add_strings(item.strings)
                 self._stream.add_tables(item.written(self._memory_ns))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from replayer.timing.timeline.timeline_writer import BufferedRows, DeferredRows, TimelineWriter, concatenate_rows
 from tests.replayer.recordings import make_recording
 from traces.format.trace_file import TraceStream, load
+from traces.model.run import REPLAY, Run
 from traces.model.trace import NONE, Column, DeviceKind, HostKind, Origin, StepKind, Trace
 
 # What is done to the rows: a single one (True), a table of that many (to be made later, if negative), or all are taken (None).
@@ -140,3 +141,20 @@ def test_rows_are_written_early_if_there_are_many(
         now_ns[0] = 5 + later_ns
         assert timeline.is_due is is_due
     timeline.close(Trace())
+
+
+def test_the_file_of_a_killed_process_has_the_current_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN a timeline whose rows and header are due
+    monkeypatch.setattr("replayer.timing.timeline.timeline_writer._FLUSH_NS", 0)
+    path = tmp_path / "replay.msgpack"
+    timeline = a_timeline(path)
+    timeline.header_of = lambda: Trace(runs={0: Run(REPLAY, "unix")})
+    # WHEN rows are handed over and the process is then killed
+    timeline.hand_over_if_due()
+    timeline.strings.add("aten::mm")
+    timeline.hand_over_if_due()
+    done = threading.Event()
+    timeline._queue.put(done)
+    assert done.wait(10)
+    # THEN the header in the file is the one of that time
+    assert load(path).runs[0].source == REPLAY
