@@ -209,9 +209,9 @@ def why_work_is_hidden(trace: Trace) -> str:
     return next((reason for reason in reasons if reason), "")
 
 
-def is_cut(trace: Trace) -> bool:
-    """Return True if the trace was imported from a file whose end is missing."""
-    return any(_KINDS.get(kind, _UNKNOWN).why_work_is_hidden == _CUT for kind in trace.problems)
+def is_cut(problems: Mapping[str, int]) -> bool:
+    """Return True if the trace was read from a file whose end is missing."""
+    return any(_KINDS.get(kind, _UNKNOWN).why_work_is_hidden == _CUT for kind in problems)
 
 
 def _problem(kind: str, count: int, kernels: int) -> Problem:

@@ -13,7 +13,7 @@ from typing import Any
 from traces.analyses.stragglers import late_ranks
 from traces.comparison.thresholds import LONG_STEP, MUCH_SPREAD, SLOW_STEP
 from traces.figures.measure import WorkSum
-from traces.figures.problems import Severity, problems_of
+from traces.figures.problems import Severity, is_cut, problems_of
 from traces.figures.summary import Summary
 from traces.model.json_facts import Json
 from traces.model.run import Run
@@ -49,6 +49,7 @@ _REPLAYS = {
 }
 _GPU_OP = re.compile(r"::_?(?:cudnn|miopen)_")
 _HOST_ONLY = "a recording of the host only: no GPU work was recorded"
+_CUT = "an incomplete recording: the end of the file is missing"
 _WITHOUT_KERNELS = "a recording of the host and of GPU memory: kernels were not recorded"
 _WITHOUT_OPS = "a recording of every kernel, without ops"
 # Displayed names of kinds of steps that differ from the stored names
@@ -66,7 +67,9 @@ def info_text(summary: Summary, name: str, *, details: bool = True, width: int =
     ranks = summary.ranks
     grains = _GRAINS if summary.run.replay is None else _REPLAYS
     what = grains.get(summary.grain, summary.grain)
-    if summary.grain == "kernel" and not summary.gpus:
+    if summary.grain == "kernel" and not summary.gpus and is_cut(summary.problems):
+        what = _CUT
+    elif summary.grain == "kernel" and not summary.gpus:
         what = _WITHOUT_KERNELS if summary.memory else _HOST_ONLY
     elif summary.grain == "kernel" and not summary.counts.host_ops:
         what = _WITHOUT_OPS
@@ -450,6 +453,8 @@ def _next(summary: Summary, name: str) -> list[str]:
     if not summary.gpu_busy_ns and summary.grain == "kernel":
         if "lost-kernel" in summary.problems:
             return ["Next: nothing to replay, because the recording has none of the launched kernels. Record again."]
+        if is_cut(summary.problems):
+            return ["Next: nothing to replay, because the end of the file is missing. Copy the file again, or record again."]
         how = "with ProfilerActivity.CUDA" if summary.memory else "on a machine with a GPU"
         return [f"Next: nothing to replay, because no GPU work was recorded. Record {how}."]
     file = shlex.quote(name)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from traces.figures.problems import Severity, is_cut, problems_of
-from traces.model.trace import Trace
 
 
 @pytest.mark.parametrize(
@@ -71,5 +70,5 @@ def test_every_counted_kind_of_problem_has_a_sentence() -> None:
     [("truncated-file", True), ("truncated-gzip", True), ("lost-kernel", False), ("trailing-comma", False), ("new", False)],
 )
 def test_only_a_file_without_its_end_counts_as_truncated(problem: str, cut: bool) -> None:
-    assert is_cut(Trace(problems={problem: 1})) is cut
-    assert is_cut(Trace(problems={problem: 1, "zero-timestamp": 1})) is cut
+    assert is_cut({problem: 1}) is cut
+    assert is_cut({problem: 1, "zero-timestamp": 1}) is cut

@@ -114,6 +114,10 @@ def test_info_says_that_a_host_only_recording_has_no_kernels() -> None:
     # WHEN the profiler lost all kernels THEN the machine has a GPU
     trace.problems = {"lost-kernel": 8}
     assert "the recording has none of the launched kernels" in info_text(summarize(trace), "t", details=False)
+    # WHEN the kernels are missing because the file ends early THEN the text does not deny the recording of GPU work
+    trace.problems = {"truncated-file": 1}
+    text = info_text(summarize(trace), "t", details=False)
+    assert "incomplete recording" in text and "Copy the file again" in text and "no GPU work was recorded" not in text
 
 
 def test_info_shows_only_problems_that_are_warnings_or_worse() -> None:

@@ -46,7 +46,7 @@ def same_program(recorded: Trace, other: Trace, recorded_steps: Column, other_st
         verdict = again if again.sameness is Sameness.OTHER_DTYPES else verdict
     if verdict.sameness in (Sameness.OTHER_PROGRAM, Sameness.CANNOT_BE_TOLD):
         verdict = otherwise_compiled(recorded, other, recorded_steps, other_steps) or verdict
-    cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace)]
+    cut = [which for which, trace in (("first", recorded), ("second", other)) if is_cut(trace.problems)]
     if verdict.same is False and cut:
         reason = f"the end of the {cut[0]} trace's file is missing, so ops may be missing"
         return Verdict(Sameness.CANNOT_BE_TOLD, Evidence.NONE, reason)
