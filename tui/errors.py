@@ -11,6 +11,6 @@ def line_for(error: Exception) -> str | None:
     """Return a message of one line. Return None for bugs of trace-replay."""
     from traces.model.trace import TraceError  # imported here because it needs numpy, which `trace --help` does not
 
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror is not None:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, (TraceError, OSError)) else None

@@ -16,7 +16,7 @@ from typing import IO
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file for writing, and rename it to `path` when all data is written. Pipes and devices, such as
-    /dev/stdout, are written without a temporary file. Raises OSError."""
+    /dev/stdout, are written without a temporary file. Raises OSError with the name of the file."""
     is_file = path.is_file() or not path.exists()
     part = path.with_name(f"{path.name}.{os.getpid()}.part") if is_file else path
     try:
@@ -27,6 +27,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
                 os.fsync(file.fileno())
         if is_file:
             os.replace(part, path)
+    except OSError as error:
+        if error.errno is not None and error.filename is None:  # write() does not know the name
+            error.filename = str(path)
+        raise
     finally:
         if is_file:
             part.unlink(missing_ok=True)  # the part exists only after a failure

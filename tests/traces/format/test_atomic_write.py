@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from traces.format.atomic_write import atomic_write
+from tui.errors import line_for
 
 
 def test_a_new_file_appears_when_it_is_complete(tmp_path: Path) -> None:
@@ -35,3 +37,11 @@ def test_a_device_file_is_written_directly() -> None:
         assert Path(file.name) == null
         file.write(b"x")
     assert null.is_char_device()
+
+
+def test_a_full_disk_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    with pytest.raises(OSError) as raised, atomic_write(path):
+        raise OSError(errno.ENOSPC, "No space left on device")  # raised by file.write(), without a name
+    assert line_for(raised.value) == f"{path}: No space left on device"
+    assert line_for(OSError(errno.ENOSPC, "No space left on device")) == "No space left on device"
