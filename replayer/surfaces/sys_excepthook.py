@@ -25,8 +25,8 @@ _OF_DRIVER = re.compile(
     r"|must be (?:a |on )?(?:CUDA|GPU)|\bCUDA tensor|is_cuda\b|Pointer argument .* cannot be accessed from Triton",
     re.IGNORECASE,
 )
-# Processes of torch.multiprocessing, DataLoader workers and DataParallel replicas: their error messages quote a
-# traceback. The lines of code in it are not part of the error.
+# An error message of a torch.multiprocessing process, a DataLoader worker or a DataParallel replica quotes a traceback. The
+# quoted lines of code are not part of the error.
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*")
 _OF_CUDA = re.compile(r"(?:[\w.]+: )?CUDA error")
 _NOT_TO_BLAME = {"torch", "replayer", "traces", "tracer", "trace_replay"}
