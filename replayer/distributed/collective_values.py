@@ -79,10 +79,12 @@ def concatenated(ranks: list[RankValues]) -> torch.Tensor | None:
     return None if values is None else torch.cat(values)
 
 
-def part_of_rank(combine: Combine, rank: int, size: int) -> Combine:
+def part_of_rank(combine: Combine, rank: int, sizes: list[int]) -> Combine:
+    """Return the part of `rank`. `sizes` are the numbers of elements of all ranks' parts."""
+
     def part(ranks: list[RankValues]) -> torch.Tensor | None:
         whole = combine(ranks)
-        return None if whole is None else whole.reshape(size, -1)[rank]
+        return None if whole is None else whole.split(sizes)[rank]
 
     return part
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import wraps
 from typing import NoReturn
@@ -258,7 +259,9 @@ class VirtualNccl(_NcclGroup):
     @_by_device
     def reduce_scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
         self._require_one_per_rank("input", inputs[0])
-        return self.operations.run(_reduce_scatter("reduce_scatter", inputs[0], outputs, self._rank, self._size, opts))
+        sends, wants = [tensor.numel() for tensor in inputs[0]], [outputs[0].numel()] * self._size
+        call = _reduce_scatter("reduce_scatter", inputs[0], outputs, self._rank, sends, opts)
+        return self.operations.run(replace(call, sends=sends, wants=wants))
 
     @_by_device
     def reduce_scatter_single(self, output: TorchAny, source: TorchAny, opts: TorchAny = None) -> TorchAny:
@@ -266,7 +269,8 @@ class VirtualNccl(_NcclGroup):
             raise TypeError("input tensor must be the same type as the output tensor.")
         if source.numel() != output.numel() * self._size:
             raise ValueError("input tensor must be the same size as output size times world size")
-        call = _reduce_scatter("reduce_scatter_tensor", [source], [output], self._rank, self._size, opts)
+        sizes = [output.numel()] * self._size
+        call = _reduce_scatter("reduce_scatter_tensor", [source], [output], self._rank, sizes, opts)
         return self.operations.run(call)
 
     @_by_device
@@ -300,7 +304,7 @@ class VirtualNccl(_NcclGroup):
         given, root = inputs[0] if inputs else [], opts.rootRank
         if root == self._rank:
             self._require_one_per_rank("input", given)
-        combine = values.part_of_rank(values.of_rank(root), self._rank, self._size)
+        combine = values.part_of_rank(values.of_rank(root), self._rank, [outputs[0].numel()] * self._size)
         sends = [tensor.numel() for tensor in given] if self._rank == root else None
         wants = [outputs[0].numel() if rank == root else 0 for rank in range(self._size)]
         detail = f"from rank {root}"
@@ -349,9 +353,9 @@ def _all_reduce(tensors: Tensors, op: TorchAny) -> GroupCall:
     return GroupCall("all_reduce", tensors, tensors, how.combine, detail=how.name, factor=how.factor)
 
 
-def _reduce_scatter(name: str, inputs: Tensors, outputs: Tensors, rank: int, size: int, opts: TorchAny) -> GroupCall:
+def _reduce_scatter(name: str, inputs: Tensors, outputs: Tensors, rank: int, sizes: list[int], opts: TorchAny) -> GroupCall:
     how = Reduction.of(_op_of(opts), inputs)
-    combine = values.part_of_rank(how.combine, rank, size)
+    combine = values.part_of_rank(how.combine, rank, sizes)
     return GroupCall(name, inputs, outputs, combine, detail=how.name, factor=how.factor)
 
 

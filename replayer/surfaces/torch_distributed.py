@@ -25,6 +25,7 @@ from datetime import timedelta
 from functools import partial
 from types import ModuleType
 from typing import NoReturn
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -42,6 +43,10 @@ from traces.script.patching import around, patch, patch_around, patch_everywhere
 
 _SYMMETRIC_MEMORY = "empty_strided_p2p get_mempool_allocator rendezvous set_backend".split()
 _OBJECTS = "all_gather_object gather_object broadcast_object_list scatter_object_list send_object_list recv_object_list".split()
+
+
+# the work of each Reducer's last forward pass
+_AWAITED_WORKS: WeakKeyDictionary[TorchAny, TorchAny] = WeakKeyDictionary()
 
 
 def install(torch_module: ModuleType) -> None:
@@ -65,6 +70,7 @@ def install(torch_module: ModuleType) -> None:
         patch_around(c10d, _maybe_attach_flight_recorder=_attach_flight_recorder)
     patch_around(dist, _verify_params_across_processes=_verify_parameters)
     patch_around(dist.Reducer, __init__=_make_reducer, _delay_all_reduce=_reduce_at_once, _run_allreduce_hook=_reduce_bucket)
+    patch_around(dist.Reducer, _set_forward_pass_work_handle=_keep_work)
     patch_around(torch_module.nn.parallel.DistributedDataParallel, _register_builtin_comm_hook=_register_hook)
     patch_around(torch_module.futures.Future, __init__=ScriptFuture.init)
     for name in ("collect_all", "wait_all"):
@@ -103,6 +109,13 @@ def _reduce_bucket(run: TorchFunction, self: TorchAny, bucket: TorchAny) -> Torc
     with temporarily_set(STATE, futures_of_hook=futures):
         returned = run(self, bucket)
     return futures[-1] if futures else returned
+
+
+def _keep_work(set_work: Callable[..., None], self: TorchAny, work: TorchAny, *args: TorchAny) -> None:
+    """Keep the work that the Reducer waits for in the backward pass. C++ code keeps only the C++ part of the work, which cannot
+    call the methods of a Python class."""
+    _AWAITED_WORKS[self] = work
+    set_work(self, work, *args)
 
 
 def _register_hook(register: Callable[..., None], self: TorchAny, kind: TorchAny) -> None:

@@ -211,6 +211,17 @@ def reduce_scatters(at: Place) -> Any:
 
 
 @program
+def uneven_reduce_scatter(at: Place) -> Any:
+    """NCCL accepts parts of different sizes."""
+    sizes = list(range(at.size))
+    if at.native:
+        return sum(at.all_ranks(sum(sizes))).split(sizes)[at.rank]  # type: ignore[union-attr]
+    part = at.zeros(at.rank)
+    dist.reduce_scatter(part, list(at.own(sum(sizes)).split(sizes)))
+    return part
+
+
+@program
 def all_to_alls(at: Place) -> Any:
     swapped = at.zeros(at.size, 2)
     dist.all_to_all_single(swapped, at.own(at.size, 2))
@@ -718,14 +729,18 @@ def ddp_without_sync(at: Place) -> Any:
 
 @program
 def ddp_with_uneven_inputs(at: Place) -> Any:
-    model = small(at)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with Join([model]):
-        for step in range(3 + at.rank):
-            optimizer.zero_grad()
-            model(batch(at, step)).square().mean().backward()
-            optimizer.step()
-    return [parameter.detach() for parameter in model.parameters()]
+    """Gradients are divided by the number of ranks, or by the number of ranks that still have inputs."""
+    results = []
+    for divide_by_initial_world_size in (True, False):
+        model = small(at)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        with Join([model], divide_by_initial_world_size=divide_by_initial_world_size):
+            for step in range(3 + at.rank):
+                optimizer.zero_grad()
+                model(batch(at, step)).square().mean().backward()
+                optimizer.step()
+        results.append([parameter.detach() for parameter in model.parameters()])
+    return results
 
 
 @program
