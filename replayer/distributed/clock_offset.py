@@ -37,14 +37,14 @@ class ClockOffset:
         self._offset_ns: int | None = None
         if rank == 0:
             self._offset_ns = 0
-            store.set(_KEY, json.dumps([self._own_ns, self._machine_ns, self._unix_ns, _boot_id()]).encode())
+            store.set(_KEY, json.dumps([self._own_ns, self._machine_ns, self._unix_ns, boot_id()]).encode())
 
     def ns(self) -> int:
         """Return how many nanoseconds this rank's clock is ahead of the first rank's clock. Raises FirstRankMissing."""
         if self._offset_ns is None:
             self._await_first_rank()
             first_ns, machine_ns, unix_ns, boot = json.loads(self._store.get(_KEY))
-            here = bool(boot) and boot == _boot_id()
+            here = bool(boot) and boot == boot_id()
             passed_ns = self._machine_ns - machine_ns if here else self._unix_ns - unix_ns
             self._offset_ns = int(self._own_ns - first_ns - (passed_ns * self._clock.speed if self._clock.flows else 0))
         return self._offset_ns
@@ -67,7 +67,8 @@ def ended_key(rank: int) -> str:
     return f"ended/{rank}"
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return an id that Linux chooses each time the machine starts."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -7,8 +7,13 @@
 
 from __future__ import annotations
 
+import os
+
+import torch
+
 from replayer.cost_model.collective_costs import GroupOperation, Times, kernel_label
 from replayer.distributed import collective_values as values
+from replayer.distributed.clock_offset import boot_id
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.rank_message import RankMessage
 from replayer.distributed.reductions import require_dense
@@ -96,6 +101,8 @@ class GroupOperations:
     ) -> VirtualWork:
         here, message = gpu(), values.message_of(call, arrived_ns)
         place = "cpu" if comm_stream.device == NONE else "cuda"
+        if place == "cuda" and call.tensors and not comm_stream.has_announced_gpu:
+            message.gpu, comm_stream.has_announced_gpu = _gpu_of_machine(comm_stream.device), True
         pending = self._store_exchange().post(f"{call.channel}/{place}", call.members(self._size), message)
         tracker = here.simulator.tracker
         steps = tracker.number, here.recording.index_of(tracker.step.step)
@@ -134,3 +141,11 @@ class GroupOperations:
         times_ns = Times(called.call_ns, message.arrived_ns, end_ns)
         here.ranks.communicate(stream, call, transfer, kernel_label(message.operation), times_ns, called.row)
         return end_ns
+
+
+def _gpu_of_machine(index: int) -> str:
+    """Identify a GPU among all machines. Ranks that torchrun counts to different machines have different GPUs."""
+    ranks = [os.environ.get(name, "0") for name in ("RANK", "LOCAL_RANK")]
+    machine = int(ranks[0]) - int(ranks[1]) if all(map(str.isdigit, ranks)) else 0
+    visible = torch.cuda._parse_visible_devices()
+    return f"{boot_id()}/{machine}/{visible[index] if index < len(visible) else index}"

@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 from replayer.distributed import collective_values as values
 from replayer.distributed.group_call import GroupCall
 from replayer.distributed.group_operations import GroupOperations
+from replayer.distributed.rank_message import backend_error
 from replayer.distributed.reductions import Reduction
 from replayer.distributed.work import GatheredWork, VirtualWork, WorkGroup
 from replayer.errors import NotEmulated
@@ -232,10 +233,12 @@ class VirtualNccl(_NcclGroup):
     def broadcast(self, tensors: TorchAny, opts: TorchAny = None) -> TorchAny:
         tensors = _listed(tensors)
         root = opts.rootRank if isinstance(opts, dist.BroadcastOptions) else int(opts or 0)
+        self._require_member("Broadcast", root)
         return self.operations.run(GroupCall("broadcast", tensors, tensors, values.of_rank(root), detail=f"from rank {root}"))
 
     @_by_device
     def reduce(self, tensors: TorchAny, opts: TorchAny) -> TorchAny:
+        self._require_member("Reduce", opts.rootRank)
         how, outputs = Reduction.of(opts.reduceOp, tensors), tensors if opts.rootRank == self._rank else []
         detail = f"{how.name} to rank {opts.rootRank}"
         return self.operations.run(GroupCall("reduce", tensors, outputs, how.combine, detail=detail, factor=how.factor))
@@ -291,6 +294,7 @@ class VirtualNccl(_NcclGroup):
 
     @_by_device
     def gather(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
+        self._require_member("Gather", opts.rootRank)
         onto = outputs[0] if outputs else []
         if opts.rootRank == self._rank:
             self._require_one_per_rank("output", onto)
@@ -301,6 +305,7 @@ class VirtualNccl(_NcclGroup):
 
     @_by_device
     def scatter(self, outputs: TorchAny, inputs: TorchAny, opts: TorchAny = None) -> TorchAny:
+        self._require_member("Scatter", opts.rootRank)
         given, root = inputs[0] if inputs else [], opts.rootRank
         if root == self._rank:
             self._require_one_per_rank("input", given)
@@ -313,10 +318,12 @@ class VirtualNccl(_NcclGroup):
 
     @_by_device
     def send(self, tensors: TorchAny, to: int, tag: int = 0) -> TorchAny:
+        self._require_member("Send", to)
         return self.operations.run(GroupCall("send", tensors, [], None, pair=(self._rank, to)))
 
     @_by_device
     def recv(self, tensors: TorchAny, source: int, tag: int = 0) -> TorchAny:
+        self._require_member("Recv", source)
         combine = values.of_rank(sorted({source, self._rank}).index(source))
         return self.operations.run(GroupCall("recv", [], tensors, combine, pair=(source, self._rank), like=tensors))
 
@@ -324,6 +331,14 @@ class VirtualNccl(_NcclGroup):
         work = self.operations.run(GroupCall("barrier", [], [], None, device=gpu().current.device()))
         work.blocks_host = True
         return work
+
+    def _require_member(self, operation: str, rank: int) -> None:
+        """Raise NCCL's error for a root or a peer that is not in the group."""
+        if not 0 <= rank < self._size:
+            raise backend_error()(
+                "NCCL error: ncclInvalidArgument: Invalid value for an argument.\nLast error:\n"
+                f"{operation} : invalid root {rank} (root should be in the 0..{self._size} range)"
+            )
 
     def _require_one_per_rank(self, kind: str, tensors: Tensors) -> None:
         if len(tensors) != self._size:

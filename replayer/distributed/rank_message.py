@@ -14,6 +14,9 @@ from itertools import groupby
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
+
+from replayer.torch_types import TorchAny
 
 T = TypeVar("T")
 
@@ -34,6 +37,7 @@ class RankMessage:
     wants: list[int] | None = None
     detail: str = ""
     read_count: int = 0
+    gpu: str = ""  # the GPU of a communicator's first operation with tensors
 
     @property
     def count(self) -> int:
@@ -77,6 +81,21 @@ def unpack(first: bytes, piece: Callable[[int], bytes]) -> list[RankMessage]:
 def convert_each(messages: Sequence[RankMessage], convert: Callable[[RankMessage], T]) -> list[T]:
     converted = {key: convert(message) for key, message in {id(message): message for message in messages}.items()}
     return [converted[id(message)] for message in messages]
+
+
+def backend_error() -> type[Exception]:
+    """Return the class of NCCL's errors, which releases before 2.1 lack."""
+    kind: TorchAny = getattr(dist, "DistBackendError", RuntimeError)
+    return kind  # type: ignore[no-any-return]
+
+
+def shared_gpu(messages: Sequence[RankMessage]) -> tuple[int, int] | None:
+    """Return two ranks on the same GPU, the later one first. NCCL rejects such a group."""
+    places: dict[str, int] = {}
+    for place, message in enumerate(messages):
+        if message.gpu and (first := places.setdefault(message.gpu, place)) != place:
+            return place, first
+    return None
 
 
 def conflict_of(messages: Sequence[RankMessage], own: int, other: int) -> str:

@@ -33,7 +33,7 @@ from torch._C._distributed_c10d import PrefixStore
 from torch.distributed import DistError
 
 from replayer.distributed.clock_offset import ClockOffset, ended_key
-from replayer.distributed.rank_message import RankMessage, conflict_of, convert_each, pack, unpack
+from replayer.distributed.rank_message import RankMessage, backend_error, conflict_of, convert_each, pack, shared_gpu, unpack
 from replayer.timing.clock import Clock
 from replayer.torch_types import TorchAny
 
@@ -85,7 +85,8 @@ class DeadlockDetector:
     """
 
     def __init__(self, store: TorchAny, rank: int) -> None:
-        self._store: TorchAny = PrefixStore("waits", _store_of_attempt(store))
+        self._of_group: TorchAny = _store_of_attempt(store)
+        self._store: TorchAny = PrefixStore("waits", self._of_group)
         self._rank = rank
         self._own = b""
         self._circle: tuple[str, float] | None = None  # the deadlock, and when it was first seen
@@ -99,6 +100,10 @@ class DeadlockDetector:
         if self._circle is None or self._circle[0] != circle:
             self._circle = circle, perf_counter_ns() * 1e-9
         return circle if perf_counter_ns() * 1e-9 - self._circle[1] > _CIRCLE_LASTS_S else ""
+
+    def ended(self, ranks: list[int]) -> list[int]:
+        """Return the ranks that have left the default group. They take part in no other group, either."""
+        return [rank for rank in ranks if self._of_group.check([ended_key(rank)])] if self._of_group.add("ended", 0) else []
 
     def end(self) -> None:
         """Empty this rank's entry in the store, but do not delete the entry, because reading a missing entry would block."""
@@ -231,6 +236,13 @@ class StoreExchange:
         return messages
 
     def _require_agreement(self, messages: list[RankMessage], members: Sequence[int], own: int) -> None:
+        if shared := shared_gpu(messages):
+            later, first = (members[place] for place in shared)
+            device = messages[shared[0]].gpu.rpartition("/")[2]
+            raise backend_error()(
+                "NCCL error: ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+                f"Duplicate GPU detected : rank {later} and rank {first} both on CUDA device {device}"
+            )
         for place, message in enumerate(messages):
             if place and message is messages[place - 1] and message.sends is None and message.wants is None:
                 continue
@@ -284,7 +296,12 @@ class StoreExchange:
         # the messages name all missing ranks
         name_all = is_late or self._store.add("ended", 0) > 0
         missing = self._missing(keys, members, len(members) if name_all else _MISSING_FOLLOWED)
-        gone = [member for member in missing if name_all and self._store.check([ended_key(member)])]
+        left = self._deadlocks.ended([self._global_ranks[member] for member in missing]) if self._deadlocks else []
+        gone = [
+            member
+            for member in missing
+            if self._global_ranks[member] in left or (name_all and self._store.check([ended_key(member)]))
+        ]
         self._broken = bool(gone or (missing and is_late))
         if gone:
             raise RuntimeError(

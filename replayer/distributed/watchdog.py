@@ -14,11 +14,8 @@ import signal
 import sys
 from typing import NoReturn
 
-import torch.distributed as dist
-
-from replayer.distributed.rank_message import RankMessage
+from replayer.distributed.rank_message import RankMessage, backend_error
 from replayer.state import STATE, gpu
-from replayer.torch_types import TorchAny
 
 _OP_TYPES = {
     "all_gather_into_tensor": "_ALLGATHER_BASE",
@@ -52,7 +49,7 @@ class Watchdog:
     def end(self, message: RankMessage, reason: str) -> NoReturn:
         text = self._text(message, round(self.timeout_s * 1_000))
         if blocking_wait():
-            raise _error()(f"{text} ({reason})")
+            raise backend_error()(f"{text} ({reason})")
         STATE.finish()
         sys.stderr.write(
             f"[rank{self._rank}]: {text}\n[rank{self._rank}]: Some NCCL operations have failed or timed out. Due to the"
@@ -64,7 +61,7 @@ class Watchdog:
         os.abort()
 
     def refuse(self, message: RankMessage, limit_ns: int) -> NoReturn:
-        raise _error()(self._text(message, limit_ns // 1_000_000))
+        raise backend_error()(self._text(message, limit_ns // 1_000_000))
 
     def _text(self, message: RankMessage, limit_ms: int) -> str:
         kind = _OP_TYPES.get(message.operation, message.operation.replace("_", "").upper())
@@ -72,8 +69,3 @@ class Watchdog:
             f"[Rank {self._rank}] Watchdog caught collective operation timeout: WorkNCCL(OpType={kind},"
             f" NumelIn={message.count}, Timeout(ms)={limit_ms}) ran for {limit_ms} milliseconds before timing out."
         )
-
-
-def _error() -> type[Exception]:
-    kind: TorchAny = getattr(dist, "DistBackendError", RuntimeError)
-    return kind  # type: ignore[no-any-return]

@@ -221,6 +221,7 @@ class CommStream:
         self.device = device
         self.stream: VirtualStream | None = gpu().streams.new(device) if device != NONE else None
         self.in_flight: list[VirtualWork] = []
+        self.has_announced_gpu = False  # to the other ranks
 
     def finish_until(self, last: VirtualWork | None, *, wait: bool = True) -> None:
         """Finish collectives in order up to `last`."""

@@ -288,7 +288,14 @@ def test_the_error_names_a_rank_that_ended_or_never_arrived() -> None:
         with pytest.raises(RuntimeError, match=r"rank 1 of the group did not call all_reduce within 1.2 s"):
             dist.all_reduce(ints(1))
 
+    def in_another_group(rank: int) -> None:
+        group = dist.new_group([0, 1] if rank == 0 else [1])
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="rank 1 of the group ended without calling all_reduce"):
+                dist.all_reduce(ints(1), group=group)
+
     run_ranks(2, ended)
+    run_ranks(2, in_another_group)
     with BLOCKING_WAIT:
         run_ranks(2, hangs, timeout_s=1.2, fails=lambda rank: rank == 1)
 

@@ -102,6 +102,18 @@ def test_mismatched_calls_of_two_ranks_are_reported_before_the_timeout(call: str
     run_ranks(2, body)
 
 
+def test_two_ranks_on_the_same_gpu_are_rejected() -> None:
+    """GIVEN both ranks on GPU 1 THEN the first operation with a tensor raises NCCL's error. A barrier before that does not."""
+
+    def body(rank: int) -> None:
+        torch.cuda.set_device(1)
+        dist.barrier()
+        with pytest.raises(RuntimeError, match="Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1"):
+            dist.all_reduce(zeros(3))
+
+    run_ranks(2, body)
+
+
 def groups_in_another_order(rank: int) -> None:
     groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
     dist.all_reduce(zeros(3), group=groups[rank])
@@ -192,6 +204,12 @@ def test_splits_that_do_not_fit_the_group_are_rejected_before_the_call() -> None
                 dist.scatter(zeros(2), [zeros(2)], src=0)
             with pytest.raises(ValueError, match=r"Incorrect output list size 1\. Output list size should be 2"):
                 dist.gather(zeros(2), [zeros(2)], dst=0)
+        invalid_root = r"(Broadcast|Reduce|Gather|Scatter|Send|Recv) : invalid root 2 \(root should be in the 0\.\.2 range\)"
+        for call, arguments in (
+            (dist.broadcast, {"src": 2}), (dist.reduce, {"dst": 2}), (dist.send, {"dst": 2}), (dist.recv, {"src": 2})
+        ):  # fmt: skip
+            with pytest.raises(RuntimeError, match=invalid_root):
+                call(zeros(2), **arguments)
         dist.barrier()  # no call sent a message to the other rank
 
     run_ranks(2, body)
