@@ -19,7 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -215,9 +215,9 @@ def uneven_reduce_scatter(at: Place) -> Any:
     """NCCL accepts parts of different sizes."""
     sizes = list(range(at.size))
     if at.native:
-        return sum(at.all_ranks(sum(sizes))).split(sizes)[at.rank]  # type: ignore[union-attr]
+        return torch.split(torch.stack(at.all_ranks(sum(sizes))).sum(0), sizes)[at.rank]
     part = at.zeros(at.rank)
-    dist.reduce_scatter(part, list(at.own(sum(sizes)).split(sizes)))
+    dist.reduce_scatter(part, list(torch.split(at.own(sum(sizes)), sizes)))
     return part
 
 
@@ -871,6 +871,42 @@ def fsdp(at: Place) -> Any:
         optimizer.step()
         optimizer.zero_grad()
     return grads, norms, [parameter.full_tensor().detach() for parameter in net.parameters()]
+
+
+@program
+def fsdp_in_a_captured_graph(at: Place) -> Any:
+    """Forward and backward pass in one CUDA graph. FSDP gathers parameters and reduces gradients on streams of its own."""
+    torch.manual_seed(5)
+    net: Any = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(3)]).to(at.device)
+    mesh = init_device_mesh(at.device.type, (at.size,))
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    x = batch(at)
+
+    def run() -> Any:
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    for _ in range(2):  # FSDP allocates its state
+        run()
+    losses, grads = [], []
+    graph: Any = None if at.native else cast(Any, torch.cuda).CUDAGraph()
+    if graph is not None:
+        net.zero_grad(set_to_none=False)
+        with torch.cuda.graph(graph):
+            captured = run()
+    for step in range(2):
+        net.zero_grad(set_to_none=False)
+        x.copy_(batch(at, step))
+        if graph is None:
+            captured = run()
+        else:
+            graph.replay()
+        losses.append(captured.detach().clone())
+        grads.append({name: grad.clone() for name, grad in gradients(net).items()})
+    return losses, grads
 
 
 @program
