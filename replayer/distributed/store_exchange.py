@@ -210,10 +210,11 @@ class StoreExchange:
         pause_s, changed_ns = self._first_pause_s, perf_counter_ns()
         while ended < self.size:
             sleep(pause_s)
-            now, pause_s = self._store.add("ended", 0), min(2 * pause_s, self._longest_pause_s)
+            now, waited_s = self._store.add("ended", 0), (perf_counter_ns() - changed_ns) * 1e-9
+            pause_s = self._next_pause_s(pause_s, waited_s)
             if now > ended:
                 ended, changed_ns = now, perf_counter_ns()
-            elif (perf_counter_ns() - changed_ns) * 1e-9 > SHUTDOWN_GRACE_S:
+            elif waited_s > SHUTDOWN_GRACE_S:
                 running = [rank for rank in range(self.size) if not self._store.check([ended_key(rank)])]
                 sys.stderr.write(
                     f"trace: rank 0 ended before {_ranks(running)}{self._of_group}: these ranks did not end within"
@@ -287,9 +288,12 @@ class StoreExchange:
                         return bool(self._store.check(awaited))
                     look_s = waited_s + max(self._check_after_s, waited_s / _LOOKS_PER_WAIT)
                 sleep(pause_s)
-                most_s = min(max(self._longest_pause_s, waited_s / _PAUSES_PER_WAIT), _LONGEST_OF_ALL_PAUSES_S)
-                pause_s = min(2 * pause_s, most_s)
+                pause_s = self._next_pause_s(pause_s, waited_s)
         return True
+
+    def _next_pause_s(self, pause_s: float, waited_s: float) -> float:
+        most_s = min(max(self._longest_pause_s, waited_s / _PAUSES_PER_WAIT), _LONGEST_OF_ALL_PAUSES_S)
+        return min(2 * pause_s, most_s)
 
     def _looks_for_missing(self, keys: Sequence[str], members: Sequence[int], own: RankMessage, waited_s: float) -> bool:
         is_late = waited_s >= self.timeout_s

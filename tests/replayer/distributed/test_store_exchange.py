@@ -237,6 +237,23 @@ def test_the_last_rank_to_exit_waits_for_no_other_rank(
     assert capsys.readouterr().err == ""
 
 
+def test_pauses_of_the_first_rank_grow_while_it_waits_at_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN rank 1 ends 9 s after rank 0 THEN pauses grow to 9 s / 64 = 0.14 s, so rank 0 asks some hundred times."""
+    store, passed_s, pauses_s = HashStore(), [0.0], list[float]()
+    first, second = (StoreExchange(store, rank, 2, timeout_s=60, clock=RecordedClock(), offset_ns=int) for rank in (0, 1))
+
+    def pause(seconds: float) -> None:
+        pauses_s.append(seconds)
+        passed_s[0] += seconds
+        if passed_s[0] >= 9:
+            second.leave(failed=False)
+
+    monkeypatch.setattr(store_exchange, "sleep", pause)
+    monkeypatch.setattr(store_exchange, "perf_counter_ns", lambda: int(passed_s[0] * 1e9))
+    first.leave(failed=False)
+    assert len(pauses_s) < 1_000 and pauses_s == sorted(pauses_s) and 0.13 < pauses_s[-1] < 0.15
+
+
 def test_a_waiting_rank_rarely_looks_for_missing_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a rank that first checks for the other ranks after 20 ms THEN it checks every 20 ms, not at each poll."""
     monkeypatch.setattr(store_exchange, "LIVENESS_CHECK_AFTER_S", 0.02)
