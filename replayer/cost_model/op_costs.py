@@ -150,6 +150,8 @@ class OpCosts:
         return sum(ns for ns, _ in costs) or 1.0, max((origin for _, origin in costs), key=_UNCERTAIN.index)
 
     def _worked_out(self, work: OpWork) -> tuple[float, Origin]:
+        if not all(work.sizes):  # an op without elements
+            return self.floor_ns, Origin.ROOFLINE
         work = _in_tiles(work)
         unit = work.unit if work.unit in self.card.tflops else "fp32"
         peaks = peaks_of(self.card, unit)

@@ -36,7 +36,7 @@ from replayer.tensor.planning import mixed_devices
 from replayer.tensor.planning.cuda_dtypes import require_sparse_kernel
 from replayer.tensor.planning.plan_cache import PlanCache
 from replayer.tensor.planning.shape_inference import launches, writes_of
-from replayer.tensor.tensor import VirtualTensor
+from replayer.tensor.tensor import VirtualTensor, printed_as
 from replayer.tensor.tensor_meta import BACKEND, is_virtual
 from replayer.tensor.values.known_values import bytes_of
 from replayer.torch_types import TorchAny, TorchFunction
@@ -79,7 +79,7 @@ class SparseVirtualTensor(VirtualTensor):  # type: ignore[metaclass]
         raise RuntimeError("Cannot access data pointer of Tensor that doesn't have storage")
 
     def __repr__(self, *, tensor_contents: TorchAny = None) -> str:  # type: ignore[override]
-        return repr(self.host).replace("size=", f"device='{self.device}', size=", 1)
+        return printed_as(self, self.host, tensor_contents)
 
     def __deepcopy__(self, memo: dict[int, TorchAny]) -> TorchAny:
         return memo.setdefault(id(self), self.detach().clone().requires_grad_(self.requires_grad))

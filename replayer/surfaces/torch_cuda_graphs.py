@@ -71,7 +71,7 @@ class _GraphPools:
         self._users[pool] -= 1
         if not self._users[pool]:
             del self._users[pool]
-            for device in gpu().devices:
+            for device in [] if (here := started()) is None else here.devices:
                 device.memory.private.difference_update(pool_numbers(pool[1]))
 
 
@@ -142,6 +142,8 @@ class VirtualGraph:
         self._drop_pool.atexit = False
         refuse = CudaError.CAPTURE_UNSUPPORTED.to_torch
         self._capture = here.launches.begin_capture(self._pool[1], mode=capture_error_mode, refuse=refuse)
+        if not SINCE_2_14:
+            self._capture.registered = frozenset(self._states)
         self._capturing[self._capture] = self
         for device in here.devices:
             device.memory.before_reserving = _forbid_reserving

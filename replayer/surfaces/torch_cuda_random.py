@@ -28,7 +28,10 @@ def _any_generator(device: TorchAny = "cpu") -> TorchAny:
     if device.type != "cuda":
         return BaseGenerator(device)
     refuse_in_capture("Cannot construct a new CUDAGeneratorImpl")
-    return Generator(device.index if device.index is not None else gpu().current.device())
+    index = gpu().current.device() if device.index is None else device.index
+    if index >= len(gpu().devices):
+        raise RuntimeError("The device_index is invalid.")
+    return Generator(index)
 
 
 def _with_generator_check(draw: TorchFunction) -> TorchFunction:

@@ -14,7 +14,7 @@ import torch
 from replayer.state import gpu
 from replayer.tensor.allocation import allocate
 from replayer.tensor.device_args import checked_index, index_of
-from replayer.tensor.storage import LARGEST, VirtualStorage
+from replayer.tensor.storage import LARGEST, VirtualStorage, other_device
 from replayer.tensor.tensor import VirtualTensor
 from replayer.tensor.tensor_meta import in_words_of_cuda
 from replayer.torch_types import TorchAny
@@ -47,11 +47,18 @@ def install(torch_module: ModuleType) -> None:
         except (RuntimeError, TypeError) as error:
             raise in_words_of_cuda(error) from None
 
+    def set_(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
+        storage = getattr(args[0] if args else options.get("source"), "_untyped_storage", args[0] if args else None)
+        if isinstance(storage, VirtualStorage) and not isinstance(self, VirtualTensor):
+            raise other_device(self, storage)
+        return of_host(self, *args, **options)
+
     # scripts call torch.Tensor.untyped_storage(tensor)
     patch_around(
         torch_module.Tensor,
         untyped_storage=lambda of_host, self: self.untyped_storage() if isinstance(self, VirtualTensor) else of_host(self),
         new=new_tensor,
+        set_=set_,
     )
 
     def to(to_device: TorchAny, self: TorchAny, *, device: TorchAny, non_blocking: bool = False) -> TorchAny:

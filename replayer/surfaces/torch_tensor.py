@@ -27,6 +27,8 @@ from replayer.torch_types import TorchAny, TorchFunction
 from traces.script.patching import patch, patch_around, stands_for, temporarily_set
 from traces.script.script_hooks import SCALAR_READS
 
+_INTERFACE = "__cuda_array_interface__"  # of arrays of other libraries
+
 
 def install(torch_module: ModuleType) -> None:
     # Call `_device_constructors` before patching, because it caches the unpatched functions.
@@ -65,7 +67,7 @@ def _install_dlpack(torch_module: TorchAny) -> None:
         if not isinstance(tensor, VirtualTensor):
             return to_dlpack(tensor, dl_device=dl_device, copy=copy)
         if not STATE.view.is_shared:
-            return tensor.__dlpack__()
+            raise NotEmulated("Tensor.__dlpack__", "a virtual tensor has no memory to share; pass x.cpu()")
         return tensor.clone() if copy else tensor.on_same_memory()
 
     def from_dlpack(of_torch: TorchAny, ext_tensor: TorchAny, **options: TorchAny) -> TorchAny:
@@ -226,6 +228,8 @@ def _on_backend_device(make: TorchFunction) -> TorchFunction:
                 return handle_torch_function(with_backend_device, (), *args, **given)
         if device is not None:
             kwargs["device"] = backend_device(device)
+        if args and hasattr(type(args[0]), _INTERFACE) and not isinstance(args[0], torch.Tensor):
+            raise NotEmulated(f"torch.{make.__name__} of {_INTERFACE}", "pass the tensor or x.cpu()")
         if args and isinstance(args[0], (VirtualStorage, torch.storage.TypedStorage)):
             args = (_on_host(args[0]), *args[1:])
         return make(*args, **kwargs)

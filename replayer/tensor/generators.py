@@ -64,8 +64,13 @@ class PhiloxState:
         if not self._graphs:
             self._buffers = ()
 
-    def kept_in(self, capture: GraphCapture) -> None:
+    def use_in(self, capture: GraphCapture) -> None:
+        if capture.registered is not None and self not in capture.registered:
+            raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
         capture.generators.add(self)
+
+    def kept_in(self, capture: GraphCapture) -> None:
+        self.use_in(capture)
         before = self.offset
         capture.put_back(id(self), lambda: lambda: setattr(self, "offset", before))
 

@@ -179,8 +179,18 @@ class VirtualStorage(torch.UntypedStorage):
             gpu().launches.launch(_copy_signature(size_bytes), self._index)
         return VirtualStorage.over(made, self._index)
 
-    def __repr__(self) -> str:
-        return f"[torch.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
+    def __str__(self) -> str:
+        shown = "\n ".join(map(str, self.tolist()))
+        return f" {shown}\n[torch.storage.UntypedStorage(device={self.device}) of size {self.nbytes()}]"
+
+    __repr__ = __str__
+
+
+def other_device(tensor: torch.Tensor, storage: torch.UntypedStorage) -> RuntimeError:
+    return RuntimeError(
+        f'Attempted to set the storage of a tensor on device "{tensor.device}" to a storage on different device'
+        f' "{storage.device}".  This is no longer allowed; the devices must match.'
+    )
 
 
 def type_name(value: object) -> str:

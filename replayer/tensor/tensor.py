@@ -29,6 +29,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
+from functools import cache
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self
 
 import torch
@@ -41,7 +42,7 @@ from replayer.tensor.allocation import Allocation, assign_data, attributes_of, m
 from replayer.tensor.device_args import backend_arguments, device_of_cuda
 from replayer.tensor.planning.cuda_dtypes import scalar_type
 from replayer.tensor.planning.mixed_dtypes import cpp_type
-from replayer.tensor.storage import VirtualStorage
+from replayer.tensor.storage import VirtualStorage, other_device
 from replayer.tensor.subclasses import plain_class, virtual_class
 from replayer.tensor.swap import swap
 from replayer.tensor.tensor_meta import TensorMeta, in_words_of_cuda
@@ -127,6 +128,30 @@ def _set_data(tensor: VirtualTensor, other: torch.Tensor) -> None:
         assign_data(tensor, other)
     else:
         move_to(tensor, other)
+
+
+class _Printed(torch.Tensor):
+    """A tensor in host memory that PyTorch prints like the virtual tensor `of`."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    of: VirtualTensor
+    device: TorchAny = property(lambda self: self.of.device)
+    grad_fn: TorchAny = property(lambda self: self.of.grad_fn)
+    requires_grad: TorchAny = property(lambda self: self.of.requires_grad)
+
+
+@cache
+def _printed_class(name: str) -> type[TorchAny]:
+    return type(name, (_Printed,), {})  # PyTorch begins with the name of the class
+
+
+def printed_as(tensor: VirtualTensor, host: torch.Tensor, contents: str | None) -> str:
+    plain = tensor.plain_class in (torch.Tensor, torch.nn.Parameter)
+    printed: TorchAny = host.detach()
+    printed.__class__ = _printed_class("tensor" if plain else tensor.plain_class.__name__)  # `as_subclass` reads storages
+    printed.of = tensor
+    shown: str = torch._tensor_str._str(printed, tensor_contents=contents)
+    return f"Parameter containing:\n{shown}" if isinstance(tensor, torch.nn.Parameter) else shown
 
 
 class VirtualTensor(torch.Tensor, metaclass=_Equal):
@@ -243,10 +268,7 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
                 )
             source = source._untyped_storage
         if isinstance(source, torch.UntypedStorage) and not isinstance(source, VirtualStorage):
-            raise RuntimeError(
-                f'Attempted to set the storage of a tensor on device "{self.device}" to a storage on different device'
-                f' "{source.device}".  This is no longer allowed; the devices must match.'
-            )
+            raise other_device(self, source)
         if not isinstance(source, VirtualStorage):
             empty: TorchAny = super().set_
             made: Self = empty() if source is None else empty(source)
@@ -295,33 +317,9 @@ class VirtualTensor(torch.Tensor, metaclass=_Equal):
             # Printing a CUDA tensor is an error during a CUDA graph capture.
             gpu().streams.synchronize(gpu().current.stream(self.tensor_meta.index))
         with torch.no_grad():
-            host = self.detach().cpu()
-        text = torch._tensor_str._tensor_str(host, len("tensor(")) if tensor_contents is None else tensor_contents
-        suffixes = [f"device='{self.device}'"]
-        usual = self.dtype is torch.get_default_dtype() or (
-            host.numel() > 0 and self.dtype in (torch.int64, torch.bool, torch.complex64)
-        )
-        if not host.numel() and self.dim() != 1:
-            suffixes.append(f"size={tuple(self.shape)}")
-        if not usual:
-            suffixes.append(f"dtype={self.dtype}")
-        if self.grad_fn is not None:
-            suffixes.append(f"grad_fn=<{type(self.grad_fn).__name__}>")
-        elif self.requires_grad:
-            suffixes.append("requires_grad=True")
-        shown = torch._tensor_str._add_suffixes("tensor(" + text, suffixes, 0, force_newline=False)
-        return f"Parameter containing:\n{shown}" if getattr(self, "_is_param", False) else shown
-
-    def __dlpack__(self, **options: TorchAny) -> TorchAny:
-        if STATE.view.is_shared:
-            return super().__dlpack__(**options)
-        raise NotEmulated("Tensor.__dlpack__", "a virtual tensor has no memory to share; pass x.cpu()")
+            return printed_as(self, self.detach().cpu(), tensor_contents)
 
     # -- copying and saving ----------------------------------------------------------------------------------------
-
-    @property
-    def __cuda_array_interface__(self) -> NoReturn:
-        raise NotEmulated("Tensor.__cuda_array_interface__", "a virtual tensor has no memory to share; pass x.cpu()")
 
     def __deepcopy__(self, memo: dict[int, TorchAny]) -> TorchAny:
         if not self.is_leaf:

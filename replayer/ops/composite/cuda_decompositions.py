@@ -281,12 +281,14 @@ def _to_softmax(input: torch.Tensor, dim: int, dtype: torch.dtype | None) -> tup
 
 
 def one_hot(labels: TorchAny, num_classes: int = -1) -> TorchAny:
-    """Run `one_hot`. For CUDA tensors, `num_classes` is not checked (ATen/native/Onehot.cpp)."""
+    """Run `one_hot`. For CUDA tensors, only scatter's kernel checks the classes (ATen/native/Onehot.cpp)."""
     if labels.dtype is not torch.int64:
         raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
-    classes = int(labels.max()) + 1 if num_classes == -1 else num_classes
-    if classes < 1:
-        raise RuntimeError("num_classes should be positive" if num_classes != -1 else "Class values must be non-negative.")
+    if num_classes < 1 and (num_classes != -1 or not labels.numel()):
+        raise RuntimeError(
+            "num_classes should be positive" if labels.numel() else "Can not infer total number of classes from empty tensor."
+        )
+    classes = max(int(labels.max()) + 1, 1) if num_classes == -1 else num_classes
     made = labels.new_zeros((*labels.shape, classes))
     return made.scatter_(-1, labels.unsqueeze(-1), 1) if labels.numel() else made
 

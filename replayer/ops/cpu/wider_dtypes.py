@@ -79,7 +79,7 @@ def in_wider_dtypes(func: Op, run: TorchFunction, args: list[TorchAny], kwargs: 
     result = run(*wide_args, **wide_kwargs)
     for tensor, wide in widened:
         if any(tensor is each for each in written):
-            tensor.resize_(wide.shape).copy_(wide)
+            (tensor if tensor.is_sparse else tensor.resize_(wide.shape)).copy_(wide)
     leaves = tree_leaves(result)
     expected = _result_dtypes(func, args, kwargs)
     if expected is None or len(expected) != len(leaves):

@@ -147,7 +147,14 @@ def _batch_norm(
     training: bool,
     *_: object,
 ) -> None:
-    if not data.numel() or not batch_norm_by_cudnn(data, weight, bias, mean, training):
+    if not data.numel():
+        return
+    if not batch_norm_by_cudnn(data, weight, bias, mean, training):
+        accumulates = torch.float64 if data.dtype is torch.float64 else torch.float32
+        for name, tensor in (("weight", weight), ("bias", bias)):
+            if data.is_floating_point() and tensor is not None and tensor.dtype not in (data.dtype, accumulates):
+                found = f"{scalar_type(accumulates)} but got {scalar_type(tensor.dtype)}"
+                raise RuntimeError(f"Expected {name} to have type {found}")  # native/cuda/Normalization.cu
         return
     if data.dtype is not torch.float16 and weight is not None and weight.dtype is not data.dtype:
         raise RuntimeError(
@@ -158,6 +165,11 @@ def _batch_norm(
         if data.dtype in _IN_CUDNN:
             raise RuntimeError(f"TensorDescriptor does not support {scalar_type(data.dtype)}")
         raise RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {scalar_type(data.dtype)}")
+
+
+def _batch_norm_legit(data: torch.Tensor, *arguments: TorchAny) -> None:
+    _require_accumulate_type(data)
+    _batch_norm(data, *arguments)
 
 
 def _logic(kernel: str, data: torch.Tensor, *_: object) -> None:
@@ -476,7 +488,7 @@ _RULES: dict[Op, Callable[..., None]] = {
     _aten._batch_norm_with_update.default: lambda data, weight, bias, mean, *_: _batch_norm(
         data, weight, bias, mean, None, True
     ),
-    _aten._native_batch_norm_legit.default: lambda data, *_: _require_accumulate_type(data),
+    _aten._native_batch_norm_legit.default: _batch_norm_legit,
     _aten.sparse_sampled_addmm.default: _sampled_addmm,
     _aten.linalg_cross.default: partial(_same, 1, 0, "Found dtype {} but expected {}", scalar_type),
     _aten.masked_scatter.default: partial(_same, 0, 2, _SCATTERED, scalar_type),

@@ -118,7 +118,7 @@ def _drawing(device: int, func: Op, make_results: Results) -> Results:
         if capture is None:
             philox.advance(numbers)
         else:
-            capture.generators.add(philox)
+            philox.use_in(capture)
             capture.add_computation(partial(philox.advance, numbers))
         return make_results(gpu, caller, args, kwargs)
 

@@ -373,3 +373,9 @@ def test_a_convolution_backward_with_two_tensors_computes_one_gradient() -> None
     image, weight = (8, 64, 56, 56), (64, 64, 3, 3)
     assert is_part("convolution_backward", (image, weight)) and is_part("convolution_backward", (image, weight, (64, 64)))
     assert not is_part("convolution_backward", (image, image, weight)) and not is_part("mm", ((4, 4), (4, 4)))
+
+
+@pytest.mark.parametrize("op", ["softmax", "layer_norm", "add"])
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
+def test_an_op_without_elements_takes_the_shortest_time(op: str, shape: tuple[int, int]) -> None:
+    assert OpCosts(A100, floor_ns=800).plain(op, (shape,), "float32", (shape,)).ns == 800

@@ -550,3 +550,17 @@ def test_a_relaxed_capture_may_use_memory_of_another_stream() -> None:
             x @ x
         x @ x
     graph.replay()
+
+
+@pytest.mark.skipif(SINCE_2_14, reason="PyTorch 2.14 registers generators when a captured op uses them")
+def test_a_capture_rejects_generators_that_are_not_registered() -> None:
+    start()
+    generator = torch.Generator("cuda")
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="for a CUDA generator not in capture mode"), torch.cuda.graph(graph):
+        torch.ones(2, device="cuda")
+        torch.randn(2, device="cuda", generator=generator)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        torch.randn(2, device="cuda", generator=generator)

@@ -159,3 +159,10 @@ def test_graph_safe_generator_states_share_one_offset() -> None:
     assert (shared.get_offset(), copied.get_offset()) == (4, 0)
     generator.graphsafe_set_state(copied)
     assert generator.get_offset() == 0
+
+
+def test_a_generator_of_a_missing_device_is_rejected() -> None:
+    use(devices=2)
+    assert torch.Generator("cuda:1").device == torch.device("cuda", 1)
+    with pytest.raises(RuntimeError, match=r"^The device_index is invalid\.$"):
+        torch.Generator("cuda:2")

@@ -479,3 +479,19 @@ def test_a_list_of_scalars_in_a_tensor_must_be_on_the_host() -> None:
     torch._foreach_addcdiv_(listed, listed, listed, torch.ones(1))
     with pytest.raises(RuntimeError, match="Expected scalars to be on CPU, got cuda:0 instead"):
         foreach(listed, listed, listed, torch.ones(1, device="cuda"))
+
+
+@pytest.mark.parametrize(
+    ("data", "weight", "text"),
+    [
+        ("float", "half", "Float but got Half"),
+        ("half", "bfloat16", "Float but got BFloat16"),
+        ("double", "float", "Double but got Float"),
+    ],
+)
+def test_batch_norm_without_cudnn_takes_weights_of_its_own_or_its_accumulation_dtype(data: str, weight: str, text: str) -> None:
+    use()
+    rows = torch.ones(4, 3, dtype=getattr(torch, data), device="cuda")
+    weights = torch.ones(3, dtype=getattr(torch, weight), device="cuda")
+    with pytest.raises(RuntimeError, match=f"^Expected weight to have type {text}$"):
+        nn.batch_norm(rows, None, None, weights, weights, training=True)

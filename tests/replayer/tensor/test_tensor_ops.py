@@ -397,6 +397,10 @@ def test_errors_are_those_of_cuda() -> None:
         x.__dlpack__()
     with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
         x.pin_memory()
+    wrong = 'storage of a tensor on device "cpu" to a storage on different device "cuda:0"'
+    for storage in (x.untyped_storage(), x.storage()):
+        with pytest.raises(RuntimeError, match=wrong):
+            torch.empty(0).set_(storage)
     with pytest.raises(TypeError, match=r"cannot pin 'torch.storage.UntypedStorage' only CPU memory can be pinned"):
         x.untyped_storage().pin_memory()
     with pytest.raises(NotImplementedError, match="not implemented for 'Bool'"):
@@ -573,6 +577,10 @@ def test_resizing_and_out_arguments() -> None:
     assert x.data_ptr() == y.data_ptr() + 8
 
 
+class Named(torch.Tensor):
+    pass
+
+
 def test_the_repr_of_a_virtual_tensor_is_that_of_a_cuda_tensor() -> None:
     use()
     x = torch.ones(2, device="cuda")
@@ -581,6 +589,19 @@ def test_the_repr_of_a_virtual_tensor_is_that_of_a_cuda_tensor() -> None:
     assert repr(x.requires_grad_() * 2) == "tensor([2., 2.], device='cuda:0', grad_fn=<MulBackward0>)"
     assert repr(nn.Parameter(torch.zeros(1, device="cuda"))) == (
         "Parameter containing:\ntensor([0.], device='cuda:0', requires_grad=True)"
+    )
+    row = "1., " * 11 + "1."  # the device does not fit into a line of 80 characters
+    assert repr(torch.ones(2, 12, device="cuda").half().long() * 1.0) == (
+        f"tensor([[{row}],\n        [{row}]], device='cuda:0')"
+    )
+    assert repr(torch.arange(10, 24, device="cuda").int()) == (
+        "tensor([10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23],\n       device='cuda:0', dtype=torch.int32)"
+    )
+    sparse = torch.ones(1, device="cuda").to_sparse().requires_grad_() * 2
+    assert repr(sparse).endswith("device='cuda:0', size=(1,), nnz=1, layout=torch.sparse_coo,\n       grad_fn=<MulBackward0>)")
+    assert repr(x.detach().as_subclass(Named)) == "Named([1., 1.], device='cuda:0')"
+    assert repr(torch.UntypedStorage(2, device="cuda")) == (
+        " 0\n 0\n[torch.storage.UntypedStorage(device=cuda:0) of size 2]"
     )
     assert (x.type(), x.long().type()) == ("torch.cuda.FloatTensor", "torch.cuda.LongTensor")
     assert (x.is_cuda, x.is_cpu, x.is_meta, x.device.type, x.get_device()) == (True, False, False, "cuda", 0)
@@ -714,3 +735,8 @@ def test_from_dlpack_makes_a_view_of_a_virtual_tensor() -> None:
         module.from_dlpack(torch.ones(2, device="cuda:1"))
     with pytest.raises(NotImplementedError, match=r"Tensor\.__dlpack__ is not emulated"):
         module.utils.dlpack.to_dlpack(x)
+    shown = x.detach().t().__cuda_array_interface__
+    assert (shown["typestr"], shown["shape"], shown["strides"]) == ("<f4", (3, 2), (4, 12))
+    assert shown["data"] == (x.data_ptr(), False)
+    with pytest.raises(RuntimeError, match="on Variable that requires grad"):
+        x.__cuda_array_interface__  # noqa: B018

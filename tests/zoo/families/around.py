@@ -96,9 +96,12 @@ def dlpack_capsule(device: str) -> Any:
     return torch.utils.dlpack.to_dlpack(torch.ones(2, device=device))
 
 
-@family.refused("Tensor.__cuda_array_interface__ is not emulated by the virtual GPU")
+@family.refused("torch.as_tensor of __cuda_array_interface__ is not emulated by the virtual GPU")
 def cuda_array_interface(device: str) -> Any:
-    return torch.ones(2, device=device).__cuda_array_interface__
+    class Array:  # of another library
+        __cuda_array_interface__ = torch.ones(2, device=device).__cuda_array_interface__
+
+    return torch.as_tensor(Array(), device=device)
 
 
 @family.group
