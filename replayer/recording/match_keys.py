@@ -30,7 +30,10 @@ class RecordedKeys:
         self.has_dtypes = bool(len(trace.host)) and bool(np.any(trace.host.dtypes != NONE))
         self.has_layouts = bool(np.any(trace.host.layout != NONE))
         # Some AMD kernels copy memory without recording the direction.
-        self.has_directions = any(directions_of(trace).values())
+        directions = set(directions_of(trace).values())
+        self.has_directions = bool(directions)
+        # Recordings of several GPUs may name copies between GPUs like copies on one GPU, for example on AMD GPUs.
+        self._has_unnamed_peers = "p2p" not in directions and len(np.unique(trace.device.device[trace.device.is_work])) > 1
         self._unindexed = _ops_without_indices(trace)
         graphs = launches_by_graph(trace)
         self._graph_of = _numbers_of_graphs(trace, graphs)
@@ -51,6 +54,8 @@ class RecordedKeys:
         canonical = canonical_op(op)
         if not self.has_dtypes or canonical in self._untyped:
             dtype = ""
+        if direction == "p2p" and self._has_unnamed_peers:
+            direction = ""
         if direction and (self.has_directions or op in GRAPH_LAUNCHES):
             dtype += f"|{direction}"
         own = wide = "?"

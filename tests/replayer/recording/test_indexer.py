@@ -337,6 +337,22 @@ def test_copies_are_matched_by_direction_if_kernels_show_the_direction() -> None
     assert plain.of_op("aten::copy_", SQUARE, "float32", "h2d") == plain.of_op("aten::copy_", SQUARE, "float32")
 
 
+@pytest.mark.parametrize(
+    ("name", "gpus", "direction"),
+    [
+        ("Memcpy PtoP (Device -> Device)", 2, "|p2p"),
+        ("Memcpy DtoD (Device -> Device)", 2, ""),
+        ("CopyDeviceToDevice", 2, ""),
+        ("Memcpy DtoD (Device -> Device)", 1, "|p2p"),  # a copy between GPUs that was not recorded
+    ],
+)
+def test_copies_between_gpus_may_be_named_like_copies_on_one_gpu(name: str, gpus: int, direction: str) -> None:
+    trace = Trace()
+    names = [trace.strings.add(text) for text in (name, "Memcpy HtoD (Pinned -> Device)")]
+    trace.device = DeviceSpans.of(kind=[DeviceKind.MEMCPY] * 2, name=names, device=[0, gpus - 1])
+    assert RecordedKeys(trace).of_op("aten::copy_", SQUARE, "", "p2p").named == "copy|" + direction
+
+
 def test_overlapping_phases_count_their_common_time_once() -> None:
     """GIVEN phases of one device from 0 to 50, 10 to 40, 45 to 70 and 90 to 95 us WHEN a phase of device 1 and a phase without
     times are between them THEN they have 50, 0, 20 and 5 us, and 0, 30, 5 and 0 us beside earlier phases."""
