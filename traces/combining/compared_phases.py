@@ -18,6 +18,11 @@ Note [Windows of other work]
     The clean steps of this kind often ran after a profile and are not compared. Each kind of step is therefore compared only in
     its first window and in the windows that have a step with the same ops and shapes. A clean step belongs to the last window
     that began at most `STEPS_BEFORE_WINDOW` steps after it. If too few steps would be left, all windows are compared.
+
+Note [Profiled steps with other work]
+    Two of five profiled steps may load or save a checkpoint. If another program then interrupts a third step, the median of the
+    five steps is far too long. So if most profiled steps have the same numbers of ops and launches in a phase, only these steps
+    are compared with the clean steps.
 """
 
 from __future__ import annotations
@@ -30,7 +35,7 @@ import numpy as np
 
 from traces.analyses.waits import HostWaits
 from traces.combining.phase_labels import LOADER, PhaseLabels
-from traces.combining.profiled_steps import ProfiledSteps, median_or_zero
+from traces.combining.profiled_steps import LAUNCH, OP, PLAIN_OP, ProfiledSteps, median_or_zero
 from traces.comparison.thresholds import FEWEST_ALIKE, FULL_QUEUE, LEAST_NOISE, NEARLY_FULL, STEPS_BEFORE_WINDOW
 from traces.figures.measure import clean_steps, launch_phases, passes_of_steps, work_rows
 from traces.model.trace import NONE, Column, HostKind, StepKind, Trace
@@ -41,6 +46,7 @@ Earlier = dict[str, str | None]  # by name of a phase: the name of the phase bef
 @dataclass
 class ComparedPhase:
     names: tuple[str, ...]
+    places: list[Column]  # per profiled step: indices of the phase's parts in `ProfiledSteps.rows`
     clean_ns: float  # host time including waits for the GPU
     noise_ns: float  # possible error of the profiled-minus-clean difference
     profiled_ns: float  # host time without waits for the GPU
@@ -135,7 +141,7 @@ def compared_phases(
         always_full = all(is_full[rows].any() for rows in rows_of_steps)
         if not always_full:
             rows_of_steps = [rows for rows in rows_of_steps if not is_full[rows].any()]
-        places = steps.rows_by_step(labels, other, profiled)
+        places = _alike(steps, steps.rows_by_step(labels, other, profiled))
         if not places or not any(map(len, rows_of_steps)):
             continue
         clean_ns = np.array([whole_ns[rows].sum() for rows in rows_of_steps if len(rows)])
@@ -143,6 +149,7 @@ def compared_phases(
         found.append(
             ComparedPhase(
                 names=other,
+                places=places,
                 clean_ns=median_or_zero(clean_ns),
                 noise_ns=float(np.hypot(noise_of_median_ns(clean_ns), noise_of_median_ns(active_ns))),
                 profiled_ns=median_or_zero(active_ns),
@@ -156,6 +163,14 @@ def compared_phases(
             )
         )
     return found
+
+
+def _alike(steps: ProfiledSteps, places: list[Column]) -> list[Column]:
+    """Return only the steps with the most frequent counts of events, if they are more than half of the steps."""
+    # see Note [Profiled steps with other work]
+    counts = [steps.counts[at][:, [OP, PLAIN_OP, LAUNCH]].sum(axis=0).tobytes() for at in places]
+    usual, times = Counter(counts).most_common(1)[0] if counts else (b"", 0)
+    return [at for at, own in zip(places, counts, strict=True) if own == usual] if 2 * times > len(places) else places
 
 
 def full_queues(trace: Trace, rank: int, profiled: Column, launches: Column, work_ns: Column) -> Column:

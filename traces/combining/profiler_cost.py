@@ -77,12 +77,11 @@ def with_clean_pace(run: Run, trace: Trace, rank: int, cut_otherwise: Collection
     own_ns = without_cost(end_ns) - without_cost(start_ns)
     calls = _calls(trace, synchronous, steps.rows, waits, lambda times_ns: without_cost(active_ns(times_ns, waits)))
     scales: dict[str, float] = {}
-    for (profiled, clean), of_kind, is_full, found in zip(kinds, labels, full, phases, strict=True):
+    for (_, clean), of_kind, is_full, found in zip(kinds, labels, full, phases, strict=True):
         for phase in found:
-            places = steps.rows_by_step(of_kind, phase.names, profiled)
-            phase.own_ns = median_or_zero([own_ns[of].sum() for of in places])
+            phase.own_ns = median_or_zero([own_ns[of].sum() for of in phase.places])
             if phase.waits and not phase.is_full:
-                phase.calls = [_in_turn([calls[row] for row in of.tolist()], own_ns[of]) for of in places]
+                phase.calls = [_in_turn([calls[row] for row in of.tolist()], own_ns[of]) for of in phase.places]
         unhindered = np.setdiff1d(clean, trace.phases.step[is_full])
         scales |= _scales(found, of_kind, _compute_ns(trace, unhindered)) | scales
     return replace(run, profiler_cost=cost, host_scale=scales)

@@ -190,6 +190,20 @@ def test_only_windows_of_the_same_work_are_compared(ops: int, forward_ns: int) -
     assert clean_phases(trace, 4)["forward"] == pytest.approx(forward_ns)
 
 
+def test_profiled_steps_with_more_ops_than_most_are_not_compared() -> None:
+    """GIVEN clean steps of 100, and profiled steps of 200, of which one took 900 and two took 1000 with an op more THEN the
+    profiler took 100 for one op."""
+    lasts_ns = [200, 200, 900, 1000, 1000]
+    trace = recorded(
+        [(StepKind.STEADY, [("forward", 100)])] * 3 + [(StepKind.PROFILED, [("forward", lasts)]) for lasts in lasts_ns]
+    )
+    begins_ns = (trace.steps.start_ns[3:] - UNIX_NS).tolist()
+    add_ops(trace, [(begin_ns, 0) for begin_ns in begins_ns])
+    add_ops(trace, [(begin_ns + 500, 0) for begin_ns in begins_ns[3:]])
+    run = with_clean_pace(Run(), trace, 0)
+    assert run.profiler_cost is not None and run.profiler_cost.op_ns == 100 and run.host_scale == {"forward": 1.0}
+
+
 def test_without_clean_steps_the_profiler_cost_is_unknown() -> None:
     trace = recorded([(StepKind.PROFILED, [("forward", 100)])] * 2)
     assert with_clean_pace(trace.runs[0], trace, 0) == trace.runs[0]
@@ -245,7 +259,7 @@ def test_a_phase_that_takes_no_time_does_not_determine_the_cost() -> None:
     counts = np.zeros(len(EVENT_COSTS))
     counts[0] = 100
     known = ComparedPhase(
-        ("backward",), clean_ns=300_000, noise_ns=3_000, profiled_ns=360_000, waits=False, has_threads=False, wait_ns=0,
+        ("backward",), [], clean_ns=300_000, noise_ns=3_000, profiled_ns=360_000, waits=False, has_threads=False, wait_ns=0,
         lag_ns=0, work_ns=0, is_full=False, counts=counts,
     )  # fmt: skip
     empty = replace(known, names=("zero_grad",), clean_ns=0, noise_ns=0, profiled_ns=0, counts=np.zeros(len(EVENT_COSTS)))
