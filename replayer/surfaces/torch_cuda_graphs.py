@@ -18,7 +18,6 @@ from typing import Self
 
 import torch
 
-from replayer.op_signature import OpSignature
 from replayer.state import STATE, gpu, started
 from replayer.surfaces.patching import refusal, refuse
 from replayer.tensor.allocation import Allocation
@@ -38,7 +37,6 @@ _READERS = ("debug_dump", "get_graph_data")
 
 _EMPTY = "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 
-_FILL = OpSignature("aten::fill_", ((1,),), ("int64",))
 
 _NO_GRAPH = (
     "No cudaGraph_t is available: either capture_end() has not been called, or the underlying cudaGraph_t was destroyed"
@@ -204,10 +202,7 @@ class VirtualGraph:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         if self._executable is None:
             self.instantiate()
-        launches = gpu().launches
-        for _ in range(2 * self._graph.generators):  # PyTorch writes the seed and the offset to device memory
-            launches.launch(_FILL, self._graph.origin.device)
-        launches.replay_graph(self._graph)
+        gpu().launches.replay_graph(self._graph)
 
     def reset(self) -> None:
         self._graph = self._pool = self._template = self._executable = None

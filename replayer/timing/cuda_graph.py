@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from replayer.op_signature import OpSignature
 from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualEvent, VirtualStream
 from replayer.torch_types import TorchAny, TorchFunction
@@ -33,6 +34,8 @@ from replayer.torch_types import TorchAny, TorchFunction
 Call = tuple[TorchFunction, tuple[TorchAny, ...]]
 Works = Counter[VirtualStream]
 
+# Before PyTorch launches a graph, it writes the seed and the offset of each random generator to device memory.
+SEED_OR_OFFSET = OpSignature("aten::fill_", ((1,),), ("int64",))
 _POOLS_FROM = 1 << 20  # first number of private pools, above all streams
 _STREAMS_OF_A_POOL = 64
 

@@ -19,7 +19,7 @@ from replayer.op_signature import OpSignature
 from replayer.recording.recorded_run import RecordedRun
 from replayer.recording.recorded_step import RecordedSegment
 from replayer.timing.clock import Clock
-from replayer.timing.cuda_graph import CapturedGraph
+from replayer.timing.cuda_graph import SEED_OR_OFFSET, CapturedGraph
 from replayer.timing.host_threads import Caller, HostThread
 from replayer.timing.matcher import MatchHistory, SegmentMatcher
 from replayer.timing.op_batch import LEAST_CALLS, OpBatchSchedule, PhaseGrainBatch
@@ -195,6 +195,8 @@ class Simulator:
                 segment, phase_class = self.tracker.segment, launches[0].phase_class
                 if segment is None or self.tracker.begins_segment[phase_class]:
                     segment = self.tracker.op(thread, phase_class, now_ns)
+                for _ in range(2 * graph.generators):
+                    self.play(thread, stream, SEED_OR_OFFSET, now_ns)
                 launch = self._launch_in(segment, graph, launches)
                 is_recorded = launch is not None
                 start_ns = thread.host_ns = max(thread.host_ns, now_ns, stream.room_at_ns())

@@ -104,6 +104,26 @@ def test_each_launch_of_a_graph_with_random_numbers_writes_its_seed_and_offset()
     assert names == ["aten::fill_", "aten::fill_", "cudaGraphLaunch", "cudaGraphLaunch"]
 
 
+def test_seeds_and_offsets_belong_to_the_phase_that_the_graph_begins() -> None:
+    """GIVEN a recorded forward pass that writes a seed and an offset in 3 ms each and launches a graph of 5 ms WHEN the script
+    launches a graph of a network with dropout THEN the two writes and the graph take the recorded times."""
+    ops = [Op("aten::fill_", at_us, 20, kernel=(at_us + 10, 3_000), shapes=((1,),)) for at_us in (2_000, 6_000)]
+    trace = make_recording(
+        [("other", 0, 1_000), ("forward", 1_000, 30_000)],
+        [*ops, Op("cudaGraphLaunch", 10_000, 20, kernel=(10_010, 5_000), shapes=())],
+    )
+    trace.host.dtypes[:] = trace.strings.add("")
+    _, log = replaying(trace)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Dropout()).cuda(), torch.ones(4, 4, device="cuda")
+    with torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+        model(x)
+    torch.cuda.synchronize()
+    before = len(log.device)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert [row["duration_ns"] // MS for row in log.device[before:]] == [3, 3, 5]
+
+
 def test_the_cublas_workspace_of_a_captured_stream_is_kept() -> None:
     """GIVEN a product on a stream WHEN the stream captures a product THEN there is still one workspace. Another stream has
     another one."""
