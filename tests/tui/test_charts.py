@@ -81,6 +81,31 @@ def test_a_shaded_band_covers_only_values_above_zero() -> None:
     assert (x, y, width, height) == (64, 99.0, 784, 87.0)  # 54 / 108 of 174, down to zero
 
 
+def test_numbers_and_names_of_axes_are_beside_the_axes() -> None:
+    """GIVEN values up to 100 / 1.08 WHEN drawn THEN a number's baseline is 4 below its grid line, and the axis of x is at 186."""
+    svg = chart(a_line([0.0, 100 / 1.08], x=[0, 2]))
+    lines = [186 - value / 100 * 174 for value in (0, 20, 40, 60, 80, 100)]
+    assert values(svg, "line grid", "x1", "x2", "y1", "y2") == [(64, 848, round(y, 1), round(y, 1)) for y in lines]
+    ticks = values(svg, "text tick", "x", "y")
+    assert ticks[:6] == [(58, round(y + 4, 1)) for y in lines]
+    assert ticks[6:] == [(64, 202), (260, 202), (456, 202), (652, 202), (848, 202)]
+    assert values(svg, "text label", "x", "y") == [(456, 217), (2, 12)]
+
+
+def test_names_and_numbers_of_bars_are_beside_the_bars() -> None:
+    """A bar is 16 high with its space, the rows are 7 apart, and the labels are on the left of 150."""
+    svg = paired_bars([("forward", (10.0, 5.0), ("10", "5")), ("loss", (10.0, 0.0), ("10", "0"))], ("A", "B"))
+    width = 860 - 150 - (2 * 6.6 + 10)
+    assert values(svg, "text label", "x", "y") == [(142, 4 + 16 + 4), (142, 4 + 32 + 7 + 16 + 4)]
+    assert values(svg, "rect bar", "y", "height") == [(4, 13), (20, 13), (43, 13), (59, 13)]
+    numbers = [(150 + width + 5, 15), (150 + width / 2 + 5, 31), (150 + width + 5, 54), (155, 70)]
+    assert values(svg, "text tick", "x", "y") == [pytest.approx(place, abs=0.06) for place in numbers]
+    assert 'viewBox="0 0 860 82"' in svg  # 4 + 2 x (32 + 7)
+
+    svg = stacked_bars([("A", {"busy": 1.0}), ("B", {"busy": 1.0})], {"busy": "a"}, {"busy": "GPU busy"})
+    assert values(svg, "text label", "x", "y") == [(142, 19), (142, 49)] and 'viewBox="0 0 860 64"' in svg
+
+
 def test_only_points_marked_as_faded_are_faded() -> None:
     svg = chart(a_line([1, 2], has_dots=True, faded=frozenset([1.0])))
     assert [found.endswith('faded"') for found in re.findall(r'<circle (class="[^"]*")', svg)] == [False, True]

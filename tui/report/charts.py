@@ -1,7 +1,7 @@
 """Makes line charts and bar charts for the HTML page of `trace report`, as SVG.
 
-    line_chart([ChartLine("recorded", xs, ys, "a")], y_unit="ms", x_label="step")
-    stacked_bars([("A", {"busy": 98.3, "data": 58.7})], unit="ms")
+    line_chart([ChartLine("recorded", xs, ys, "a")], x_label="step", y_label="ms")
+    stacked_bars([("A", {"busy": 98.3, "idle": 1.7})], {"busy": "a", "idle": "b"}, {"busy": "GPU busy", "idle": "GPU idle"})
 
 matplotlib charts cannot follow the page's colour scheme.
 """

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from tui.view.scene.categories import Category
-from tui.view.scene.character_rows import Busy, change_characters, dominant, eighths
+from tui.view.scene.character_rows import (
+    Busy,
+    change_characters,
+    curve_difference,
+    difference_characters,
+    dominant,
+    eighths,
+    has_events,
+    one_column_each,
+)
 
 
 @pytest.mark.parametrize(
@@ -37,3 +46,35 @@ def test_a_column_has_the_colour_of_the_category_that_is_busy_longest() -> None:
     assert dominant(both).tolist() == [Category.MATRIX, Category.REDUCTION, Category.MATRIX]  # the first one, if none is busy
     assert dominant(Busy({Category.REDUCTION: other}, other, nothing)).tolist() == [Category.REDUCTION] * 3
     assert dominant(Busy({}, nothing, nothing)).tolist() == [0] * 3
+
+
+def busy_of(matrix: list[int], other: list[int], instants: list[int] | None = None) -> Busy:
+    kinds = {Category.MATRIX: np.array(matrix), Category.REDUCTION: np.array(other)}
+    return Busy(kinds, kinds[Category.MATRIX] + kinds[Category.REDUCTION], np.array(instants or [0] * len(matrix)))
+
+
+def test_columns_with_the_same_busy_time_but_other_work_are_marked() -> None:
+    """GIVEN columns of 1000 ns WHEN 40, 50 or 51 ns of one kind become another kind THEN 5 % is still the same work."""
+    first = busy_of([100, 100, 100, 0], [0, 0, 0, 0])
+    second = busy_of([60, 50, 49, 0], [40, 50, 51, 0])
+    row = difference_characters(first, second, np.array([0, 1000, 2000, 3000, 4000]))
+    assert "".join(map(str, row.glyphs.tolist())) == "==~ "
+
+
+def test_a_column_has_events_if_either_trace_has_work_or_an_event_of_no_duration() -> None:
+    first, second = busy_of([5, 0, 0, 0, 0], [0] * 5, [0, 0, 1, 0, 0]), busy_of([0, 5, 0, 0, 0], [0] * 5, [0, 0, 0, 1, 0])
+    assert has_events(first, second).tolist() == [True, True, True, True, False]
+    both = busy_of([5], [0], [0])
+    assert has_events(both, busy_of([0], [0], [5])).tolist() == has_events(both, both).tolist() == [True]
+
+
+def test_memory_differs_if_it_differs_by_more_than_the_offset() -> None:
+    """GIVEN a chart up to 1000 bytes and 100 bytes that the first trace lacks THEN 50 bytes (5 %) more are no difference."""
+    first, second = np.array([200, 200, 200, 200, 0, 0]), np.array([300, 350, 351, 249, 0, 100])
+    row = curve_difference(first, second, 1000, offset=100)
+    assert "".join(map(str, row.glyphs.tolist())) == "==+- ="
+
+
+@pytest.mark.parametrize(("text", "shown"), [("gemm", "gemm"), ("a\tb", "a·b"), ("µs", "µs"), ("漢字", "··"), ("e\u0301", "e·")])
+def test_each_character_of_a_name_takes_one_column(text: str, shown: str) -> None:
+    assert one_column_each(text) == shown

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tui.view.scenes import lone_scene
+from tests.tui.view.scenes import lone_scene, pair_scene
 from traces.model.trace import NONE
-from tui.view.timeline.ruler import pair_at, step_positions, steps_line, time_words, times_line
+from tui.view.timeline.ruler import pair_at, step_positions, steps_line, tick_text, time_words, times_line
 from tui.view.timeline.window import Window
 
 MARKS = [(0, "5", 0), (100_000, "6", 1), (200_000, "7", 2)]
@@ -60,3 +60,36 @@ def test_the_ruler_of_a_part_of_the_axis_has_the_labels_of_that_part() -> None:
     assert times_line(window, MARKS) == "          ╷20 µs              ╷40 µs    "
     window.start_ns = 201_000  # the first label would begin one column to the left
     assert times_line(window, MARKS) == "                   ╷20 µs               "
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "times"),
+    [
+        (85_000, "               ╷0 µs                    "),  # the label of 120 us would end one column behind the window
+        (86_000, "              ╷0 µs               ╷20 µs"),  # it ends in the last column
+    ],
+)
+def test_a_label_may_end_in_the_last_column(start_ns: int, times: str) -> None:
+    window = Window(lone_scene(), 40, 5)
+    window.start_ns, window.ns_per_column = start_ns, 1_000
+    assert times_line(window, MARKS) == times
+
+
+@pytest.mark.parametrize(
+    ("at_ns", "every_ns", "text"),
+    [
+        (0, 1_000, "0 µs"), (999, 1, "999 ns"), (1_000, 1, "1.000 µs"), (1_000, 100, "1.0 µs"), (-1_000, 500, "-1.0 µs"),
+        (999_999, 1, "999.999 µs"), (10**6, 10**5, "1.0 ms"), (10**9, 10**9, "1 s"), (2 * 10**9, 10**7, "2.00 s"),
+    ],
+)  # fmt: skip
+def test_tick_labels_have_as_many_decimals_as_neighbours_need(at_ns: int, every_ns: int, text: str) -> None:
+    assert tick_text(at_ns, every_ns) == text
+
+
+def test_the_name_of_a_trace_is_shortened_only_if_it_does_not_fit() -> None:
+    window = Window(pair_scene(), 100, 10)
+    window.everything()
+    marks = step_positions(window.scene, window.alignment)
+    whole = time_words(window, marks, 40)
+    assert whole.startswith("recorded ") and time_words(window, marks, len(whole)) == whole
+    assert time_words(window, marks, len(whole) - 1) == "rec " + whole.removeprefix("recorded ")
