@@ -82,7 +82,7 @@ def test_a_shaded_band_covers_only_values_above_zero() -> None:
 
 
 def test_numbers_and_names_of_axes_are_beside_the_axes() -> None:
-    """GIVEN values up to 100 / 1.08 WHEN drawn THEN a number's baseline is 4 below its grid line, and the axis of x is at 186."""
+    """GIVEN values up to 100 / 1.08 WHEN drawn THEN a number is 4 below its grid line, and the axis of x is at 186."""
     svg = chart(a_line([0.0, 100 / 1.08], x=[0, 2]))
     lines = [186 - value / 100 * 174 for value in (0, 20, 40, 60, 80, 100)]
     assert values(svg, "line grid", "x1", "x2", "y1", "y2") == [(64, 848, round(y, 1), round(y, 1)) for y in lines]

@@ -49,8 +49,11 @@ def test_a_column_has_the_colour_of_the_category_that_is_busy_longest() -> None:
 
 
 def busy_of(matrix: list[int], other: list[int], instants: list[int] | None = None) -> Busy:
-    kinds = {Category.MATRIX: np.array(matrix), Category.REDUCTION: np.array(other)}
-    return Busy(kinds, kinds[Category.MATRIX] + kinds[Category.REDUCTION], np.array(instants or [0] * len(matrix)))
+    return Busy(
+        {Category.MATRIX: np.array(matrix), Category.REDUCTION: np.array(other)},
+        np.array(matrix) + np.array(other),
+        np.array(instants or [0] * len(matrix)),
+    )
 
 
 def test_columns_with_the_same_busy_time_but_other_work_are_marked() -> None:
@@ -75,6 +78,8 @@ def test_memory_differs_if_it_differs_by_more_than_the_offset() -> None:
     assert "".join(map(str, row.glyphs.tolist())) == "==+- ="
 
 
-@pytest.mark.parametrize(("text", "shown"), [("gemm", "gemm"), ("a\tb", "a·b"), ("µs", "µs"), ("漢字", "··"), ("e\u0301", "e·")])
+@pytest.mark.parametrize(
+    ("text", "shown"), [("gemm", "gemm"), ("a\tb", "a·b"), ("µs", "µs"), ("漢字", "··"), ("e\u0301", "e·")]
+)
 def test_each_character_of_a_name_takes_one_column(text: str, shown: str) -> None:
     assert one_column_each(text) == shown

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from replayer.memory.device.segments import DriverAddresses
+from replayer.memory.device.blocks import Ages, TieRule
+from replayer.memory.device.segments import DriverAddresses, Segments
 from replayer.memory.device.settings import MIB
+
+GIB = 1 << 30
 
 TOP = 0x7F80_0000_0000
 
@@ -46,3 +49,13 @@ def test_a_gap_between_ranges_is_used_if_it_has_32_mib_to_spare() -> None:
 
 def test_devices_have_separate_addresses() -> None:
     assert DriverAddresses(1).allocate(MIB) == TOP - (1 << 40) - 32 * MIB
+
+
+def test_each_device_has_its_own_addresses() -> None:
+    """The addresses of two devices are 1 TiB apart, and those of their expandable segments 5 TiB."""
+    assert [TOP - DriverAddresses(device).allocate(32 * MIB) for device in (0, 1, 3)] == [
+        (device << 40) + 32 * MIB for device in (0, 1, 3)
+    ]
+    for device in (0, 1, 3):
+        segments = Segments(device, 16 * GIB, GIB, Ages(TieRule.ADDRESS))
+        assert segments._reserved_addresses.allocate(2 * MIB) == 0x1000_0000_0000 + device * (5 << 40)

@@ -1,0 +1,122 @@
+"""Checks of arguments that CUDA kernels make, at their bounds. Runs in the warm interpreter."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from replayer.tensor.planning import mixed_dtypes
+
+
+@pytest.mark.parametrize("name", ["int8", "float64"])
+def test_two_slices_overlap_in_part_where_torch_says_so(name: str) -> None:
+    """GIVEN all pairs of slices with the same length WHEN one is added to the other on the CPU THEN torch refuses the pairs
+    that the virtual GPU refuses."""
+    data = torch.ones(7, dtype=getattr(torch, name))
+
+    def meta(begin: int, end: int, stride: int = 1) -> Any:
+        size = (end - begin) * data.itemsize
+        return SimpleNamespace(
+            dense=True, numel=end - begin, offset=begin, itemsize=data.itemsize, size_bytes=size, stride=(stride,)
+        )
+
+    for length in (1, 2, 3):
+        for one, other in itertools.product(range(8 - length), repeat=2):
+            if one == other:
+                continue  # the whole slice overlaps
+            try:
+                data[one : one + length].add_(data[other : other + length])
+                is_refused = False
+            except RuntimeError:
+                is_refused = True
+            assert mixed_dtypes._overlap_in_part(meta(one, one + length), meta(other, other + length)) == is_refused
+    assert not mixed_dtypes._overlap_in_part(meta(2, 4), meta(2, 4))
+    assert mixed_dtypes._overlap_in_part(meta(2, 4), meta(2, 4, stride=2))
+
+
+@pytest.mark.parametrize(
+    ("rows", "inner", "columns", "says"),
+    [
+        (17, 8, 8, None),
+        (16, 8, 8, r"self.size\(0\) needs to be greater than 16, but got 16"),
+        (17, 0, 8, r"self.size\(1\) needs to be greater than 0 and a multiple of 8, but got 0"),
+        (17, 12, 8, r"self.size\(1\) needs to be greater than 0 and a multiple of 8, but got 12"),
+        (17, 8, 0, r"mat2.size\(1\) needs to be greater than 0 and a multiple of 8, but got 0"),
+        (17, 8, 12, r"mat2.size\(1\) needs to be greater than 0 and a multiple of 8, but got 12"),
+    ],
+)
+def test_sizes_of_products_of_int8(rows: int, inner: int, columns: int, says: str | None) -> None:
+    one, other = torch.zeros(rows, inner, dtype=torch.int8), torch.zeros(inner, columns, dtype=torch.int8)
+    if says is None:
+        mixed_dtypes._int_mm(one, other)
+    else:
+        with pytest.raises(RuntimeError, match=says):
+            mixed_dtypes._int_mm(one, other)
+
+
+@pytest.mark.parametrize(("capability", "is_refused"), [((8, 6), True), ((8, 9), False), ((9, 0), False)])
+def test_scaled_products_need_compute_capability_8_9(capability: Any, is_refused: bool) -> None:
+    on_gpu: Any = SimpleNamespace(is_cuda=True, get_device=lambda: 0)
+    with patch.object(torch.cuda, "get_device_capability", lambda device: tuple(capability)):
+        mixed_dtypes._scaled_mm(torch.zeros(2))  # on the CPU
+        if not is_refused:
+            mixed_dtypes._scaled_mm(on_gpu)
+            return
+        with pytest.raises(RuntimeError, match=r"compute capability >= 9\.0 or 8\.9"):
+            mixed_dtypes._scaled_mm(on_gpu)
+
+
+def test_weights_per_sample_have_the_dtype_of_the_table() -> None:
+    table, indices = torch.zeros(4, 2), torch.zeros(3, dtype=torch.int64)
+    options = (indices, False, 0, False)
+    mixed_dtypes._embedding_bag(table, indices, *options)
+    mixed_dtypes._embedding_bag(table, indices, *options, torch.zeros(3))
+    with pytest.raises(RuntimeError, match="expected scalar type Float but found Half"):
+        mixed_dtypes._embedding_bag(table, indices, *options, torch.zeros(3, dtype=torch.float16))
+
+
+@pytest.mark.parametrize(
+    ("channels", "last", "kernel"), [(4, True, "nhwc_out_frame"), (3, True, "out_frame"), (4, False, "out_frame")]
+)
+def test_nearest_neighbours_of_integers_are_refused(channels: int, last: bool, kernel: str) -> None:
+    data = torch.zeros(2, channels, 3, 3, dtype=torch.int32)
+    with pytest.raises(RuntimeError, match=f"upsample_nearest2d_{kernel}.*'Int'"):
+        mixed_dtypes._nearest(data.contiguous(memory_format=torch.channels_last) if last else data)
+    for dtype in (torch.uint8, torch.float16, torch.float64):
+        mixed_dtypes._nearest(data.to(dtype))
+    with pytest.raises(RuntimeError, match="'Float8_e5m2'"):
+        mixed_dtypes._nearest(data.to(torch.float8_e5m2))
+
+
+@pytest.mark.parametrize(
+    ("width", "inputs", "lengths", "says"),
+    [
+        (3, [5, 5], [3, 0], None),
+        (3, [0, 5], [1, 2], None),
+        (3, [5, 6], [3, 1], "Expected input_lengths to have value at most 5, but got value 6"),
+        (3, [5, 5], [1, 4], "Expected tensor to have size at least 4 at dimension 1, but got size 3"),
+        (3, [5, 5], [1, -1], "Expected target_lengths to have value at least 0, but got value -1"),
+        (3, [-2, 5], [1, 1], "Expected input_lengths to have value at least 0, but got value -2"),
+    ],
+)
+def test_lengths_of_the_ctc_loss(width: int, inputs: list[int], lengths: list[int], says: str | None) -> None:
+    scores, targets = torch.zeros(5, 2, 4), torch.zeros(2, width, dtype=torch.int64)
+    if says is None:
+        mixed_dtypes._ctc_loss(scores, targets, inputs, lengths)
+    else:
+        with pytest.raises(RuntimeError, match=says):
+            mixed_dtypes._ctc_loss(scores, targets, inputs, lengths)
+
+
+def test_fused_optimizers_need_floats_of_two_or_more_bytes() -> None:
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        mixed_dtypes._require_floats("fused_adam_kernel_cuda", [torch.zeros(2, dtype=dtype)])
+    for wrong in (torch.int32, torch.float8_e5m2):
+        with pytest.raises(RuntimeError, match="fused_adam_kernel_cuda"):
+            mixed_dtypes._require_floats("fused_adam_kernel_cuda", [torch.zeros(2).to(wrong)])
+    mixed_dtypes._require_floats("fused_adam_kernel_cuda", [])

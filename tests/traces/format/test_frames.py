@@ -1,0 +1,142 @@
+"""Frames that a second scan finds, the offsets of damaged frames, and sizes at the limits of the format."""
+
+from __future__ import annotations
+
+import lzma
+from typing import Any
+
+import msgpack
+import numpy as np
+import pytest
+
+from traces.format import frames, item_reading, trace_file
+from traces.format.column_encoding import unpack_column
+from traces.format.frames import (
+    DATA,
+    DEFLATED,
+    END,
+    FRAME,
+    HEADER,
+    LZMA_PLANES,
+    LZMA_TEXT,
+    STORED,
+    Damaged,
+    FrameWriter,
+    scan,
+)
+from traces.format.item_reading import table_head
+
+
+def parts_of(*contents: tuple[int, bytes, int]) -> list[bytes]:
+    """A header and one frame for each kind, content and codec."""
+    parts: list[bytes] = []
+    writer = FrameWriter(parts.append)
+    for kind, content, codec in contents:
+        writer.add(kind, content, codec, content)
+    return parts
+
+
+def test_a_second_scan_continues_at_the_end_of_the_first_one() -> None:
+    header, first, second, end = parts_of((DATA, b"one", STORED), (DATA, b"second", STORED), (END, b"", STORED))
+    assert len(header) == HEADER.size == 17 and len(first) == FRAME.size + 3 == 22
+    seen = scan(header + first)
+    assert (seen.whole_bytes, [frame.offset_bytes for frame in seen.frames]) == (17 + 22, [17])
+    more = scan(second + end, seen)
+    assert [frame.offset_bytes for frame in more.frames] == [39] and more.end is not None
+    assert more.end.offset_bytes == 39 + 25 and more.whole_bytes == 39 + 25 + 19
+    cut = scan(second + end[:-1], seen)
+    assert cut.end is None and cut.whole_bytes == 39 + 25
+
+
+@pytest.mark.parametrize(
+    ("third", "says"),
+    [
+        ((9, b"", STORED), "unknown frame kind 9 or codec 0"),
+        ((DATA, b"", 7), "unknown frame kind 1 or codec 7"),
+    ],
+)
+def test_an_unknown_frame_is_reported_with_its_offset(third: tuple[int, bytes, int], says: str) -> None:
+    parts = parts_of((DATA, b"one", STORED), (DATA, b"second", STORED), third)
+    with pytest.raises(Damaged, match=says) as raised:
+        scan(b"".join(parts[2:]), scan(b"".join(parts[:2])))
+    assert raised.value.offset_bytes == 17 + 22 + 25
+
+
+def test_a_damaged_frame_of_a_second_scan_is_reported_with_its_offset() -> None:
+    parts = parts_of((DATA, b"one", STORED), (DATA, b"second", STORED), (DATA, b"third", STORED))
+    seen = scan(b"".join(parts[:2]))
+    for at, says in ((FRAME.size, "content"), (3, "head")):  # a byte of the content, and one of the length
+        third = bytearray(parts[3])
+        third[at] ^= 1
+        with pytest.raises(Damaged, match=f"wrong checksum in a frame's {says}") as raised:
+            scan(parts[2] + bytes(third), seen)
+        assert raised.value.offset_bytes == 17 + 22 + 25
+    end = parts_of((DATA, b"one", STORED), (END, b"", STORED))[2]
+    with pytest.raises(Damaged, match="4 bytes after the end") as raised:
+        scan(end + b"more", seen)
+    assert raised.value.offset_bytes == 17 + 22 + len(end)
+
+
+def test_a_frame_has_at_most_the_content_that_the_format_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = parts_of((DATA, b"ten bytes.", STORED), (DATA, b"", STORED))
+    monkeypatch.setattr(frames, "MAX_CONTENT_BYTES", 10)
+    assert len(scan(b"".join(parts)).frames) == 2 and parts_of((DATA, b"ten bytes.", STORED)) == parts[:2]
+    with pytest.raises(ValueError, match="a frame of 11 bytes; the format's limit is 10"):
+        parts_of((DATA, b"eleven byte", STORED))
+    monkeypatch.setattr(frames, "MAX_CONTENT_BYTES", 9)
+    with pytest.raises(Damaged, match=r"impossible frame length 23 \(10 decompressed\)"):
+        scan(b"".join(parts))
+
+
+def test_only_content_above_64_kib_is_compressed_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[list[dict[str, Any]]] = []
+
+    def compressed(content: bytes, *, format: int, filters: list[dict[str, Any]]) -> bytes:
+        used.append(filters)
+        return b""
+
+    monkeypatch.setattr(lzma, "compress", compressed)
+    for size in (65_536, 65_537):
+        frames.compress(LZMA_TEXT, bytes(size))
+    assert [settings.get("depth") for (settings,) in used] == [200, 32]
+
+
+def test_items_share_a_frame_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_file, "_SHARED_BYTES", 5)
+    assert [*trace_file._shared([b"123", b"45", b"6", b"1234567", b"8"])] == [b"12345", b"6", b"1234567", b"8"]
+
+
+def test_small_content_gets_the_codec_with_the_smallest_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN codecs whose results have 3, 2 and 1 bytes WHEN the content is at the limit THEN all are tried, above it one."""
+    results = {DEFLATED: b"aaa", LZMA_TEXT: b"bb", LZMA_PLANES: b"c"}
+    monkeypatch.setattr(trace_file, "_SHARED_BYTES", 5)
+    monkeypatch.setattr(trace_file, "compress", lambda codec, content: results[codec])
+    assert trace_file._smallest((LZMA_TEXT, b"12345")) == (LZMA_PLANES, b"c")
+    assert trace_file._smallest((LZMA_TEXT, b"123456")) == (LZMA_TEXT, b"bb")
+
+
+@pytest.mark.parametrize(("base", "is_damaged"), [(-128, False), (87, False), (88, True), (-129, True)])
+def test_a_packed_column_must_fit_into_its_dtype(base: int, is_damaged: bool) -> None:
+    """GIVEN the rows 0 and 20 in steps of 2 above a base THEN int8 contains base to base + 40 if these are -128 to 127."""
+    packed, dtype = [0, base, 2, bytes([0, 20])], np.dtype(np.int8)
+    if is_damaged:
+        with pytest.raises(Damaged, match="column 'kind' has values outside int8"):
+            unpack_column(packed, 2, dtype, "kind")
+    else:
+        assert unpack_column(packed, 2, dtype, "kind").tolist() == [base, base + 40]
+
+
+def test_the_lists_and_maps_of_an_item_are_limited() -> None:
+    unpacker = item_reading._Unpacker(100)
+    for _ in range(64):
+        unpacker._counted([])
+    with pytest.raises(Damaged, match="an item of more than 64 lists and maps"):
+        unpacker._counted([])
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "is_head"), [("host", 3, True), ("host", 0, False), ("other", 3, False), (5, 3, False)]
+)
+def test_a_frame_begins_with_the_head_of_a_known_table(kind: object, rows: int, is_head: bool) -> None:
+    head = table_head(msgpack.packb([kind, {"rows": rows, "name": []}]))
+    assert head == ((kind, rows) if is_head else None)
