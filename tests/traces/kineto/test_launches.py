@@ -272,3 +272,32 @@ def test_gpu_time_of_a_phase_does_not_include_the_backlog() -> None:
     )
     assert trace.problems == {"backlog-at-start": 1}
     assert trace.phases.device_start_ns.min() == 1_300_000 and trace.phases.device_end_ns.max() == 1_340_000
+
+
+# --- ids of 0, and bounds
+
+
+def test_an_id_of_0_joins_nothing() -> None:
+    """GIVEN two calls and a kernel with correlation 0 (and External id 0) THEN nothing says which call launched the kernel, no
+    launch is ambiguous, and no kernel was lost."""
+    trace = imported(
+        op("aten::relu", MAIN, 0, 30, 0),
+        call(MAIN, 5, 0, External_id=0),
+        call(MAIN, 10, 0, External_id=0),
+        kernel("relu", 20, 0, External_id=0),
+        kernel("relu", 26, 0, External_id=0),
+    )
+    assert trace.device.launch.tolist() == [NONE, NONE]
+    assert trace.problems == {"kernel-without-launch": 2}
+
+
+def test_an_op_that_begins_with_its_kernel_has_launched_it() -> None:
+    """GIVEN kernels without calls WHEN an op with their External id begins at the same time, or later THEN only the first op
+    has launched its kernel."""
+    trace = imported(
+        op("aten::relu", MAIN, 20, 5, 11),
+        op("aten::add", MAIN, 41, 5, 12),
+        kernel("relu", 20, 0, External_id=11),
+        kernel("add", 40, 0, External_id=12),
+    )
+    assert chain(trace, "relu") == ["aten::relu@100"] and chain(trace, "add") == []

@@ -1,0 +1,106 @@
+"""Numbers and names of a profile at their bounds, worked out by hand."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from traces.kineto.reading.eras import TsUnit, exact_digits
+from traces.kineto.reading.groups import Groups
+from traces.kineto.reading.odd_events import joined_begin_and_end
+from traces.kineto.reading.text import _concatenated, _decoded
+from traces.kineto.spans.impossible import has_dependent_launch
+
+
+@pytest.mark.parametrize(
+    ("base", "base_ns"),
+    [(0, 0), (1, 1), (-1, 0), (True, 0), (4 * 10**18 - 1, 4 * 10**18 - 1), (4 * 10**18, 0), ("5", 0), (5.0, 0)],
+)
+def test_only_a_plausible_integer_is_a_base_time(base: object, base_ns: int) -> None:
+    assert TsUnit.of({"baseTimeNanoseconds": base}, [], False) == TsUnit(False, base_ns, base_ns > 0)
+
+
+def test_stamps_above_17_minutes_count_from_1970() -> None:
+    assert [TsUnit.of({}, [5, stamp], False).epochal for stamp in (10**9, 10**9 + 1)] == [False, True]
+    assert TsUnit.of({}, [0], True).epochal
+    bounds = [TsUnit.name(np.array([start_ns, 2 * 10**18])) for start_ns in (12 * 10**17, 12 * 10**17 + 1)]
+    assert bounds == ["recording", "unix"] and TsUnit.name(np.array([], np.int64)) == "recording"
+
+
+def test_digits_are_read_one_by_one_from_10_to_the_power_of_15_microseconds() -> None:
+    assert exact_digits(b'{"ts": 999999999999999.123}') is None
+    assert exact_digits(b'{"ts": 1000000000000000.123}') == b'{"ts": 1000000000000000123}'
+    assert exact_digits(b'{"ts": 1000000000000000}') is None
+
+
+@pytest.mark.parametrize(
+    ("majors", "is_amd", "has_it"),
+    [([9], 0, True), ([8], 0, False), ([8, 9], 0, True), ([9, 8], 0, True), ([], 0, True), ([9], 1, False)],
+)
+def test_dependent_launches_exist_since_compute_capability_9(majors: list[int], is_amd: int, has_it: bool) -> None:
+    assert has_dependent_launch([{"computeMajor": major} for major in majors], bool(is_amd)) == has_it
+
+
+@pytest.mark.parametrize(("stamps_per_us", "duration_us"), [(1, 3000), (1000, 3)])
+def test_a_begin_and_an_end_become_an_event_with_microseconds(stamps_per_us: int, duration_us: float) -> None:
+    """GIVEN an inner and an outer event of a thread, and an end of another thread THEN the other end has no partner."""
+    thread = {"pid": 1, "tid": 2, "cat": "cpu_op"}
+    events = [
+        {"ph": "B", "ts": 1000, "name": "outer", **thread},
+        {"ph": "B", "ts": 2000, "name": "inner", **thread},
+        {"ph": "E", "ts": 5000, **thread},
+        {"ph": "E", "ts": 9000, **thread},
+        {"ph": "E", "ts": 9500, **thread, "tid": 3},
+    ]
+    found, unpaired = joined_begin_and_end(events, stamps_per_us)
+    durations = {event["name"]: event["dur"] for event in found["cpu_op"]}
+    assert durations == {"inner": duration_us, "outer": duration_us / 3 * 8} and unpaired == 1
+
+
+def test_only_invalid_bytes_are_counted_as_invalid() -> None:
+    """GIVEN a text with one replacement character and two invalid bytes THEN two are counted."""
+    problems: Counter[str] = Counter()
+    assert _decoded("a\ufffdb".encode() + b"\xffc\xff", problems) == "a\ufffdb\ufffdc\ufffd"
+    assert problems == {"invalid-utf8": 2}
+    assert _decoded("a\ufffd".encode(), problems) == "a\ufffd" and problems == {"invalid-utf8": 2}
+
+
+def test_only_objects_with_events_are_files_of_their_own() -> None:
+    events, other = b'{"traceEvents": []}\n', b'{"name": 1}\n'
+    assert _concatenated(events + events) == [events, events]
+    assert _concatenated(events + other) == [events + other]
+    assert _concatenated(other + events) == [other + events]
+    assert _concatenated(events + other + events) == [events + other, events]
+
+
+def groups(**held: Any) -> Groups:
+    return Groups(**{"complete": {}, "memory": [], "metadata": [], "categories": set(), "stamps": [], "counters": [], **held})
+
+
+def test_events_of_other_programs_are_foreign() -> None:
+    assert not groups(categories={"cpu_op", "mine"}, memory=[]).is_foreign(bare=True)
+    assert groups(categories={"mine"}).is_foreign(bare=True) and groups(categories={"mine"}).is_foreign(bare=False)
+    assert not groups(categories={"mine"}, memory=[{}]).is_foreign(bare=True)
+    assert groups().is_foreign(bare=True) and not groups().is_foreign(bare=False)
+    assert not groups(memory=[{}]).is_foreign(bare=True) and not groups(metadata=[{}]).is_foreign(bare=True)
+
+
+def test_figures_of_counters_use_numbers_only() -> None:
+    def sample(value: object) -> dict[str, Any]:
+        return {"pid": "GPU 0 Counters", "args": {"smsp__inst": value}}
+
+    found = groups(counters=[sample(1), sample(4), sample("7"), sample(True), {"pid": "GPU 0 Counters"}])
+    assert found.counter_figures() == {"GPU 0": {"smsp__inst": {"samples": 2, "mean": 2.5, "max": 4}}}
+
+
+def test_a_thread_name_needs_a_process_and_a_thread() -> None:
+    def named(pid: object, tid: object) -> dict[str, Any]:
+        return {"name": "thread_name", "pid": pid, "tid": tid, "args": {"name": " main "}}
+
+    assert groups(metadata=[named(1, 2), named(None, 3), named(4, None), named("5", 6)]).thread_names() == {
+        (1, 2): "main",
+        ("5", 6): "main",
+    }
