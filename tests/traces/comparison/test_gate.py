@@ -133,3 +133,14 @@ def test_suggested_budgets_allow_twice_the_noise_of_the_steps() -> None:
     assert starting_budgets(summarize(training(8, jitter_us=(0, 10))))["step_time_change"] == '"10 %"'
     of_phases = starting_budgets(summarize(phase_grained()))
     assert "missing_ops" not in of_phases and "memory_peak_change" not in of_phases
+
+
+@pytest.mark.parametrize(("share", "passed"), [(75, True), (76, False)])
+def test_equivalent_ops_are_matched(tmp_path: Path, share: int, passed: bool) -> None:
+    """GIVEN half of the ops matched exactly, a quarter by equivalent ops and a quarter not at all."""
+    recorded = training()
+    comparison = compare(recorded, replay_of(recorded, 1.0))
+    assert comparison.coverage is not None
+    coverage = dict.fromkeys(comparison.coverage, 0.0) | {"exact": 0.5, "equivalent": 0.25}
+    budgets = read_budgets(written(tmp_path, f'matched = "{share} %"'))
+    assert check(budgets, replace(comparison, coverage=coverage)).passed is passed

@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.traces import oracle
-from traces.figures.spread import Spread, means_of_periods, median_per_step, noise_floor, period_of, spread
+from traces.figures.spread import (
+    Spread,
+    means_of_periods,
+    median_per_step,
+    noise_floor,
+    period_of,
+    slow_starts,
+    spread,
+    varies_much,
+)
 from traces.model.trace import Column
 
 MS = 1_000_000
@@ -82,3 +91,30 @@ def test_mean_steps_are_compared_if_the_steps_of_both_traces_vary_a_lot() -> Non
 @given(st.lists(st.sampled_from([100, 100, 104, 105, 150, 160]), min_size=2, max_size=40))
 def test_a_period_is_the_first_distance_at_which_nine_in_ten_steps_and_most_changes_are_alike(values: list[int]) -> None:
     assert period_of(np.array(values)) == oracle.period(values)
+
+
+@pytest.mark.parametrize(
+    ("times", "count"), [([20, 10, 10, 10], 1), ([19, 10, 10, 10], 0), ([90, 80, 10], 1), ([90], 0), ([], 0)]
+)
+def test_a_slow_start_takes_at_least_twice_the_median_of_the_later_steps(times: list[int], count: int) -> None:
+    """At least two steps are not slow."""
+    assert slow_starts(np.array(times)) == count
+
+
+@pytest.mark.parametrize(
+    ("times", "varies"), [([85, 85, 100, 115, 115], True), ([86, 86, 100, 114, 114], False), ([1, 9], False)]
+)
+def test_steps_vary_much_if_half_their_interquartile_range_is_15_percent(times: list[int], varies: bool) -> None:
+    assert varies_much(np.array(times)) == varies
+
+
+@pytest.mark.parametrize(("times", "period"), [([185, 215], 1), ([184, 216], 2)])
+def test_steps_that_differ_by_15_percent_of_their_mean_have_no_period(times: list[int], period: int) -> None:
+    assert period_of(np.array(times * 4)) == period
+
+
+def test_both_traces_are_averaged_over_the_period_of_either() -> None:
+    """Steps of 2 and 6 ms in turn, seven of them, are as long as eight steps of 4 ms."""
+    varying, steady = np.array([2, 6] * 3 + [2]) * MS, np.array([4] * 8) * MS
+    for one, other in ((varying, steady), (steady, varying)):
+        assert spread(np.arange(len(one)), one, np.arange(len(other)), other, np.arange(len(one))).error == 0.0

@@ -93,3 +93,16 @@ def test_is_before_is_true_only_for_a_known_and_older_release(torch: str | None,
 )
 def test_the_torch_release_is_read_from_a_complete_version(torch: str | None, release: tuple[int, int] | None) -> None:
     assert Machine(torch=torch).release == release
+
+
+@pytest.mark.parametrize(("number", "version"), [(12040, "12.4"), (11080, "11.8"), (1000, "1.0"), (999, None), ("12.4", None)])
+def test_runtime_versions_are_thousands_and_tens(number: object, version: str | None) -> None:
+    assert runtime_version(number) == version
+
+
+@pytest.mark.parametrize(
+    ("number", "version"),
+    [(60443483, "6.4.43483"), (70_100_001, "7.1.1"), (10_000_000, "1.0.0"), (9_999_999, None), (6e7, None)],
+)
+def test_hip_versions_have_three_parts(number: object, version: str | None) -> None:
+    assert hip_version(number) == version

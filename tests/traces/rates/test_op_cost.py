@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from traces.model.layouts import Shape
-from traces.rates.op_cost import attention_flops, flops, rnn_weights
+from traces.rates.op_cost import attention_flops, flops, itemsize, rnn_weights
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,24 @@ def test_attention_has_two_matrix_products_forward_and_five_backward() -> None:
     assert attention_flops("scaled_dot_product_attention", (mask, query, key, key)) == (2 * product, True)
     backward = "_scaled_dot_product_flash_attention_backward"
     assert attention_flops(backward, (query, query, key, key)) == (5 * product, True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("float64", 8), ("float8_e4m3fn", 1), ("int8", 1), ("uint4", 1), ("bool", 1), ("complex128", 16), ("unknown", 4)],
+)
+def test_an_element_has_at_least_one_byte(dtype: str, size: int) -> None:
+    assert itemsize(dtype) == size
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((2, 4, 8, 16), (2, 4, 8, 16)),  # no values
+        ((2, 4, 8, 16), (2, 4, 8, 16), (4, 8, 16)),
+        ((2, 4, 8, 16), (2, 4, 8, 32), (2, 4, 8, 32)),  # other channels in queries and keys
+        ((1, 2, 4, 8, 16), (1, 2, 4, 8, 16), (1, 2, 4, 8, 16)),
+    ],
+)
+def test_attention_of_unknown_shapes_has_no_flops(shapes: tuple[Shape, ...]) -> None:
+    assert attention_flops("scaled_dot_product_attention", shapes) == (0, False)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from traces.model.trace import StepKind, Steps, Trace, TraceError
+from traces.stalls import data_stalls
 from traces.stalls.data_stalls import Bottleneck, stalls_of, training_pace
 from traces.stalls.storage_server import Loading
 
@@ -225,3 +228,34 @@ def test_fetches_are_simulated_in_the_order_of_the_loader() -> None:
     batches += [Loading(batches=1, samples=64, cpu_ns=300 * MS, workers=2, process=2) for _ in range(30)]
     found = stalls_of(run_of(40), run_of(150), batches, 2, [])
     assert found.check is not None and found.check.samples_per_s == pytest.approx(2 * 64 / 0.3, rel=0.05)
+
+
+def test_only_loaders_with_more_than_half_of_the_most_batches_count() -> None:
+    """GIVEN loaders with 10, 5 and 6 batches and a loader without THEN the workers of the first and third are added."""
+    loadings = [
+        Loading(loader=0, workers=4, script_batches=10),
+        Loading(loader=1, workers=2, script_batches=5),
+        Loading(loader=2, workers=1, script_batches=6),
+        Loading(loader=3, workers=8),
+    ]
+    assert data_stalls._workers(loadings) == 5
+    assert data_stalls._workers([]) == 0
+
+
+def test_cores_of_other_programs_are_what_the_script_and_its_workers_did_not_use() -> None:
+    """GIVEN 1000 ns of CPU time in 50 ns, of which the script took 100 ns and three batches 200 ns each."""
+    script = Loading(script_cpu_ns=100, script_batches=3, machine_cpu_ns=1000, script_wall_ns=50)
+    assert data_stalls._taken(script, 200) == 6.0
+    assert data_stalls._taken(replace(script, machine_cpu_ns=699), 200) == 0
+    assert data_stalls._taken(replace(script, script_wall_ns=0), 200) == 300
+
+
+def test_the_number_of_other_programs_is_found_by_bisection() -> None:
+    """GIVEN other programs that take half a core each WHEN they took 0.9 cores THEN there are 1.8 of them."""
+
+    def run(others: float) -> Any:
+        return SimpleNamespace(others_cores=others / 2, others=others)
+
+    assert cast(Any, data_stalls._beside_others(run, 0.9)).others == pytest.approx(1.8, abs=0.01)
+    # The search begins between 0 and 0.01, where they take 0.005, and halves this range eight times.
+    assert cast(Any, data_stalls._beside_others(run, 0.005)).others == pytest.approx(0.01 * 255 / 256)
