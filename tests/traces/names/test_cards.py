@@ -150,3 +150,28 @@ def test_a_cuda_context_takes_2_kib_per_gpu_thread() -> None:
     assert find_card("titan v").context_bytes == 320 << 20
     assert find_card("rtx 6000 ada").context_bytes == 426 << 20
     assert find_card("mi300x").context_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "capability", "threads", "shared_kib", "optin_kib"),
+    [
+        # technical specifications per compute capability (CUDA C++ Programming Guide)
+        ("Tesla P100-PCIE-16GB", (6, 0), 2048, 64, 48),
+        ("Tesla V100-SXM2-16GB", (7, 0), 2048, 96, 96),
+        ("Tesla T4", (7, 5), 1024, 64, 64),
+        ("NVIDIA A100-SXM4-40GB", (8, 0), 2048, 164, 163),
+        ("NVIDIA GeForce RTX 3090", (8, 6), 1536, 100, 99),
+        ("NVIDIA L4", (8, 9), 1536, 100, 99),
+        ("NVIDIA H100 80GB HBM3", (9, 0), 2048, 228, 227),
+    ],
+)
+def test_a_gpu_has_the_properties_of_its_compute_capability(
+    name: str, capability: tuple[int, int], threads: int, shared_kib: int, optin_kib: int
+) -> None:
+    """All of them have 48 KiB of shared memory per block by default, 65,536 registers and warps of 32 threads."""
+    of = card_of(name).properties
+    assert (of.major, of.minor) == capability and of.max_threads_per_multi_processor == threads
+    assert of.shared_memory_per_multiprocessor == shared_kib * 1024
+    assert of.shared_memory_per_block_optin == optin_kib * 1024
+    assert of.shared_memory_per_block == 49_152
+    assert (of.regs_per_multiprocessor, of.warp_size, of.max_threads_per_block) == (65_536, 32, 1024)
