@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+from textual._context import active_app
 from textual.pilot import Pilot
 
 from tests.traces.handmade import MS, US, replay_of, training
@@ -130,11 +133,41 @@ def app_on(scene: Scene) -> ViewApp:
     return ViewApp([Stage(scene, 1.0, "")])
 
 
+async def all_handled(*_: Any) -> None:
+    """Wait until every message is handled, the work of the app's threads has arrived, and the screen is drawn.
+
+    A pilot waits 20 ms or until the process seems idle. This takes seconds per test, and on a busy machine it ends too early.
+    """
+    app: Any = active_app.get()
+    loop: Any = asyncio.get_running_loop()
+    is_drawn = False
+    while not is_drawn and app._exception is None:
+        await asyncio.sleep(0)
+        while loop._ready:
+            await asyncio.sleep(0)
+        if any(not worker.is_finished for worker in app.workers):
+            await asyncio.sleep(0.001)
+        elif app.is_running and app.screen._update_timer._active.is_set():
+            app.screen._on_timer_update()
+        else:
+            is_drawn = True
+
+
 async def ready(app: ViewApp, pilot: Pilot[Any]) -> None:
     """Wait until everything is loaded and drawn."""
     while not app.loaded and app.failure is None:
         await asyncio.sleep(0.001)
     await pilot.pause()
+
+
+@asynccontextmanager
+async def driven(app: ViewApp, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Pilot[Any]]:
+    """Open the app, and close it. The pilot waits until each key is handled."""
+    waits = ("textual.app.wait_for_idle", "textual.pilot.wait_for_idle", "textual.pilot.Pilot._wait_for_screen")
+    with patch(waits[0], all_handled), patch(waits[1], all_handled), patch(waits[2], all_handled):
+        async with app.run_test(size=size) as pilot:
+            await ready(app, pilot)
+            yield pilot
 
 
 Body = Callable[[ViewApp, Pilot[Any]], Awaitable[None]]

@@ -7,22 +7,19 @@ the status line, the details or the rows of the table. Colours are not in them.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import numpy as np
-from textual.pilot import Pilot
 from textual.widgets import Static
 
 from tests.traces.handmade import data_parallel, phase_grained, replay_of
 from tests.tui.goldens import assert_golden
-from tests.tui.view.scenes import app_on, crowd, ready, screen_text, side_tables, stack, whole
+from tests.tui.view.scenes import app_on, crowd, driven, screen_text, side_tables, stack, whole
 from traces.model.trace import Trace
 from tui.view.app import ViewApp
 from tui.view.scene.scene import Scene
 from tui.view.screens import TextScreen
 from tui.view.tables.panel import TablePanel
 from tui.view.tables.parts import csv_text
-from tui.view.timeline.timeline import RULER_LINES
 
 
 def seen(app: ViewApp) -> list[tuple[str, str]]:
@@ -45,30 +42,17 @@ def seen(app: ViewApp) -> list[tuple[str, str]]:
     return lines
 
 
-async def settled(app: ViewApp, pilot: Pilot[Any]) -> list[tuple[str, str]]:
-    """What the app shows once textual has laid out the tables that were opened or closed, and messages have arrived."""
-    tables, is_laid_out = app.tables, False
-    while not is_laid_out:
-        await pilot.pause()
-        is_laid_out = bool(tables.region) == tables.is_open
-        is_laid_out &= app.window is not None and app.window.rows.height == app.timeline.size.height - RULER_LINES
-    await pilot.pause()
-    await pilot.pause()
-    return seen(app)
-
-
 def session(scene: Scene, keys: list[str], size: tuple[int, int] = (110, 34)) -> str:
     """Everything at first, then after each key the lines that changed."""
     said: list[str] = []
 
     async def run() -> None:
         app = app_on(scene)
-        async with app.run_test(size=size) as pilot:
-            await ready(app, pilot)
+        async with driven(app, size) as pilot:
             before: list[tuple[str, str]] = []
             for words in ("", *keys):
                 await pilot.press(*words.split())
-                now = await settled(app, pilot)
+                now = seen(app)
                 said.append(f"--- {words or 'opened'}")
                 said.extend(f"{name} | {text}".rstrip() for name, text in now if (name, text) not in before)
                 before = now
