@@ -28,6 +28,8 @@ from tracer.writing.output import FLUSH_NS
 from traces.format.trace_file import TraceStream, load
 from traces.model.trace import NONE, BatchKind, Ending, StepKind, Trace, Untimed
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
@@ -72,9 +74,7 @@ def test_calls_that_take_no_time_add_no_overhead(bench: Bench) -> None:
     assert cost.calls >= 12 * 8 and (cost.spent_ns, cost.per_step_ns, cost.set_up_ns) == (0, 0, 0)
 
 
-def test_overhead_of_steps_and_setup_adds_up_to_all_recorder_time(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overhead_of_steps_and_setup_adds_up_to_all_recorder_time(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """GIVEN a clock that advances by 1 ns per reading, and whose every 20th step waits until the file is written."""
     ticks = itertools.count()
     monkeypatch.setattr(bench.clock, "perf_ns", lambda: bench.clock.ns + next(ticks))
@@ -846,7 +846,7 @@ def interrupting(line: int) -> Iterator[list[str]]:
         return trace_line
 
     def trace_call(frame: FrameType, event: str, arg: object) -> Any:
-        ours = Path(frame.f_code.co_filename).parent.name in ("tracer", "traces") and "tests" not in frame.f_code.co_filename
+        ours = Path(frame.f_code.co_filename).parent in (ROOT / "tracer", ROOT / "traces")
         return trace_line if ours else None
 
     before = sys.gettrace()
