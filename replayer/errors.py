@@ -19,7 +19,7 @@
     UserWarning
     +-- NotEmulatedWarning       a setting that is accepted but has no effect
 
-    raise NotEmulated("torch.cuda.MemPool", "drop the pool: the default one is emulated exactly")
+    raise NotEmulated("torch.cuda.memory.CUDAPluggableAllocator", "use torch's own allocator, which is emulated")
 """
 
 from __future__ import annotations

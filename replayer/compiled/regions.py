@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch.fx.graph import _BoxedCodeGen
@@ -20,6 +21,12 @@ from replayer.state import computing, gpu
 from replayer.tensor.tensor import VirtualTensor
 from replayer.torch_types import TorchAny
 from traces.compiled.regions import BACKWARD, FORWARD, REGION
+
+# The host reads a value in these calls of a graph, and in these recorded ops.
+_READING_CALLS = (
+    torch.ops.aten._local_scalar_dense.default, torch.ops.higher_order.cond, torch.ops.higher_order.while_loop,
+)  # fmt: skip
+_READS = frozenset({"aten::item", "aten::_local_scalar_dense"})
 
 
 class CompiledRegion:
@@ -61,6 +68,8 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
+        # When the graph runs, its reads copy their values to the host, so the recorded copies are left out.
+        self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._graph_ops: dict[tuple[int, ...], GraphOps] = {}  # by the sizes that replace symbolic sizes
         self._plans: dict[int, tuple[BlockRequest, ...] | None] = {}  # by number of recorded ops
@@ -99,7 +108,8 @@ class RegionGraph:
             with without_kernels:
                 results = self._run(inputs)
             for signature in recorded.ops:
-                launches.launch(signature, device)
+                if signature.op not in self._left_out:
+                    launches.launch(signature, device)
             return results, kept
         memory = RegionMemory(here.devices[device].allocator, here.current.stream(device).number, kept)
         with without_kernels, memory.uncounted(workspaces=recorded.launches_graph):
@@ -109,7 +119,8 @@ class RegionGraph:
             for number, signature in enumerate(recorded.ops):
                 while requests and requests[0].op <= number:
                     memory.play([requests.pop(0)])
-                launches.launch(signature, device)
+                if signature.op not in self._left_out:
+                    launches.launch(signature, device)
             memory.play(requests)
         except OutOfMemory as full:
             raise full.to_torch() from None
@@ -127,6 +138,10 @@ class RegionGraph:
         if sizes not in self._graph_ops:
             self._graph_ops[sizes] = graph_ops_of(_ops_of(self._module, sizes))
         return self._graph_ops[sizes]
+
+
+def _calls(graph: TorchAny, target: TorchAny) -> bool:
+    return bool(graph.find_nodes(op="call_function", target=target))
 
 
 def _free(handles: list[AllocationHandle]) -> None:

@@ -17,10 +17,11 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 
 import numpy as np
+import torch
 
 from replayer.memory.allocation_cycles import NO_REQUEST, AllocationCycle, CycleDetector, Event, Expected, memory_rows
 from replayer.memory.allocation_handle import AllocationHandle
-from replayer.memory.device.blocks import UsedStream
+from replayer.memory.device.blocks import UsedStream, stream_in_pool
 from replayer.memory.device.caching_allocator import DeviceMemory
 from replayer.memory.device.oom import OutOfMemory
 from replayer.memory.device.request_log import RequestKind
@@ -67,9 +68,12 @@ class TensorAllocator:
         self._expected = _NO_CYCLE
         self._at = 0
         self._given_up: set[Hashable] = set()  # workspaces that found no memory
+        self._used_pools: list[tuple[int, int | None]] = []  # private pool, and the thread that allocates from the pool
 
     def malloc(self, size_bytes: int, stream: int) -> AllocationHandle | None:
         """Allocate GPU memory for `stream`, or return None for 0 bytes. Raises OutOfMemory."""
+        if self._used_pools:
+            stream = self._in_pool(stream)
         self._lock.acquire()  # not `with`, which is twice as slow
         try:
             frees, expected_bytes, expected_stream, handle = self._expected[self._at]
@@ -87,6 +91,8 @@ class TensorAllocator:
     def malloc_several(self, sizes_bytes: Sequence[int], stream: int) -> list[AllocationHandle | None]:
         """Allocate several sizes in order. If memory runs out, `malloc_several` frees its allocations."""
         made: list[AllocationHandle | None] = []
+        if self._used_pools:
+            stream = self._in_pool(stream)
         self._lock.acquire()
         try:
             for size_bytes in sizes_bytes:
@@ -117,6 +123,26 @@ class TensorAllocator:
         op = self._op_rows.launched_count() - self._begun
         self._events.append((handle, block.size_bytes, block.address, memory.usage.reserved_bytes, op))
         return handle
+
+    def begin_pool(self, pool: int, thread: int | None) -> bool:
+        """Allocate memory for one thread, or for all threads, from a private pool. Return False if the pool is already in
+        use."""
+        if any(number == pool for number, _ in self._used_pools):
+            return False
+        self._used_pools.append((pool, thread))
+        return True
+
+    def end_pool(self, pool: int) -> bool:
+        left = [used for used in self._used_pools if used[0] != pool]
+        is_used, self._used_pools = len(left) < len(self._used_pools), left
+        return is_used
+
+    def _in_pool(self, stream: int) -> int:
+        # On a GPU, backward passes run in autograd's threads.
+        in_autograd = torch._C._current_graph_task_id() >= 0 and torch._C._is_multithreading_enabled()
+        threads = (None, None if in_autograd else threading.get_ident())
+        pools = (pool for pool, thread in reversed(self._used_pools) if thread in threads)
+        return next((stream_in_pool(pool, stream) for pool in pools), stream)
 
     def try_malloc(self, size_bytes: int, stream: int, use: Hashable) -> AllocationHandle | None:
         # see Note [Failed convolution workspaces] in scratch_memory.py

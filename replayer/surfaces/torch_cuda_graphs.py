@@ -12,19 +12,19 @@ from __future__ import annotations
 import importlib
 import warnings
 import weakref
-from collections import Counter
 from types import ModuleType
 from typing import Self
 
 import torch
 
 from replayer.state import STATE, gpu, started
-from replayer.surfaces.patching import refusal, refuse
+from replayer.surfaces.patching import refuse
+from replayer.surfaces.torch_cuda_mem_pool import PoolHandle, PrivatePools, VirtualMemPool
 from replayer.tensor.allocation import Allocation
 from replayer.tensor.device_args import SINCE_2_14, CudaError
 from replayer.tensor.generators import Generator, PhiloxState, allocate_seed_and_offset
 from replayer.tensor.tensor import VirtualTensor
-from replayer.timing.cuda_graph import CapturedGraph, GraphCapture, pool_numbers
+from replayer.timing.cuda_graph import CapturedGraph, GraphCapture
 from replayer.torch_types import TorchAny
 from traces.script.patching import PATCHES, patch, patch_around, when_imported
 
@@ -46,32 +46,6 @@ _NOT_KEPT = "You cannot access the raw cudaGraph_t instance unless CUDAGraph was
 _NOT_ENDED = "You cannot access the raw cudaGraph_t instance until capture_end() has been called"
 _NO_EXECUTABLE = "You cannot access the raw cudaGraphExec_t instance until instantiate() has been called"
 
-PoolHandle = tuple[int, int]
-
-
-class _GraphPools:
-    """Counts the CUDA graphs that use a private memory pool, and deletes unused pools."""
-
-    def __init__(self) -> None:
-        self._made = 0
-        self._users: Counter[PoolHandle] = Counter()
-
-    def handle(self) -> PoolHandle:
-        self._made += 1
-        return 0, self._made
-
-    def keep(self, pool: PoolHandle) -> None:
-        self._users[pool] += 1
-        for device in gpu().devices:
-            device.memory.private.update(pool_numbers(pool[1]))
-
-    def drop(self, pool: PoolHandle) -> None:
-        self._users[pool] -= 1
-        if not self._users[pool]:
-            del self._users[pool]
-            for device in [] if (here := started()) is None else here.devices:
-                device.memory.private.difference_update(pool_numbers(pool[1]))
-
 
 def _forbid_reserving() -> None:
     """Raise CUDA's error if a thread allocates memory outside of a graph's pool while a capture forbids cudaMalloc."""
@@ -84,13 +58,14 @@ def _forbid_reserving() -> None:
 class VirtualGraph:
     """Replaces `torch._C._CUDAGraph`, the base class of `torch.cuda.CUDAGraph`."""
 
-    _pools: _GraphPools
+    _pools: PrivatePools
     _capturing: weakref.WeakKeyDictionary[GraphCapture, VirtualGraph]
     _graph: CapturedGraph | None
     _pool: PoolHandle | None
     _drop_pool: weakref.finalize[TorchAny, TorchAny] | None
     _states: set[PhiloxState]
     _seeds_and_offsets: list[tuple[Allocation, Allocation]]
+    _retained: list[VirtualMemPool]
     _capture: GraphCapture | None
     _template: object  # stands for the cudaGraph_t
     _executable: object  # stands for the cudaGraphExec_t
@@ -99,7 +74,7 @@ class VirtualGraph:
     def __new__(cls, keep_graph: bool = False) -> Self:
         self = super().__new__(cls)
         self._graph = self._pool = self._drop_pool = self._capture = self._template = self._executable = None
-        self._states, self._seeds_and_offsets = set(), []
+        self._states, self._seeds_and_offsets, self._retained = set(), [], []
         self._keeps_graph = keep_graph
         return self
 
@@ -207,6 +182,7 @@ class VirtualGraph:
     def reset(self) -> None:
         self._graph = self._pool = self._template = self._executable = None
         self._seeds_and_offsets.clear()
+        self._retained.clear()
         if self._drop_pool is not None:
             self._drop_pool()
 
@@ -234,7 +210,9 @@ class VirtualGraph:
             raise RuntimeError(_NO_EXECUTABLE)
         return id(self._executable)
 
-    _retain_pool = refusal("torch.cuda.CUDAGraph._retain_pool", "capture with that pool")
+    def _retain_pool(self, pool: VirtualMemPool) -> None:
+        """Keep a pool that `use_mem_pool` uses during the capture."""
+        self._retained.append(pool)
 
 
 def _watch_memory(watch_storage: TorchAny, self: TorchAny, tensor: torch.Tensor) -> None:
@@ -263,7 +241,7 @@ def _is_capturing() -> bool:
 
 
 def install(torch_module: ModuleType) -> None:
-    VirtualGraph._pools = _GraphPools()
+    VirtualGraph._pools = VirtualMemPool.pools
     VirtualGraph._capturing = weakref.WeakKeyDictionary()
     patch(
         torch_module._C,

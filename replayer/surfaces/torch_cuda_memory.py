@@ -30,7 +30,6 @@ _ALLOCATOR = "use torch's own allocator, which is emulated; other allocators nee
 _BLAS = "set cublas_workspace_size instead; both share one workspace"
 _PINNED = "only C++ code calls this function; use torch.Tensor.pin_memory"
 
-_OF_POOLS = "_cuda_beginAllocateToPool _cuda_beginAllocateCurrentThreadToPool _cuda_endAllocateToPool _cuda_releasePool".split()
 _OF_GRAPH_TREES = [
     f"_cuda_{name}"
     for name in ("beginAllocateCurrentStreamToPool checkPoolLiveAllocations getCheckpointState setCheckpointPoolState".split())
@@ -40,13 +39,12 @@ REFUSED_C = {
     "_cuda_getAllocator": ("torch.cuda.memory._get_current_allocator", _ALLOCATOR),
     "_cuda_customAllocator": ("torch.cuda.memory.CUDAPluggableAllocator", _ALLOCATOR),
     "_cuda_changeCurrentAllocator": ("torch.cuda.memory.change_current_allocator", _ALLOCATOR),
-    **dict.fromkeys(_OF_POOLS, ("torch.cuda.use_mem_pool", _POOL)),
     **{name: (f"torch._C.{name}", _POOL) for name in _OF_GRAPH_TREES},
     "_cuda_setCublasLtWorkspaceSize": ("torch.backends.cuda.cublaslt_workspace_size(size)", _BLAS),
 }
 
 # classes with C++ constructors, which patched functions cannot stop
-REFUSED_CLASSES = {"MemPool": _POOL, "CUDAPluggableAllocator": _ALLOCATOR}
+REFUSED_CLASSES = {"CUDAPluggableAllocator": _ALLOCATOR}
 REFUSED = {"_use_uvm": _ALLOCATOR}
 
 # statistics that PyTorch added after 2.10, and the releases that have them
@@ -177,5 +175,3 @@ def install(torch_module: ModuleType) -> None:
             max_memory_reserved=amount("max_memory_reserved", lambda device_memory: device_memory.usage.peak_reserved_bytes),
             list_gpu_processes=list_gpu_processes,
         )
-    # torch.cuda.memory copied these functions at import
-    patch(module, **{name: getattr(c, name) for name in _OF_POOLS})

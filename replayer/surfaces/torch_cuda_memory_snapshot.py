@@ -83,10 +83,15 @@ def snapshot(wanted: tuple[TorchAny, ...] | None = None) -> dict[str, TorchAny]:
         if device.memory.history is not None:
             device.memory.history.snapshot()
     histories = [device.memory.history for device in devices] if wanted is None or wanted[-1] else []
-    in_pools = wanted is None or tuple(wanted[:2]) == (0, 0)
+    pool = (0, 0) if wanted is None else tuple(wanted[:2])
     text = next((os.environ[name] for name in VARIABLES if name in os.environ), "")
     return {
-        "segments": [segment for device in devices for segment in device.memory.snapshot()] if in_pools else [],
+        "segments": [
+            segment
+            for device in devices
+            for segment in device.memory.snapshot()
+            if pool in ((0, 0), segment["segment_pool_id"])
+        ],
         "device_traces": [list(history.entries) if history is not None else [] for history in histories],
         "allocator_settings": settings_dict(devices[0].memory.settings, text),
         "external_annotations": [],

@@ -26,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from replayer.memory.device.blocks import stream_in_pool
 from replayer.op_signature import OpSignature
 from replayer.timing.host_threads import HostThread
 from replayer.timing.stream import VirtualEvent, VirtualStream
@@ -36,8 +37,6 @@ Works = Counter[VirtualStream]
 
 # Before PyTorch launches a graph, it writes the seed and the offset of each random generator to device memory.
 SEED_OR_OFFSET = OpSignature("aten::fill_", ((1,),), ("int64",))
-_POOLS_FROM = 1 << 20  # first number of private pools, above all streams
-_STREAMS_OF_A_POOL = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +60,7 @@ class GraphCapture:
         self.thread = thread
         self.is_broken = False
         self._mode, self._refuse = mode, refuse
-        self._pool = _POOLS_FROM + pool * _STREAMS_OF_A_POOL
+        self._pool = pool
         self._preceding: dict[VirtualStream, Works] = {}
         self._events: dict[VirtualEvent, Works] = {}
         self._calls: list[Call] = []
@@ -138,9 +137,5 @@ class GraphCapture:
         return CapturedGraph(self.origin, others, tuple(self._calls), tuple(self._computing), len(self.generators))
 
     def _add(self, stream: VirtualStream) -> None:
-        stream.number = self._pool + len(self._preceding)  # see Note [Stream numbers during a capture]
+        stream.number = stream_in_pool(self._pool, stream.own_number)  # see Note [Stream numbers during a capture]
         self._preceding[stream] = Works()
-
-
-def pool_numbers(pool: int) -> range:
-    return range(_POOLS_FROM + pool * _STREAMS_OF_A_POOL, _POOLS_FROM + (pool + 1) * _STREAMS_OF_A_POOL)

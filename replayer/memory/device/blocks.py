@@ -56,11 +56,28 @@ class Ages:
         return self._next() if self.counts_blocks else whole.age
 
 
+_STREAMS_OF_A_POOL = 1 << 20
+
+
+def stream_in_pool(pool: int, stream: int) -> int:
+    """Return the number under which a stream allocates from a private memory pool. Pool 0 is the memory outside private
+    pools."""
+    return pool * _STREAMS_OF_A_POOL + stream_of(stream)
+
+
+def pool_of(stream: int) -> int:
+    return stream // _STREAMS_OF_A_POOL
+
+
+def stream_of(stream: int) -> int:
+    return stream % _STREAMS_OF_A_POOL
+
+
 class UsedStream(Protocol):
     """Defines the interface of a CUDA stream."""
 
     @property
-    def number(self) -> int: ...
+    def own_number(self) -> int: ...
 
     @property
     def ready_ns(self) -> int:

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from replayer.errors import NotEmulatedWarning
-from replayer.memory.device.blocks import Ages, Block, Pool, TieRule, UsedStream, link
+from replayer.memory.device.blocks import Ages, Block, Pool, TieRule, UsedStream, link, pool_of, stream_of
 from replayer.memory.device.expandable_segments import ExpandableSegments, best_fit, expandable_fits_first
 from replayer.memory.device.history import History
 from replayer.memory.device.oom import DEFAULT_OOM_TEXT, EXABYTE, Figures, OomObserver, OutOfMemory
@@ -73,7 +73,7 @@ class DeviceMemory:
         self._outside_bytes = outside_bytes
         self._segments = Segments(device, capacity_bytes, outside_bytes, Ages(tie_rule), addresses)
         self._expandable = ExpandableSegments(self._segments, self._note_segment)
-        self.private: set[int] = set()  # streams of live CUDA graphs
+        self.private: set[int] = set()  # pools of live CUDA graphs and torch.cuda.MemPool objects
         self.before_reserving: Callable[[], None] | None = None  # called before memory outside `private` is reserved
         self._small: dict[int, Pool] = {}
         self._large: dict[int, Pool] = {}
@@ -143,10 +143,10 @@ class DeviceMemory:
                 self._put_back(block)
 
     def record_stream(self, block: Block, stream: UsedStream) -> None:
-        if stream.number != block.pool.stream:
+        if stream.own_number != stream_of(block.pool.stream):
             if block.users is None:
                 block.users = {}
-            block.users[stream.number] = stream
+            block.users[stream.own_number] = stream
 
     def _find_free(self, pool: Pool, size: int) -> Block | None:
         """See get_free_block in PyTorch's CUDACachingAllocator.cpp."""
@@ -247,7 +247,7 @@ class DeviceMemory:
         settings = self.settings
         if size >= EXABYTE:
             raise self._out_of_memory(size)
-        if self.before_reserving is not None and pool.stream not in self.private:
+        if self.before_reserving is not None and pool_of(pool.stream) not in self.private:
             self.before_reserving()
         if size <= SMALL_BYTES:
             segment = SMALL_SEGMENT_BYTES
@@ -302,9 +302,13 @@ class DeviceMemory:
             last_ns = max(ready_ns for ready_ns, _ in self._waiting)
             self._wait_until_ns(last_ns)
             self._free_waiting(last_ns)
-        for pool in (*self._large.values(), *self._small.values()):
-            if pool.stream in self.private:
-                continue
+        self._release_pools(pool for pool in self._pools() if pool_of(pool.stream) not in self.private)
+
+    def _pools(self) -> list[Pool]:
+        return [*self._large.values(), *self._small.values()]
+
+    def _release_pools(self, pools: Iterable[Pool]) -> None:
+        for pool in pools:
             for block in pool.whole_segments():
                 self._release(block)
             if pool.expandable is not None:
@@ -313,8 +317,8 @@ class DeviceMemory:
     def _release_pieces(self) -> None:
         """Free the unused parts of segments. CUDA can free only whole segments."""
         # see Note [Batches that are known to fit] in library_pace.py
-        for pool in (*self._large.values(), *self._small.values()):
-            if pool.stream not in self.private:
+        for pool in self._pools():
+            if pool_of(pool.stream) not in self.private:
                 for block in pool.blocks[:]:
                     pool.stats.split_free.now -= 1
                     pool.stats.split_free_bytes.now -= block.size_bytes
@@ -408,6 +412,11 @@ class DeviceMemory:
             if self.requests is not None:
                 self.requests.add_event(RequestKind.EMPTY_CACHE)
             self._release_cached()
+
+    def empty_pool(self, number: int) -> None:
+        """Return the cached memory of a private pool to the device."""
+        with self._lock:
+            self._release_pools(pool for pool in self._pools() if pool_of(pool.stream) == number)
 
     # --- blocks
 

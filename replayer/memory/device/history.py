@@ -16,7 +16,7 @@ from traceback import walk_stack
 from types import CodeType
 from typing import TypedDict
 
-from replayer.memory.device.blocks import Block
+from replayer.memory.device.blocks import Block, stream_of
 
 
 class StackFrame(TypedDict):
@@ -108,7 +108,7 @@ class History:
                 "action": action,
                 **where,
                 "size": size_bytes,
-                "stream": stream,
+                "stream": stream_of(stream),
                 "time_us": time.time_ns() // 1000,
                 "compile_context": "N/A",
                 "user_metadata": self.metadata,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from replayer.memory.device.blocks import Block, ExpandablePool, Unmapped
+from replayer.memory.device.blocks import Block, ExpandablePool, Unmapped, pool_of, stream_of
 from replayer.memory.device.history import History, StackFrame
 from replayer.memory.device.settings import MIB, UNLIMITED, AllocatorSettings
 
@@ -65,9 +65,9 @@ def segment_dict(blocks: list[Block], device: int, history: History | None) -> S
         "allocated_size": sum(block.size_bytes for block in blocks if block.in_use),
         "active_size": sum(block.size_bytes for block in active),
         "requested_size": sum(block.requested_bytes for block in active),
-        "stream": pool.stream,
+        "stream": stream_of(pool.stream),
         "segment_type": "small" if pool.small else "large",
-        "segment_pool_id": (0, 0),
+        "segment_pool_id": (0, pool_of(pool.stream)),
         "is_expandable": isinstance(pool, ExpandablePool),
         "frames": [],
         "blocks": [_block_dict(block, history) for block in blocks],

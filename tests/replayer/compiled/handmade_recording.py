@@ -51,6 +51,15 @@ class Events:
             self.made.append({"ph": "X", "cat": "kernel", "name": kernel, **place, "args": args})
             at += length + 1
 
+    def copy_to_host(self, start: int, length: int) -> None:
+        """A blocking copy of one number."""
+        self.calls += 1
+        self.host("cuda_runtime", "cudaMemcpyAsync", start, length + 6, correlation=self.calls)
+        self.host("cuda_runtime", "cudaStreamSynchronize", start + length + 7, 3)
+        args = {"device": 0, "stream": 7, "correlation": self.calls, "bytes": 1}
+        place = {"pid": 0, "tid": 7, "ts": start + 5, "dur": length}
+        self.made.append({"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pageable)", **place, "args": args})
+
     def memory(self, at: int, size_bytes: int, address: int) -> None:
         args = {"Device Type": 1, "Device Id": 0, "Addr": address, "Bytes": size_bytes}
         place = {"pid": 1, "tid": 1, "ts": at}

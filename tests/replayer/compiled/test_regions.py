@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import traces
-from tests.replayer.compiled.handmade_recording import SCRIPT, Events, backward, forward, recording
+from tests.replayer.compiled.handmade_recording import SCRIPT, STEP_US, Events, backward, forward, recording
 from tests.replayer.compiled.replaying import timeline_of
 from traces.compiled.regions import region_calls
 from traces.model.trace import Origin, Trace
@@ -166,3 +166,39 @@ for _ in range(3):
         if made.strings[made.host.name[row]] == "aten::mm"
     ]
     assert products == ["4,32;32,8", "4,16;16,8"] * 3
+
+
+def test_a_value_that_compiled_code_reads_is_copied_once() -> None:
+    """GIVEN a recorded call of `torch.cond` with one copy to the host WHEN it is replayed THEN the replay has one copy, too."""
+    events = Events()
+    for step in range(3):
+        at = step * STEP_US
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", at, STEP_US - 10)
+        events.op("Torch-Compiled Region: 0/0", at + 100, 150, [])
+        events.host("user_annotation", "## Call CompiledFxGraph fabc ##", at + 120, 100)
+        events.op("triton_per_fused_gt_sum_0", at + 130, 10, [[16, 8], []])
+        events.launch("cuLaunchKernel", at + 135, ("triton_per_fused_gt_sum_0", 6))
+        events.op("aten::item", at + 150, 30, [[]])
+        events.op("aten::_local_scalar_dense", at + 151, 28, [[]])
+        events.copy_to_host(at + 155, 2)
+        events.op("triton_poi_fused_sin_1", at + 190, 10, [[16, 8], [16, 8]])
+        events.launch("cuLaunchKernel", at + 195, ("triton_poi_fused_sin_1", 7))
+        events.host("user_annotation", "Optimizer.step#SGD.step", at + 700, 50)
+        events.op("aten::_foreach_add_", at + 710, 20, [[16, 8], [16, 8]])
+        events.launch("cudaLaunchKernel", at + 715, ("multi_tensor_apply_kernel", 4))
+    script = """
+import torch
+
+compiled = torch.compile(lambda x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)))
+x, weight = torch.ones(16, 8, device="cuda"), torch.ones(16, 8, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for _ in range(3):
+    with torch.no_grad():
+        compiled(x)
+    weight.grad = x
+    optimizer.step()
+"""
+    made = replay_script(script, events.trace())
+    names = [made.strings[name] for name in made.device.name.tolist()]
+    kernels = ["triton_per_fused_gt_sum_0", "triton_poi_fused_sin_1", "multi_tensor_apply_kernel"]
+    assert [name for name in names if name != "aten::fill_"] == ["Memcpy DtoH (Device -> Pageable)", *kernels] * 3

@@ -28,7 +28,7 @@ Move = tuple[int | None, int]
 class Other:
     """Another stream, whose work has ended."""
 
-    number = 9
+    own_number = 9
     ready_ns = 0
 
 

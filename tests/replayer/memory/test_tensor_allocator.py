@@ -118,7 +118,7 @@ def test_an_allocation_by_a_finalizer_during_an_allocation_raises_an_error(monke
 
 def test_memory_used_by_a_second_stream_is_not_reused_before_it_ends() -> None:
     class Stream:
-        number = 7
+        own_number = 7
         ready_ns = 1_000
 
     memory = DeviceMemory(0, 1 << 30, host_now_ns=lambda: 0)

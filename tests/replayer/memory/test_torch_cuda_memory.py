@@ -69,7 +69,6 @@ ask("no such device's stats", lambda: cuda.memory_stats(5))
 ask("cpu", lambda: cuda.memory_allocated("cpu"))
 ask("cache on", lambda: cuda.memory.caching_allocator_enable(True))
 ask("cache off", lambda: cuda.memory.caching_allocator_enable(False))
-ask("pool", cuda.MemPool)
 ask("pluggable", lambda: cuda.memory.CUDAPluggableAllocator("a.so", "b", "c"))
 ask("uvm", lambda: cuda.memory._use_uvm())
 print(json.dumps(answers))
@@ -174,7 +173,6 @@ def test_a_missing_device_is_rejected_with_the_message_of_torch(answers: dict[st
     ("question", "call"),
     [
         ("cache off", "torch.cuda.caching_allocator_enable(False)"),
-        ("pool", "torch.cuda.MemPool"),
         ("pluggable", "torch.cuda.CUDAPluggableAllocator"),
         ("uvm", "torch.cuda.memory._use_uvm"),
     ],

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from replayer.timing.cuda_graph import GraphCapture, pool_numbers
+from replayer.memory.device.blocks import pool_of, stream_of
+from replayer.timing.cuda_graph import GraphCapture
 from replayer.timing.stream import VirtualEvent, VirtualStream
 
 
@@ -18,18 +19,11 @@ def capture(stream: VirtualStream, thread: Any = "main", *, mode: str = "thread_
     return GraphCapture(stream, thread, 2, mode=mode, refuse=Refused)
 
 
-def test_captured_streams_of_a_memory_pool_have_64_separate_stream_numbers() -> None:
-    assert pool_numbers(0).start == 1 << 20
-    for pool in range(3):
-        assert len(pool_numbers(pool)) == 64
-        assert pool_numbers(pool).stop == pool_numbers(pool + 1).start
-
-
 def test_captured_streams_keep_special_numbers_until_the_capture_ends() -> None:
     one, other = VirtualStream(0, 7), VirtualStream(0, 8)
     graph = capture(one)
     graph.join(other, one)
-    assert [one.number, other.number] == list(pool_numbers(2))[:2]
+    assert [(pool_of(stream.number), stream_of(stream.number)) for stream in (one, other)] == [(2, 7), (2, 8)]
     ended = graph.end()
     assert (one.number, other.number, ended.others) == (7, 8, (other,))
 

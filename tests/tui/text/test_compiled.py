@@ -174,6 +174,13 @@ def test_the_report_starts_by_saying_that_only_the_replay_is_compiled() -> None:
     )
 
 
+def test_a_recording_without_kernels_is_not_called_eager() -> None:
+    """GIVEN a recording of phase times WHEN the script is compiled THEN the report does not call the recording eager."""
+    comparison = compare(training(), replay_of(regions("0/0"), compiled={"regions": 1}))
+    assert compilation_difference(comparison)
+    assert compilation_difference(replace(comparison, gpu_busy=replace(comparison.gpu_busy, recorded_ns=None))) == ""
+
+
 def test_the_tables_of_compiled_code_have_the_expected_rows() -> None:
     """THEN the region's row has 40 us of GPU time, the host's 280 us, one call and one backward with four kernels."""
     (regions, kernels, *others) = compiled_tables([compiled_figures(recording())], [""])

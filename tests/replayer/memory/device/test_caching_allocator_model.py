@@ -110,7 +110,7 @@ class Model:
 class SideStream:
     """A stream with work that ends when the test ends it."""
 
-    number = 99
+    own_number = 99
 
     def __init__(self, ready_ns: int) -> None:
         self.ready_ns = ready_ns

@@ -1,0 +1,123 @@
+"""Emulates torch.cuda.MemPool, and the private memory pools of CUDA graphs.
+
+pool = torch.cuda.MemPool()
+with torch.cuda.use_mem_pool(pool):
+    x = torch.empty(1 << 20, device="cuda")     # in a segment that only this pool uses
+pool.snapshot()[0]["segment_pool_id"]           # pool.id
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import Counter
+from types import ModuleType
+from typing import ClassVar
+
+import torch
+
+from replayer.errors import NotEmulated
+from replayer.state import gpu, started
+from replayer.torch_types import TorchAny
+from traces.script.patching import patch
+
+PoolHandle = tuple[int, int]
+
+
+class PrivatePools:
+    """Counts the users of private memory pools: CUDA graphs and torch.cuda.MemPool objects. The memory of a pool without users
+    returns to the device."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._users: Counter[PoolHandle] = Counter()
+
+    def handle(self) -> PoolHandle:
+        self._made += 1
+        return 0, self._made
+
+    def keep(self, pool: PoolHandle) -> None:
+        self._users[pool] += 1
+        for device in gpu().devices:
+            device.memory.private.add(pool[1])
+
+    def drop(self, pool: PoolHandle) -> None:
+        self._users[pool] -= 1
+        if not self._users[pool]:
+            del self._users[pool]
+            for device in [] if (here := started()) is None else here.devices:
+                device.memory.private.discard(pool[1])
+
+    def count(self, pool: PoolHandle) -> int:
+        return self._users[pool]
+
+
+class VirtualMemPool:
+    """Replaces torch.cuda.MemPool."""
+
+    pools: ClassVar[PrivatePools]
+
+    def __init__(self, allocator: object = None, use_on_oom: bool = False, no_split: bool = False) -> None:
+        for name, value in {"allocator": allocator, "use_on_oom": use_on_oom, "no_split": no_split}.items():
+            if value:
+                raise NotEmulated(f"torch.cuda.MemPool({name}=...)", "leave out the argument; other pools are emulated")
+        self.id = self.pools.handle()
+        self.pools.keep(self.id)
+        weakref.finalize(self, _delete, self.pools, self.id).atexit = False
+
+    @property
+    def allocator(self) -> None:
+        return None
+
+    def use_count(self) -> int:
+        return self.pools.count(self.id)
+
+    def snapshot(self, include_traces: bool = True) -> TorchAny:
+        memory: TorchAny = torch.cuda.memory
+        return memory.memory_snapshot(self.id, include_traces=include_traces)
+
+
+def _delete(pools: PrivatePools, pool: PoolHandle) -> None:
+    pools.drop(pool)
+    if not pools.count(pool):
+        for device in [] if (here := started()) is None else here.devices:
+            device.memory.empty_pool(pool[1])
+
+
+def _begin(device: int, pool: PoolHandle, thread: int | None) -> None:
+    if not gpu().devices[device].allocator.begin_pool(pool[1], thread):
+        raise RuntimeError("beginAllocateToPool: already recording to mempool_id")
+    VirtualMemPool.pools.keep(pool)
+
+
+def begin_in_all_threads(device: int, pool: PoolHandle) -> None:
+    _begin(device, pool, None)
+
+
+def begin_in_thread(device: int, pool: PoolHandle) -> None:
+    _begin(device, pool, threading.get_ident())
+
+
+def end(device: int, pool: PoolHandle) -> None:
+    if not gpu().devices[device].allocator.end_pool(pool[1]):
+        raise RuntimeError("endAllocatePool: not currently recording to mempool_id")
+
+
+def release(_device: int, pool: PoolHandle) -> None:
+    VirtualMemPool.pools.drop(pool)
+
+
+def install(torch_module: ModuleType) -> None:
+    VirtualMemPool.pools = PrivatePools()
+    cuda: TorchAny = torch_module.cuda
+    functions = {
+        "_cuda_beginAllocateToPool": begin_in_all_threads,
+        "_cuda_beginAllocateCurrentThreadToPool": begin_in_thread,
+        "_cuda_endAllocateToPool": end,
+        "_cuda_releasePool": release,
+    }
+    # torch.cuda.memory copied the functions at import
+    for owner in (torch_module._C, cuda.memory):
+        patch(owner, **functions)
+    for owner in (cuda, cuda.memory):
+        patch(owner, MemPool=VirtualMemPool)
