@@ -183,7 +183,7 @@ class Simulator:
         for branch in graph.others:
             branch.wait(stream.ready_ns)
         # If the launch belongs to a phase, such as the backward pass, the phases captured in the CUDA graph are ignored.
-        is_within_phase = bool(self.tracker.script.entered)
+        is_within_phase, is_in_module = bool(self.tracker.script.entered), self.tracker.script.is_in_module
         for call, args in graph.calls:
             if call != self.play_node:
                 if not (is_within_phase and call in (self.tracker.enter, self.tracker.leave)):
@@ -211,6 +211,8 @@ class Simulator:
             stream.wait(branch.ready_ns)
         stream.pending.clear()  # a graph occupies one place in the launch queue
         stream.pending.extend([*queue, stream.ready_ns])
+        if not is_in_module:
+            self.tracker.script.module_returned()  # the captured modules
 
     def _launch_in(self, segment: SegmentMatcher, graph: CapturedGraph, launches: list[OpSignature]) -> OpSignature | None:
         # see Note [Recorded graphs] in cuda_graph.py

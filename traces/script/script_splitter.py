@@ -85,7 +85,7 @@ class ScriptSplitter(Generic[ThreadT]):
         self.thread: ThreadT | None = None
         self.sees_plain_ops = True  # see Note [Ops between recorded phases] in step_tracker.py
         self._has_steps = False
-        self._called_module = self._in_module = False
+        self._called_module = self.is_in_module = False
         self._optimizers = optimizers
         self._optimizers_made = 0
 
@@ -99,7 +99,7 @@ class ScriptSplitter(Generic[ThreadT]):
 
     @property
     def state(self) -> tuple[object, ...]:
-        return self.thread, self._has_steps, self._called_module, self._in_module, *self._steps.state, *self.phases.state
+        return self.thread, self._has_steps, self._called_module, self.is_in_module, *self._steps.state, *self.phases.state
 
     @property
     def is_undecided(self) -> bool:
@@ -123,7 +123,7 @@ class ScriptSplitter(Generic[ThreadT]):
             if not self._has_steps:
                 self._drop_set_up(thread, now_ns)
         elif phase == "h2d":
-            if moves_tensor and not self._in_module and (ends := self._steps.copied(self._listener.more_recorded)):
+            if moves_tensor and not self.is_in_module and (ends := self._steps.copied(self._listener.more_recorded)):
                 self._end(thread, ends, now_ns)
         elif phase == "zero_grad":
             if not self._called_module:
@@ -167,7 +167,7 @@ class ScriptSplitter(Generic[ThreadT]):
             return
         if self._optimizers_made != self._optimizers.made:
             self._see_optimizers(thread, now_ns)
-        self._called_module = self._in_module = True
+        self._called_module = self.is_in_module = True
         if ends := self._steps.module_called(module, grad_enabled, self._listener.more_recorded):
             self._end(thread, ends, now_ns)
         self._listener.step_evaluates(self._steps.evaluating)
@@ -175,7 +175,7 @@ class ScriptSplitter(Generic[ThreadT]):
             self._begun(thread, now_ns)
 
     def module_returned(self) -> None:
-        self._in_module = False
+        self.is_in_module = False
 
     def loader_exhausted(self, thread: ThreadT) -> None:
         if self.thread == thread or not self._is_other_thread(thread):
@@ -203,7 +203,7 @@ class ScriptSplitter(Generic[ThreadT]):
         self._steps.drop_step()
         self.phases.close(now_ns)
         self.phases.begin_ns = None
-        self._in_module = False
+        self.is_in_module = False
         self.workload.forget()
         self._listener.set_up_ends(thread, now_ns)
 

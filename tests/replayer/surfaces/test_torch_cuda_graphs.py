@@ -89,6 +89,16 @@ def test_a_graph_that_begins_with_a_training_phase_takes_the_recorded_launch() -
     assert work["duration_ns"] == 5 * MS and work["origin"] == Origin.EXACT
 
 
+def test_captured_modules_have_returned_after_a_launch_of_their_graph() -> None:
+    """The next copy to the GPU may therefore start a step, as in a recording."""
+    gpu, _ = start()
+    model, x, graph = nn.Linear(512, 512).cuda(), torch.ones(512, 512, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        model(x)
+    graph.replay()
+    assert not gpu.simulator.tracker.script.is_in_module
+
+
 def test_each_launch_of_a_graph_with_random_numbers_writes_its_seed_and_offset() -> None:
     gpu, log = start()
     x, graphs = torch.ones(4, 4, device="cuda"), []
