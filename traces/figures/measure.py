@@ -225,15 +225,18 @@ def step_windows(trace: Trace) -> TimeWindows:
 @cached_result
 def backlog(trace: Trace) -> Column:
     """Return a boolean mask of the kernels that were launched before the recording began."""
-    spans = trace.device
-    unknown = spans.launch == NONE
+    spans, work = trace.device, work_rows(trace)
+    is_known = spans.launch[work] != NONE
     found = np.zeros(len(spans), dtype=bool)
-    if not unknown.any() or unknown.all():
+    if is_known.all() or not is_known.any():
         return found
-    for rows in grouped(spans.device, spans.stream):
-        known_ns = spans.start_ns[rows][~unknown[rows]]
-        if len(known_ns):
-            found[rows] = unknown[rows] & (spans.start_ns[rows] < known_ns.min())
+    end_ns = spans.end_ns
+    for on in grouped(spans.device[work], spans.stream[work]):
+        rows = work[on]
+        rows = rows[np.lexsort((end_ns[rows], spans.start_ns[rows]))]  # an empty kernel precedes work that begins where it ends
+        launched = np.flatnonzero(spans.launch[rows] != NONE)
+        if len(launched):
+            found[rows[: launched[0]]] = True
     return found
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.traces.handmade import START_NS, US, phase_grained, training
 from traces.figures.measure import (
     WorkSum,
+    backlog,
     busy_by_device,
     busy_by_stream,
     busy_ns,
@@ -351,3 +352,10 @@ def test_only_a_profile_that_lost_kernels_has_launches_without_kernels(problem: 
     )  # fmt: skip
     trace.device = DeviceSpans.of(launch=[0], name=[0], kind=[DeviceKind.KERNEL])
     assert launches_without_work(trace).tolist() == ([] if problem == "truncated-file" else [1])
+
+
+def test_an_empty_kernel_that_ends_where_launched_work_begins_was_launched_before_the_recording() -> None:
+    trace = training(steps=1)
+    trace.device.launch[0] = NONE
+    trace.device.start_ns[0], trace.device.duration_ns[0] = trace.device.start_ns[1], 0
+    assert backlog(trace).tolist() == [True, False, False, False, False]

@@ -278,14 +278,14 @@ def test_gpu_time_of_a_phase_does_not_include_the_backlog() -> None:
 
 
 def test_an_id_of_0_joins_nothing() -> None:
-    """GIVEN two calls and a kernel with correlation 0 (and External id 0) THEN nothing says which call launched the kernel, no
-    launch is ambiguous, and no kernel was lost."""
+    """GIVEN two calls and kernels of two streams, all with correlation 0 and External id 0 THEN nothing says which call
+    launched which kernel, no launch is ambiguous, and no kernel was lost."""
     trace = imported(
         op("aten::relu", MAIN, 0, 30, 0),
         call(MAIN, 5, 0, External_id=0),
         call(MAIN, 10, 0, External_id=0),
         kernel("relu", 20, 0, External_id=0),
-        kernel("relu", 26, 0, External_id=0),
+        kernel("relu", 26, 0, stream=9, External_id=0),
     )
     assert trace.device.launch.tolist() == [NONE, NONE]
     assert trace.problems == {"kernel-without-launch": 2}
