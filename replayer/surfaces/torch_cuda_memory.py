@@ -151,7 +151,7 @@ def install(torch_module: ModuleType) -> None:
         _cuda_resetAccumulatedMemoryStats=lambda index: memory_of(index).usage.reset_accumulated(),
         _cuda_emptyCache=empty_cache,
         _cuda_setMemoryFraction=lambda fraction, index: memory_of(index).set_memory_fraction(fraction),
-        _cuda_getMemoryFraction=lambda index: memory_of(index).memory_fraction,
+        _cuda_getMemoryFraction=lambda index: memory_of(index).usage.allowed_fraction,
         _cuda_cudaCachingAllocator_raw_alloc=raw.allocate,
         _cuda_cudaCachingAllocator_raw_delete=raw.delete,
         _cuda_cudaCachingAllocator_enable=enable_caching,

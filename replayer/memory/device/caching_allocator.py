@@ -85,6 +85,7 @@ class DeviceMemory:
         self.usage = DeviceUsage(self.counts, self._segments, self._lock, lambda: self._max_split_bytes)
         self._settings: AllocatorSettings | None = None
         self._expands = False
+        self._min_split_bytes = SMALL_BYTES + BLOCK_BYTES  # of large blocks
         self._max_split_bytes = UNLIMITED
         self.returns_pieces = False  # Note [Batches that are known to fit], in recording/library_pace.py
         if settings is not None:
@@ -211,12 +212,8 @@ class DeviceMemory:
         if size <= SMALL_BYTES:
             pool = self._small[stream] = Pool(self.counts.small, stream, BLOCK_BYTES, small=True)
         else:
-            pool = self._large[stream] = Pool(self.counts.large, stream, self._min_large_split_bytes)
+            pool = self._large[stream] = Pool(self.counts.large, stream, self._min_split_bytes)
         return pool
-
-    @property
-    def _min_large_split_bytes(self) -> int:
-        return BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
 
     # --- blocks that other streams use
 
@@ -380,9 +377,10 @@ class DeviceMemory:
     def apply(self, settings: AllocatorSettings) -> AllocatorSettings:
         self._settings = settings
         self._expands = settings.expandable_segments
+        self._min_split_bytes = BLOCK_BYTES if self._expands else SMALL_BYTES + BLOCK_BYTES
         self._max_split_bytes = settings.max_split_bytes
         for pool in self._large.values():
-            pool.min_split_bytes = self._min_large_split_bytes
+            pool.min_split_bytes = self._min_split_bytes
         for line in settings.not_emulated:
             warnings.warn(line, NotEmulatedWarning, stacklevel=2)
         if settings.memory_fraction is not None:
@@ -401,11 +399,6 @@ class DeviceMemory:
     def set_memory_fraction(self, fraction: float) -> None:
         self._segments.allowed_bytes = int(fraction * self.usage.capacity_bytes)
         self._collects_garbage = self._settings is not None and self._settings.garbage_collection_threshold > 0
-
-    @property
-    def memory_fraction(self) -> float:
-        allowed_bytes = self._segments.allowed_bytes
-        return 1.0 if allowed_bytes is None else allowed_bytes / self.usage.capacity_bytes
 
     def empty_cache(self) -> None:
         with self._lock:

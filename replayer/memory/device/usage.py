@@ -49,6 +49,12 @@ class DeviceUsage:
         return self._segments.free_bytes
 
     @property
+    def allowed_fraction(self) -> float:
+        """Return the share of the memory that PyTorch may reserve."""
+        allowed_bytes = self._segments.allowed_bytes
+        return 1.0 if allowed_bytes is None else allowed_bytes / self.capacity_bytes
+
+    @property
     def driver_calls(self) -> int:
         return self._segments.taken + self._segments.returned
 

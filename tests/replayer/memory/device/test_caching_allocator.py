@@ -247,7 +247,7 @@ def test_a_memory_fraction_limits_the_memory_of_the_process() -> None:
     with pytest.raises(OutOfMemory, match=r"memory in use\. 256\.00 MiB allowed; Of the allocated") as caught:
         memory.malloc(512, 0)
     assert caught.value.figures.free_bytes == 768 * MIB
-    assert memory.memory_fraction == 0.25
+    assert memory.usage.allowed_fraction == 0.25
 
 
 @pytest.mark.parametrize(
