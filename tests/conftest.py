@@ -1,7 +1,7 @@
-"""Provides the fixtures and options of all tests, and marks the tests that run whole programs.
+"""Provides the fixtures and options of all tests, and marks the tests that only `make test-all` runs.
 
 Tests that need the real recordings are skipped without them. If TRACE_REQUIRE_SHARED is set (continuous integration), these
-tests fail. Tests in the folders WHOLE_PROGRAMS are marked `program`: `make test` leaves them out, `make test-all` runs them.
+tests fail. Tests in WHOLE_PROGRAMS and LONG are marked `program`: `make test` leaves them out, `make test-all` runs them.
 `make test` does not import tests/cuda, whose tests need the simulated device. Tests marked slow run only with `--slow`.
 `make test` tries 25 examples of each property, and `make test-all` tries 100.
 """
@@ -19,6 +19,13 @@ import pytest
 from hypothesis import settings
 
 WHOLE_PROGRAMS = ("tests/e2e/", "tests/zoo/", "tests/scripts/", "tests/faults/test_reliability.py")
+LONG = (  # tests that take seconds of processor time each; short tests near them check the same functions
+    "tests/replayer/ops/test_layer_groups.py",
+    "tests/replayer/tensor/test_operation_groups.py",
+    "tests/test_studies.py",
+    "tests/traces/chrome/test_hta.py",
+    "tests/tui/view/test_sessions.py",
+)
 ON_DEVICE = ("tests/cuda/",)
 
 # If nohup or a background shell starts the tests, they and their child processes ignore signals.
@@ -39,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Do not import files in which all tests are deselected."""
-    left_out = WHOLE_PROGRAMS * ("not program" in config.option.markexpr) + ON_DEVICE * ("not cuda" in config.option.markexpr)
+    no_programs, no_device = (f"not {marker}" in config.option.markexpr for marker in ("program", "cuda"))
+    left_out = (WHOLE_PROGRAMS + LONG) * no_programs + ON_DEVICE * no_device
     return collection_path.as_posix().endswith(tuple(of.rstrip("/") for of in left_out)) or None
 
 
@@ -50,7 +58,7 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if any(item.nodeid.startswith(folder) for folder in WHOLE_PROGRAMS):
+        if item.nodeid.startswith(WHOLE_PROGRAMS + LONG):
             item.add_marker("program")
     # An error is found early if small tests come first. The order is stable, so the tests of a file stay together.
     items.sort(key=lambda item: any(item.get_closest_marker(long) for long in ("program", "slow")))

@@ -43,6 +43,7 @@ for path in map(Path, sys.argv[1:]):
 """
 
 
+@pytest.mark.program
 def test_import_time_and_memory_per_megabyte_stay_below_their_limits(tmp_path: Path) -> None:
     megabytes = {}
     for name, data in recordings(events=10_000):

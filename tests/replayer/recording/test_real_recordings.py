@@ -52,6 +52,7 @@ def play_all(stage: Stage) -> None:
         tracker.optimizer_stepped(stage.thread, True)
 
 
+@pytest.mark.program
 @pytest.mark.parametrize("name", ["v100_resnet50_workers0", "v100_resnet50_workers4", "v100_ddp_memory_rank1of2"])
 def test_replaying_the_recorded_ops_gives_the_recorded_step_times(shared_traces: Path, name: str) -> None:
     trace = read_kineto(shared_traces / f"{name}.json.gz")
