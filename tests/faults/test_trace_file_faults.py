@@ -117,10 +117,10 @@ def test_a_truncated_file_reports_the_lost_tables(tmp_path: Path) -> None:
 
     assert load(path).lacks == [
         "memory addresses",
-        f"the end of the recording: the file is truncated at byte {cut}, 2 of 2 steps rows are missing,"
-        " 2 of 2 phases rows are missing, 4 of 4 host rows are missing, 2 of 2 device rows are missing,"
-        " 2 of 2 memory rows are missing, 1 of 1 values rows are missing, 2 of 2 parts rows are missing,"
-        " 2 of 2 batches rows are missing, 1 of 1 collectives rows are missing",
+        f"the end of the recording: the file is truncated at byte {cut}, 2 of 2 rows of steps are missing,"
+        " 2 of 2 rows of phases are missing, 4 of 4 rows of host are missing, 2 of 2 rows of device are missing,"
+        " 2 of 2 rows of memory are missing, 1 of 1 rows of values are missing, 2 of 2 rows of parts are missing,"
+        " 2 of 2 rows of batches are missing, 1 of 1 rows of collectives are missing",
     ]
 
 

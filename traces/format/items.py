@@ -230,9 +230,9 @@ class Assembly:
             raise Damaged("the counts in the end frame are wrong", offset_bytes)
 
     def missing(self) -> str:
-        """Describe the missing rows of a truncated file, for example ", 12 of 30 device rows are missing"."""
+        """Describe the missing rows of a truncated file, for example ", 12 of 30 rows of device are missing"."""
         missing = [(count - self._rows.get(name, 0), count, name) for name, count in self._expected_rows.items()]
-        return "".join(f", {absent} of {count} {name} rows are missing" for absent, count, name in missing if absent > 0)
+        return "".join(f", {absent} of {count} rows of {name} are missing" for absent, count, name in missing if absent > 0)
 
 
 def _pairs(table: Table, owner: str, number: str) -> int:

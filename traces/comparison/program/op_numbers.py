@@ -1,7 +1,7 @@
 """Compares how often two traces call ops.
 
     similarity(["mm", "relu"], ["mm", "mm", "relu", "relu"], steps=(1, 2))      # 1.0: equally often per step
-    other_numbers(ours, theirs, (3, 3))         # "e.g. mm 32x64, per step twice in the first trace and once in the second"
+    other_numbers(ours, theirs, (3, 3))         # "the same ops, called a different number of times: e.g. mm 32x64, ..."
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def other_numbers(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int
     (name, shape), _ = max(apart.items(), key=lambda item: item[1])
     here, there = each[name, shape]
     called = " ".join(filter(None, (name, shape_text(shape or ()))))
-    return f"e.g. {called}, per step {_times(here)} in the first trace and {_times(there)} in the second"
+    numbers = f"{called}, per step {_times(here)} in the first trace and {_times(there)} in the second"
+    return f"the same ops, called a different number of times: e.g. {numbers}"
 
 
 def _times_a_step(calls: list[DeviceOp], keys: list[_Counted], steps: int) -> dict[_Counted, float]:
@@ -70,7 +71,7 @@ def _lone_ops(ours: list[DeviceOp], theirs: list[DeviceOp], steps: tuple[int, in
         return ""
     counts, where = (lone[0], "first") if here > there else (lone[1], "second")
     name = max(counts, key=lambda of: counts[of])
-    return f"{name} only in the {where} trace, {_times(counts[name])} per step"
+    return f"nearly the same ops, but {name} only in the {where} trace, {_times(counts[name])} per step"
 
 
 def _times(count: float) -> str:
