@@ -35,7 +35,7 @@ from traces.model.layouts import Shape
 from traces.model.run import REPLAY, MissingOp, ReplayNotes, Run
 from traces.model.trace import Trace, TraceError, shapes_text
 from traces.model.typed_json import from_json
-from traces.script.configuration import ReplayConfig, ReplaySession
+from traces.script.configuration import SANITIZER, ReplayConfig, ReplaySession
 from traces.script.deferred_signals import at_exit
 from traces.script.patching import PATCHES, patch_around
 from traces.stalls.storage_server import StorageClient
@@ -144,6 +144,8 @@ def _install(session: ReplaySession) -> None:
         torch_utils_data.repeat_first_batch(torch, at_most=session.config.steps)
     if session.storage is not None:
         builtins_open.install(torch, StorageClient(session.storage))
+    if SANITIZER in os.environ:
+        importlib.import_module("torch.cuda._sanitizer").enable_cuda_sanitizer()
 
 
 def _clock(config: ReplayConfig, patched_time: PatchedTime | None) -> Clock:

@@ -67,6 +67,7 @@ class ReplayerState:
         self.capturing = False  # a CUDA graph is being captured; its replays may produce other values
         self.masks_are_full = False
         self.sync_debug_mode = 0  # of torch.cuda.set_sync_debug_mode: 1 warns, 2 raises
+        self.on_sync: Callable[[TorchAny], None] | None = None  # receives the torch.cuda.Stream, or None for the current one
         self.generators: WeakValueDictionary[int, TorchAny] = WeakValueDictionary()  # by address of the C++ generator
         # while DistributedDataParallel creates its Reducer, see Note [The map of used parameters] in
         # distributed/process_group.py
@@ -109,8 +110,10 @@ def script_steps() -> ScriptSteps | None:
     return made.steps
 
 
-def before_sync() -> None:
-    """Print a warning or raise an error, as set by `torch.cuda.set_sync_debug_mode`."""
+def before_sync(stream: TorchAny = None) -> None:
+    """Print a warning or raise an error, as set by `torch.cuda.set_sync_debug_mode`, and call `STATE.on_sync`."""
+    if STATE.on_sync is not None:
+        STATE.on_sync(stream)
     if STATE.sync_debug_mode == 1:
         warnings.warn("called a synchronizing CUDA operation", UserWarning, stacklevel=2)
     elif STATE.sync_debug_mode == 2:

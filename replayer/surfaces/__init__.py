@@ -19,7 +19,7 @@ from replayer.tensor.tensor import VirtualTensor
 # Installed in this order, which matters only where a comment says so
 _SURFACES = (
     "gc_collect os_exit torch_cuda torch_cuda_streams torch_cuda_random"
-    " torch_cuda_mem_pool"
+    " torch_cuda_mem_pool torch_cuda_gpu_trace"
     " torch_cuda_graphs"  # after torch_cuda: calls torch.cuda.is_current_stream_capturing; after torch_cuda_mem_pool
     " nvml"  # after torch_cuda, which refuses these NVML functions
     " torch_cuda_nvtx torch_cuda_comm torch_cuda_memory torch_cuda_memory_snapshot torch_backends"

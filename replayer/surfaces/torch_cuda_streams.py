@@ -125,7 +125,7 @@ class _CudaStreamBase(BaseStream):  # type: ignore[misc]
         return gpu().streams.query(self.virtual)
 
     def synchronize(self) -> None:
-        before_sync()
+        before_sync(self)
         gpu().streams.synchronize(self.virtual)
 
     def is_capturing(self) -> bool:

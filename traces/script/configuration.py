@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+SANITIZER = "TRACE_CUDA_SANITIZER"  # replaces the environment variable TORCH_CUDA_SANITIZER in replayed scripts
+
 
 @dataclass(frozen=True)
 class ReplayConfig:

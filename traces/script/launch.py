@@ -30,6 +30,7 @@ from typing import Any
 
 from traces.model.trace import TraceError
 from traces.model.typed_json import to_json
+from traces.script.configuration import SANITIZER
 
 BOOTSTRAP = Path(__file__).resolve().parents[1] / "bootstrap"
 ROOT = BOOTSTRAP.parents[1]  # the folder of the four packages
@@ -72,6 +73,9 @@ def run_child(
         write_session(session, options_of_package, trigger=trigger, root=root)
         with _Relay() as relay:
             environment = {**(_group(os.environ, ranks) if ranks else os.environ), **bootstrap_variables(os.environ, session)}
+            if "replayer" in options_of_package and "TORCH_CUDA_SANITIZER" in environment:
+                # PyTorch starts the sanitizer when it is imported, before the virtual GPU exists
+                environment[SANITIZER] = environment.pop("TORCH_CUDA_SANITIZER")
             command = [sys.executable, *words]
             child = subprocess.Popen(command, env=environment, stdin=stdin, stdout=stdout, stderr=stderr)
             relay.to(child)

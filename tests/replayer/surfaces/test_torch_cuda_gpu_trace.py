@@ -1,0 +1,81 @@
+# mypy: allow-untyped-calls
+"""Callbacks of torch.cuda._gpu_trace, and the CUDA sanitizer that uses them. Runs in the warm interpreter, see warm.py."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+
+import pytest
+import torch
+
+from tests.replayer.fake_gpu import use
+
+
+def test_the_sanitizer_finds_a_write_on_a_stream_that_did_not_wait() -> None:
+    from torch.cuda._sanitizer import CUDASanitizerErrors, enable_cuda_sanitizer
+
+    use()
+    enable_cuda_sanitizer()
+    side, values = torch.cuda.Stream(), torch.ones(4, device="cuda")
+    with torch.cuda.stream(side), contextlib.redirect_stderr(io.StringIO()) as said, pytest.raises(CUDASanitizerErrors):
+        values.mul_(2)
+    assert f"tensor with data pointer {values.data_ptr()}" in said.getvalue()
+    # THEN a wait for the other stream, or for the device, orders the kernels
+    for wait in (side.synchronize, torch.cuda.synchronize, lambda: torch.cuda.current_stream().wait_stream(side)):
+        others = torch.ones(4, device="cuda")
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            others.mul_(2)
+        wait()
+        others.add_(1)
+
+
+def test_every_callback_receives_the_handles_of_its_call() -> None:
+    import torch.cuda._gpu_trace as callbacks
+
+    use()
+    torch.ones(1, device="cuda")
+    torch._C._activate_gpu_trace()
+    torch._C._activate_gpu_trace()  # a second time changes nothing
+    seen: list[tuple[object, ...]] = []
+
+    def noted(what: str) -> None:
+        register = getattr(callbacks, f"register_callback_for_{what}")
+        register(lambda *handles: seen.append((what, *handles)))
+
+    for what in (
+        "event_creation", "event_deletion", "event_record", "event_wait", "memory_allocation", "memory_deallocation",
+        "stream_creation", "device_synchronization", "stream_synchronization", "event_synchronization",
+    ):  # fmt: skip
+        noted(what)
+    side, event = torch.cuda.Stream(), torch.cuda.Event()
+    event.wait()
+    event.synchronize()
+    assert seen == [("stream_creation", side.cuda_stream)]  # PyTorch creates an event when it is first recorded
+    seen.clear()
+    event.record()
+    event.record(side)
+    side.wait_event(event)
+    event.synchronize()
+    side.synchronize()
+    torch.cuda.synchronize()
+    handle = event.cuda_event
+    assert seen == [
+        ("event_creation", handle),
+        ("event_record", handle, 0),
+        ("event_record", handle, side.cuda_stream),
+        ("event_wait", handle, side.cuda_stream),
+        ("event_synchronization", handle),
+        ("stream_synchronization", side.cuda_stream),
+        ("device_synchronization",),
+    ]
+    seen.clear()
+    del event
+    values = torch.ones(3, device="cuda")
+    address = values.data_ptr()
+    values.nonzero()
+    assert seen[:2] == [("event_deletion", handle), ("memory_allocation", address)]
+    assert ("stream_synchronization", 0) in seen  # nonzero reads the number of its results
+    del values
+    assert seen[-1] == ("memory_deallocation", address)
