@@ -49,13 +49,14 @@ def compiled_code() -> CompiledCode | None:
     compilations = [one for one in utils.get_compilation_metrics() if one.is_forward is not False and one.compile_id]
     if not compilations:
         return None
+    breaks = utils.counters.get("graph_break", {})  # counters["graph_break"] would add the key, which the script would see
     return CompiledCode(
         regions=len({one.compile_id for one in compilations if not one.fail_type and one.graph_op_count}),
-        graph_breaks=sum(utils.counters["graph_break"].values()),
+        graph_breaks=sum(breaks.values()),
         recompiles=len({one.compile_id for one in compilations if one.recompile_reason}),
         compile_ns=sum(_compile_ns),
         eager=tuple(_eager),
-        break_reasons=_first_lines(utils.counters["graph_break"]),
+        break_reasons=_first_lines(breaks),
         functions={one.compile_id: _place(one) for one in compilations},
     )
 
