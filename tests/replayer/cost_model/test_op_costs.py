@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.cost_model.efficiency import EfficiencyCurves, features, peaks_of
+from replayer.cost_model.efficiency import EfficiencyCurves, features, network_name, peaks_of
 from replayer.cost_model.op_costs import OpCosts
 from replayer.cost_model.op_work import ConvolutionOutputs, OpWork, gradient_image_weight, is_part, op_work
 from traces.model.machine import TorchSettings
@@ -379,3 +379,37 @@ def test_a_convolution_backward_with_two_tensors_computes_one_gradient() -> None
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0)])
 def test_an_op_without_elements_takes_the_shortest_time(op: str, shape: tuple[int, int]) -> None:
     assert OpCosts(A100, floor_ns=800).plain(op, (shape,), "float32", (shape,)).ns == 800
+
+
+def test_the_networks_of_a_kind_of_op_are_numbered_from_the_second_on() -> None:
+    assert [network_name("matmul", seed) for seed in range(3)] == ["matmul", "matmul1", "matmul2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fp32_tflops"),
+    [
+        ("Tesla P4", 3.9173),  # 5.5 * sqrt(75 W / 250 W * 9.3 / 5.5) of a P100
+        ("Tesla T4", 5.6349),  # 8.1 * sqrt(70 W / 250 W * 14.0 / 8.1) of a V100
+        ("Tesla V100-PCIE-16GB", 14.0),
+    ],
+)
+def test_a_board_powered_from_the_slot_sustains_less_than_its_peak(name: str, fp32_tflops: float) -> None:
+    gflops, _, _ = peaks_of(card_of(name))
+    assert gflops == pytest.approx(1_000 * fp32_tflops, rel=1e-4)
+
+
+def test_a_ratio_of_two_products_contains_the_errors_of_recorded_products() -> None:
+    narrow, wide = (((columns,), (1024, 1024), (1024, columns)) for columns in (256, 1024))  # two octaves apart
+    costs = OpCosts(V100)
+    narrow_ns, wide_ns = (costs.plain("addmm", shapes, "float32").ns for shapes in (narrow, wide))
+
+    def ratio() -> float:
+        return costs.ratio("addmm", "float32", (narrow, ()), (wide, ())) / (wide_ns / narrow_ns)
+
+    assert ratio() == pytest.approx(1.0)
+    # WHEN the narrow product took twice its estimate, THEN exp(-2 / 1.5) = 0.2636 of this exponent remains for the wide one
+    costs.learn([("addmm", narrow, (), "float32", round(2 * narrow_ns))])
+    assert ratio() == pytest.approx(2 ** (0.2636 - 1), rel=1e-3)
+    # WHEN the wide one took eight times its estimate, THEN each exponent is the mean of 1 and 3 with the weights 1 and 1/e^2
+    costs.learn([("addmm", wide, (), "float32", round(8 * wide_ns))])
+    assert ratio() == pytest.approx(2 ** (2.7616 - 1.2384), rel=1e-3)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import io
+import itertools
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
 
 from replayer.surfaces import sys_excepthook
+from traces.script.configuration import FAILURE
 
 
 def _said_after(path: str, text: str, raising: str = "RuntimeError({!r})") -> str:
@@ -76,3 +84,52 @@ def test_a_script_that_needs_triton_learns_how_to_install_it() -> None:
 
 def test_errors_unrelated_to_the_driver_get_no_message() -> None:
     assert _said_after("/home/me/train.py", "my own error") == ""
+
+
+def test_an_uncaught_exception_is_kept_in_a_file_and_an_interrupt_is_printed() -> None:
+    printed: list[BaseException] = []
+    before, sys.excepthook = sys.excepthook, lambda kind, error, frames: printed.append(error)
+    try:
+        with TemporaryDirectory() as folder:
+            sys_excepthook.install(Path(folder))
+            kept = Path(folder) / FAILURE
+            sys.excepthook(KeyboardInterrupt, interrupt := KeyboardInterrupt(), None)
+            assert printed == [interrupt] and not kept.exists()
+            sys.excepthook(ValueError, ValueError("my own error"), None)
+            assert printed == [interrupt] and kept.read_text().splitlines() == ["ValueError: my own error"] * 2
+        failed = OSError("no folder")
+        sys.excepthook(OSError, failed, None)
+        assert printed == [interrupt, failed]
+    finally:
+        sys.excepthook = before
+
+
+class _Other:
+    def __init__(self, dataset: list[int]) -> None:
+        raise ValueError("not a loader")
+
+
+class _Endless(IterableDataset[int]):
+    """A data set without a length."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+
+def _line_of(make: Callable[[], Any]) -> str:
+    try:
+        make()
+    except ValueError as error:
+        return sys_excepthook.in_a_line(error)
+    raise AssertionError("no error")
+
+
+def test_the_error_of_a_loader_tells_that_its_data_set_is_empty() -> None:
+    no_data: list[int] = []
+    assert _line_of(lambda: DataLoader(no_data, shuffle=True)).endswith("num_samples=0 (its data set is empty)")  # type: ignore[arg-type]
+    for make in (
+        lambda: DataLoader([1], num_workers=-1),  # type: ignore[arg-type]
+        lambda: DataLoader(_Endless(), shuffle=True),
+        lambda: _Other(no_data),
+    ):
+        assert "is empty" not in _line_of(make)

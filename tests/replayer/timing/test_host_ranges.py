@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.timing.timeline.host_ranges import NAMED, HostRanges
+from replayer.timing.timeline.host_ranges import NAMED, HostRanges, TakenRanges
 from traces.model.trace import NONE, HostKind
 
 # What the script does: calls a module of some name, returns from one, calls an op; and when ops are played, directly or from
 # the pending ones, and rows handed over.
-_DONE = st.lists(st.one_of(st.integers(1, 3), st.sampled_from(["return", "op", "op", "op", "copy", "play", "hand over"])))
+_DONE = st.lists(st.one_of(st.integers(0, 3), st.sampled_from(["return", "op", "op", "op", "copy", "play", "hand over"])))
 
 
 @dataclass
@@ -103,17 +104,20 @@ def test_module_ranges_equal_those_of_a_simple_stack(done: list[int | str]) -> N
     hand_over()
 
 
-def test_module_ranges_are_correct_if_ops_are_simulated_in_another_order() -> None:
+@pytest.mark.parametrize("row", [0, 100])
+@pytest.mark.parametrize("name", [0, 7])
+def test_module_ranges_are_correct_if_ops_are_simulated_in_another_order(row: int, name: int) -> None:
     ranges = HostRanges()
     marks = ranges.of_thread(0)
-    # GIVEN ops 0 to 3, of which 1 and 2 are called within a module, played as 0 2 1 3
-    marks.extend((8 * NAMED + 3, ~9))
-    ranges.assign_rows(0, 4)
-    ranges.reordered(0, [0, 2, 1, 3])
+    # GIVEN ops 0 to 3 from this row on, of which 1 and 2 are called within a module, played as 0 2 1 3
+    marks.extend(((name + 1) * NAMED + 3, ~9))
+    ranges.assign_rows(row, 4)
+    ranges.reordered(row, [0, 2, 1, 3])
     start_ns = np.array([0, 20, 10, 30])
-    made, parent = ranges.pop(4).rows(np.zeros(4, np.int64), start_ns, start_ns + 5, 0)
-    assert made.tolist() == [[0, HostKind.ANNOTATION, 7, 10, 15]]
-    assert parent.tolist() == [NONE, 4, 4, NONE, NONE]
+    taken = ranges.pop(row + 4)
+    made, parent = taken.rows(np.zeros(4, np.int64), start_ns, start_ns + 5, row)
+    assert len(taken) == 1 and made.tolist() == [[0, HostKind.ANNOTATION, name, 10, 15]]
+    assert parent.tolist() == [NONE, row + 4, row + 4, NONE, NONE]
 
 
 def test_a_nested_call_without_ops_stays_inside_its_outer_call() -> None:
@@ -139,3 +143,9 @@ def test_module_ranges_of_threads_are_separate() -> None:
     made, parent = ranges.pop(4).rows(threads, start_ns, start_ns + 5, 0)
     assert made.tolist() == [[0, HostKind.ANNOTATION, 7, 0, 25], [1, HostKind.ANNOTATION, 8, 10, 25]]
     assert parent.tolist() == [4, 5, 4, 5, NONE, NONE]
+
+
+def test_rows_of_reordered_ops_are_their_places_in_the_new_order() -> None:
+    # GIVEN ops 10, 11 and 12 that are written in the order 12, 10, 11
+    taken = TakenRanges([], [(10, [2, 0, 1])], 0)
+    assert taken.rows_of(np.array([9, 10, 11, 12, 13])).tolist() == [9, 11, 12, 10, 13]

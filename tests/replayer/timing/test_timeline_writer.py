@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from array import array
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +13,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replayer.timing.timeline.timeline_writer import BufferedRows, DeferredRows, TimelineWriter, concatenate_rows
+from replayer.memory.op_rows import UnresolvedOps
+from replayer.timing.timeline.host_ranges import NAMED, HostRanges, TakenRanges
+from replayer.timing.timeline.timeline_writer import (
+    BufferedRows,
+    DeferredRows,
+    TimelineWriter,
+    _HandedOver,
+    concatenate_rows,
+)
 from tests.replayer.recordings import make_recording
 from traces.format.trace_file import TraceStream, load
 from traces.model.run import REPLAY, Run
-from traces.model.trace import NONE, Column, DeviceKind, HostKind, Origin, StepKind, Trace
+from traces.model.trace import NONE, Column, DeviceKind, HostKind, HostSpans, Origin, StepKind, Trace
 
 # What is done to the rows: a single one (True), a table of that many (to be made later, if negative), or all are taken (None).
 _DONE = st.lists(st.one_of(st.just(True), st.integers(-4, 4), st.none()))
@@ -158,3 +168,44 @@ def test_the_file_of_a_killed_process_has_the_current_header(tmp_path: Path, mon
     assert done.wait(10)
     # THEN the header in the file is the one of that time
     assert load(path).runs[0].source == REPLAY
+
+
+_OPS = [[0, int(HostKind.OP), 0, start_ns, 10, NONE, NONE, NONE] for start_ns in (1_000, 2_000)]  # rows 100 and 101
+
+
+def _handed_over(tables: dict[str, list[list[int]]], memory_ops: list[int], nodes: list[int]) -> _HandedOver:
+    written: dict[str, list[Column | DeferredRows]] = {name: [np.array(rows, np.int64)] for name, rows in tables.items()}
+    ops = UnresolvedOps(np.array(memory_ops), 0, 1_000, 0, 0, 1_000, 1_000)  # each op is its own row
+    ranges = TakenRanges([], [(100, [1, 0])], 0)
+    return _HandedOver([], written, 100, ranges, array("q", nodes), [ops])
+
+
+def test_memory_events_of_each_device_get_the_times_of_their_ops_in_order() -> None:
+    # GIVEN memory events before row 99, which was written earlier, 101, 100 and 102, which comes later
+    events = [[device, time_ns, 0, 0, 0, 0] for device, time_ns in ((0, 1_500), (0, 7), (1, 7), (1, 1_600))]
+    latest_ns = {0: 1_700}
+    tables = _handed_over({"host": _OPS, "memory": events}, [99, 101, 100, 102], []).matrices(latest_ns)
+    # THEN no time of a device is before an earlier one
+    assert tables["memory"][:, 1].tolist() == [1_700, 2_000, 1_000, 1_600]
+    assert latest_ns == {0: 2_000, 1: 1_600}
+
+
+def test_autograd_nodes_are_written_in_the_rows_of_their_ops() -> None:
+    # GIVEN ops 100 and 101, which were called in the other order, and the node of the first
+    host = _handed_over({"host": _OPS}, [], [100, 7, 3]).written({})["host"]
+    assert isinstance(host, HostSpans)
+    assert host.start_ns.tolist() == [1_000, 2_000] and host.duration_ns.tolist() == [10, 10]
+    assert host.sequence.tolist() == [NONE, 7] and host.forward_thread.tolist() == [NONE, 3]
+    assert host.parent.tolist() == [NONE, NONE]
+
+
+def test_a_module_call_is_written_around_its_ops() -> None:
+    # GIVEN a call of a module around ops 100 and 101
+    ranges = HostRanges()
+    ranges.of_thread(0).extend((NAMED, ~6))
+    ranges.assign_rows(100, 2)
+    handed_over = replace(_handed_over({"host": _OPS}, [], []), ranges=ranges.pop(102))
+    host = handed_over.written({})["host"]
+    assert isinstance(host, HostSpans)
+    assert host.start_ns.tolist() == [1_000, 2_000, 1_000] and host.duration_ns.tolist() == [10, 10, 1_010]
+    assert host.parent.tolist() == [102, 102, NONE]

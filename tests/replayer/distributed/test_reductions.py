@@ -1,0 +1,61 @@
+"""Reductions of NCCL collectives: which tensors and dtypes are accepted, and the results of averages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from replayer.distributed.group_call import RankValues
+from replayer.distributed.rank_message import backend_error
+from replayer.distributed.reductions import Reduction, require_dense
+
+IMAGES = torch.zeros(2, 3, 4, 5)
+TRANSPOSED = torch.zeros(2, 3).t()
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def _twice() -> Any:
+    c10d: Any = torch._C._distributed_c10d
+    return c10d._make_nccl_premul_sum(2.0)
+
+
+def test_only_sends_accept_a_transposed_tensor_and_collectives_accept_channels_last() -> None:
+    require_dense([IMAGES, IMAGES.to(memory_format=torch.channels_last)], point_to_point=False)
+    require_dense([TRANSPOSED], point_to_point=True)
+    with pytest.raises(ValueError, match="Tensors must be contiguous"):
+        require_dense([IMAGES, TRANSPOSED], point_to_point=False)
+
+
+def test_premultiplied_sums_accept_the_four_floating_dtypes() -> None:
+    four = [torch.zeros(1, dtype=dtype) for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)]
+    assert Reduction.of(_twice(), four) == Reduction("PREMUL_SUM", 2.0)
+    assert Reduction.of(_twice(), four[:1]).factor == 2.0
+    with pytest.raises(TypeError, match="PreMulSum"):
+        Reduction.of(_twice(), [*four, torch.zeros(1, dtype=torch.int32)])
+
+
+def test_float8_sums_need_compute_capability_9_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [torch.zeros(1).to(dtype) for dtype in FLOAT8]
+    for capability in ((9, 0), (10, 0)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda capability=capability: capability)
+        assert Reduction.of(None, both).name == Reduction.of(None, both[:1]).name == "SUM"
+        with pytest.raises(RuntimeError, match="Unsupported Float8 type"):
+            Reduction.of(None, [*both, torch.zeros(1).to(torch.float8_e4m3fnuz)])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 9))
+    with pytest.raises(backend_error(), match="FP8 reduction support begins with sm90"):
+        Reduction.of(None, both)
+
+
+@pytest.mark.parametrize(
+    ("of_ranks", "mean"),
+    [
+        ([[-3, 4], [-4, 3]], [-3, 3]),  # -3.5 and 3.5 without the fraction
+        ([[1.0, 2.0], [2.0, 4.0]], [1.5, 3.0]),
+        ([[1 + 1j], [2 + 0j]], [1.5 + 0.5j]),
+    ],
+)
+def test_averages_of_integers_drop_the_fraction(of_ranks: list[list[Any]], mean: list[Any]) -> None:
+    combined = Reduction("AVG").combine([RankValues(torch.tensor(values)) for values in of_ranks])
+    assert combined is not None and combined.tolist() == mean

@@ -1,0 +1,120 @@
+"""Collectives in progress: timeouts, groups of collectives, and the order in which a stream finishes them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from replayer.distributed import collective_values
+from replayer.distributed import work as module
+from replayer.distributed.work import CapturedWork, CommStream, VirtualWork, WorkGroup
+from traces.model.trace import NONE
+
+CALL_NS = 5_000_000
+
+
+class _Refused(Exception):
+    pass
+
+
+class _Work:
+    """A collective whose messages have arrived or not."""
+
+    device = NONE
+
+    def __init__(self, end_ns: int, arrived: bool = True) -> None:
+        self.end_ns, self.arrived, self.is_finished = end_ns, arrived, False
+
+    def finished_ns(self) -> int:
+        return self.end_ns
+
+    def is_completed(self) -> bool:
+        return self.arrived
+
+    all_arrived = is_completed
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+
+def _ended(monkeypatch: pytest.MonkeyPatch, end_ns: int) -> tuple[VirtualWork, list[int]]:
+    """A collective on the CPU that was called at 5 ms, and the times until which the host was blocked."""
+    blocked: list[int] = []
+    scheduler = SimpleNamespace(block=lambda thread, until_ns: blocked.append(until_ns))
+    here = SimpleNamespace(simulator=SimpleNamespace(scheduler=scheduler), current=SimpleNamespace(thread=lambda: None))
+    monkeypatch.setattr(module, "gpu", lambda: here)
+
+    def refuse(message: object, limit_ns: int) -> None:
+        raise _Refused(limit_ns)
+
+    call: Any = SimpleNamespace(outputs=[], combine=None)
+    called: Any = SimpleNamespace(call_ns=CALL_NS, message=None)
+    watchdog: Any = SimpleNamespace(refuse=refuse)
+    pending: Any = None
+    work = VirtualWork(lambda *_: 0, watchdog, CommStream(NONE), called, pending, call)
+    work.end_ns = end_ns
+    return work, blocked
+
+
+@pytest.mark.parametrize("timeout_us", [1, 3_000])
+def test_a_wait_with_a_timeout_fails_after_the_timeout_counted_from_the_call(
+    timeout_us: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit_ns = timeout_us * 1_000
+    work, blocked = _ended(monkeypatch, CALL_NS + limit_ns)
+    assert work.wait(timedelta(microseconds=timeout_us)) and blocked == [CALL_NS + limit_ns]
+    work, blocked = _ended(monkeypatch, CALL_NS + limit_ns + 1)
+    with pytest.raises(_Refused, match=f"^{limit_ns}$"):
+        work.wait(timedelta(microseconds=timeout_us))
+    assert blocked == [CALL_NS + limit_ns]
+    assert work.wait() and blocked == [CALL_NS + limit_ns, CALL_NS + limit_ns + 1]
+
+
+@pytest.mark.parametrize(("now_ns", "completed"), [(CALL_NS - 1, False), (CALL_NS, True)])
+def test_a_collective_is_completed_from_its_end_on(now_ns: int, completed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    work, _ = _ended(monkeypatch, CALL_NS)
+    monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(clock=SimpleNamespace(poll_ns=lambda: now_ns)))
+    assert work.is_completed() is completed
+
+
+def test_a_group_of_collectives_ends_with_the_last() -> None:
+    works: list[Any] = [_Work(3), _Work(7), _Work(5)]
+    assert WorkGroup(works).finished_ns() == 7 and WorkGroup([]).finished_ns() == 0
+    assert WorkGroup(works).is_completed() and not WorkGroup([*works, _Work(1, arrived=False)]).is_completed()  # type: ignore[list-item]
+
+
+def test_without_waiting_a_stream_finishes_collectives_up_to_the_first_without_all_messages() -> None:
+    stream = CommStream(NONE)
+    works: list[Any] = [_Work(1), _Work(2), _Work(3, arrived=False), _Work(4)]
+    stream.in_flight = list(works)
+    stream.finish_until(None, wait=False)
+    assert [work.is_finished for work in works] == [True, True, False, False] and stream.in_flight == works[2:]
+    stream.finish_until(works[2])
+    assert [work.is_finished for work in works] == [True, True, True, False] and stream.in_flight == works[3:]
+
+
+@pytest.mark.parametrize(("replayed", "completed"), [(None, False), (_Work(1, arrived=False), False), (_Work(1), True)])
+def test_a_captured_collective_completes_with_its_replay(
+    replayed: Any, completed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "gpu", lambda: SimpleNamespace(launches=SimpleNamespace(forbid_in_capture=lambda: None)))
+    work = CapturedWork.__new__(CapturedWork)
+    work._replayed = replayed
+    assert work.is_completed() is completed
+
+
+def test_only_values_that_were_sent_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
+    assigned: list[Any] = []
+    monkeypatch.setattr(module, "convert_each", lambda messages, convert: messages)
+    monkeypatch.setattr(collective_values, "assign", lambda outputs, combined: assigned.append(combined))
+    sent: Any = SimpleNamespace(messages=lambda: [1, 2])
+    for pending, combine in ((None, sum), (sent, None), (sent, sum)):
+        work = CapturedWork.__new__(CapturedWork)
+        call: Any = SimpleNamespace(outputs=[], combine=combine)
+        work._values, work._call = pending, call
+        work._receive_values()
+        assert work._values is None
+    assert assigned == [3]

@@ -1,0 +1,47 @@
+"""When a wait of the host ends if kernels take another time than recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replayer.cost_model.constants import WAIT_FOLLOWED_NS
+from replayer.prediction.retiming import _HostTime, _wait
+from traces.model.trace import NONE
+
+
+@pytest.mark.parametrize(
+    ("start_ns", "end_ns", "new_end_ns", "delay_ns"),
+    [
+        # The device had finished at 100 us, before the host began to wait at 120 us, which is now 125 us.
+        (120_000, 120_000, 150_000, 30_000),
+        (120_000, 120_000, 110_000, 5_000),
+        # The wait from 60 us, now 65 us, ended as long after the kernel as the wait of a later kernel does.
+        (60_000, 100_000 + WAIT_FOLLOWED_NS, 150_000, 5_000 + 85_000 + WAIT_FOLLOWED_NS),
+        (60_000, 103_000, 150_000, 5_000 + 88_000),
+        (60_000, 99_000, 150_000, 5_000 + 85_000),  # within the clocks' error before the kernel's end
+        (60_000, 98_000, 150_000, 5_000 + 85_000),  # exactly WAIT_CAME_BACK_NS
+        (60_000, 97_999, 150_000, 5_000),  # so the kernel ended after the wait, which nothing else delays
+        (60_000, 100_000, 10_000, 5_000),
+        # The wait was for something else, and takes as long as recorded.
+        (60_000, 100_001 + WAIT_FOLLOWED_NS, 150_000, 5_000 + 40_001 + WAIT_FOLLOWED_NS),
+    ],
+)
+def test_a_wait_ends_with_the_kernel_that_ended_before_it(start_ns: int, end_ns: int, new_end_ns: int, delay_ns: int) -> None:
+    # GIVEN a kernel that ended at 100 us, and a host that is 5 us late when it begins to wait
+    host = _HostTime()
+    host.add(0, 0)
+    delay = _wait(host, (start_ns, end_ns, NONE), start_ns, 5_000, np.array([100_000]), np.array([new_end_ns]))
+    assert delay == delay_ns
+    # THEN the script goes on with this delay
+    begun_ns = start_ns + 5_000
+    assert host.of(np.array([end_ns]))[0] == begun_ns + delay_ns - 5_000
+
+
+def test_a_wait_for_a_known_kernel_ends_as_long_after_it_as_recorded() -> None:
+    def delay_ns(awaited: int, new_end_ns: int) -> int:
+        return _wait(_HostTime(), (60_000, 98_000, awaited), 60_000, 5_000, np.array([100_000]), np.array([new_end_ns]))
+
+    assert delay_ns(0, 150_000) == 5_000 + 148_000 - 65_000
+    assert delay_ns(0, 10_000) == 5_000
+    assert delay_ns(1, 150_000) == 5_000 + 150_000 - 65_000  # a kernel that is not placed yet: as for a wait for the device
