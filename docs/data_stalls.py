@@ -332,8 +332,8 @@ def _validation(cost: Cost) -> Iterator[str]:
         "/proc/stat). The timing model computes how the script and the workers share the CPU "
         "cores, and how many batches the workers load in advance. The tables show images per second, not counting the first "
         "steps of each run. Each row of the tables "
-        f"describes one run with {BATCH} images per batch. Runs with one DataLoader worker alternate with runs with two "
-        "workers.\n"
+        f"describes one run with {BATCH} images per batch. A run with one DataLoader worker is followed by a run "
+        "with two workers.\n"
     )
     yield "| workers | measured | modelled | error | cores used by other programs |"
     yield "|---|---|---|---|---|"

@@ -1,4 +1,4 @@
-"""Formats numbers with units, and tables that fit the width of the terminal.
+"""Writes numbers with their units, and tables no wider than the terminal.
 
     time_text(176_100_000)                       # "176.1 ms"
     table(["kernel", "time"], [["sgemm", "81.0 µs"]], width=30)

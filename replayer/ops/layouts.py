@@ -254,8 +254,7 @@ class Layouts:
 
 def register() -> None:
     """Replace the kernels and gradients that cast nested tensors to a C++ class, because the cast crashes the process for
-    virtual tensors. `_to_copy` also gets a kernel, because PyTorch has no name for the dispatch key of virtual nested
-    tensors."""
+    virtual tensors. PyTorch has no dispatch key for virtual nested tensors, so `_to_copy` is replaced as well."""
     library = torch.library.Library("aten", "IMPL")
     STATE.kept.append(library)
     with warnings.catch_warnings():

@@ -16,7 +16,7 @@ from traces.script.patching import patch_around
 
 
 def install(torch: ModuleType) -> None:
-    """Patch the methods of torch.cuda.CUDAGraph, which PyTorch builds without CUDA lack."""
+    """Patch the methods of torch.cuda.CUDAGraph. PyTorch builds without CUDA do not have them."""
     cls: Any = torch.cuda.CUDAGraph
     if not hasattr(cls, "capture_begin"):
         return

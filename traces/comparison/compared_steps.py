@@ -44,8 +44,8 @@ def steps_to_compare(recorded: Trace, other: Trace) -> tuple[Column, Column]:
 
 
 def steps_of_kernels(recorded: Trace, ours: Column, other: Trace, theirs: Column) -> tuple[Column, Column]:
-    """Return the steps whose kernels are compared, if both traces run the same program. Replayed steps with mostly estimated
-    times are left out. If the recorded steps launched different numbers of kernels, steps are paired by step number."""
+    """Return the steps of both traces whose kernels are compared. Replayed steps with mostly estimated times are left out. If
+    the recorded steps launched different numbers of kernels, steps are paired by step number."""
     if not np.array_equal(other.steps.recorded_step[theirs], ours):
         return ours, theirs
     rows, step_of = work_rows(other), launch_steps(other)

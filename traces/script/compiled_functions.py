@@ -70,7 +70,7 @@ def _trace_our_frames(rules: Any) -> None:
 
 
 def _trace_originals(variables: Any) -> None:
-    # Guards on default arguments and closures read the original function, which is an attribute of our wrapper.
+    # The original function is an attribute of our wrapper. Guards on default arguments and closures must read it there.
     def traced(create: Any, self: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
         original = _original_of(fn)
         if original is not fn and type(self) is variables.UserFunctionVariable and kwargs.get("source") is not None:

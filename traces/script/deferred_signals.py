@@ -63,7 +63,7 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
                 is_done = True
                 finish()
 
-    # Register `once` twice, because Ctrl-C may stop the first call before `finish` has run.
+    # Ctrl-C may stop the first call of `once` before `finish` has run. So `once` is registered twice.
     for _ in range(2):
         atexit.register(once)
     return once

@@ -96,8 +96,8 @@ def run_child(
 
 def ranks_per_machine(ranks: int) -> int:
     """Return the number of ranks per simulated machine. Up to 128 ranks run on one simulated machine, because PyTorch supports
-    at most 128 GPUs per machine. More than 128 ranks run on machines with eight GPUs each. Raises TraceError for more than 128
-    ranks if the number of ranks is not a multiple of eight."""
+    at most 128 GPUs per machine. More than 128 ranks run on machines with eight GPUs each. Raises TraceError
+    if there are more than 128 ranks and their number is not a multiple of eight."""
     if ranks <= MOST_DEVICES:
         return ranks
     if ranks % MACHINE_DEVICES:

@@ -105,7 +105,7 @@ def choice_of(trace: str, gpu: str, estimate: bool) -> LibraryChoice | None:
 
 
 def lacks_measurements(gpu: str) -> bool:
-    """Return True for a known GPU without measurements in the library. Return False for an unknown name."""
+    """Return True if the name of the GPU is known, but the library has no measurements of that GPU."""
     try:
         gpu_of(gpu)
     except TraceLibraryError:

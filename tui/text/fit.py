@@ -40,8 +40,8 @@ class OtherMemory:
 
 @dataclass(frozen=True)
 class CardFit:
-    """Describes whether a script fits on one GPU. A measured limit of the batch size takes precedence over the simulated
-    allocator."""
+    """Describes whether a script fits on one GPU. If the largest batch was measured, the measurement counts, and not the
+    simulated allocator."""
 
     card: Card
     outcome: Outcome  # the allocator's result at the script's own batch size
