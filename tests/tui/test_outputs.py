@@ -1,10 +1,9 @@
-"""Output: complete files or none, progress and colour only on a terminal."""
+"""Output: complete files or none, colour only on a terminal."""
 
 from __future__ import annotations
 
 import io
 import json
-import threading
 from pathlib import Path
 
 import pytest
@@ -15,23 +14,12 @@ from traces.format.trace_file import save
 from tui.commands import export
 from tui.errors import line_for
 from tui.outputs import require_writable, write_json
-from tui.running import progress
 from tui.terminal import terminal_style
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal, and when something has been written to it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = threading.Event()
-
     def isatty(self) -> bool:
         return True
-
-    def write(self, text: str) -> int:
-        self.written.set()
-        return super().write(text)
 
 
 def test_a_json_file_is_written_completely_or_not_at_all(tmp_path: Path) -> None:
@@ -64,24 +52,6 @@ def test_an_output_path_that_cannot_be_written_is_rejected(tmp_path: Path) -> No
         with pytest.raises(kind) as caught:
             require_writable(path)
         assert line_for(caught.value) is not None
-
-
-def test_the_progress_message_is_erased_from_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr("sys.stderr", terminal)
-    monkeypatch.setattr(progress, "_FIRST_S", 0.0)
-    with progress.working("reading x.json"):
-        assert terminal.written.wait(10)
-    shown = terminal.getvalue()
-    assert "reading x.json ... 0 s" in shown and shown.endswith("\r\x1b[K")
-
-
-def test_no_progress_is_shown_for_quick_commands_and_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
-    for stream in (Terminal(), io.StringIO()):
-        monkeypatch.setattr("sys.stderr", stream)
-        with progress.working("reading x.json"):
-            pass
-        assert stream.getvalue() == ""
 
 
 def test_text_is_coloured_only_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

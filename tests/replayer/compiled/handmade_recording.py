@@ -120,3 +120,17 @@ def backward(events: Events, at: int, step: int, *, graphs: bool, batch: int) ->
     events.launch("cuLaunchKernel", at + 40, ("triton_poi_fused_1", 9), thread=2)
     events.op("aten::mm", at + 60, 20, [[4, batch], [batch, 8]], thread=2)
     events.launch("cudaLaunchKernel", at + 70, ("sgemm_t", 13), thread=2)
+
+
+def running(*work: tuple[str, int], steps: int = 1) -> Trace:
+    """Steps that launch the work in this order, whose names and times in us are given. Fused kernels are a region's."""
+    events = Events()
+    for step in range(steps):
+        events.host("user_annotation", f"ProfilerStep#{step + 1}", 9000 * step, 9000)
+        for place, (name, length) in enumerate(work):
+            start, is_fused = 9000 * step + 20 + 50 * place, name.startswith("triton")
+            if is_fused:
+                events.op(f"Torch-Compiled Region: {place}/0", start - 5, 40, [])
+            events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
+            events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
+    return events.trace()

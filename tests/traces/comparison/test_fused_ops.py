@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from tests.replayer.compiled.handmade_recording import Events
+from tests.replayer.compiled.handmade_recording import Events, running
 from traces.comparison.compare import compare
 from traces.comparison.explain import explain
 from traces.comparison.fused_ops import FusedOps, fused_ops
 from traces.model.trace import Trace
-from traces.model.workload import InputTensor, Sameness, WorkloadSignature
 
 
 def fusing(*, compiled: bool, in_region: bool = False) -> Trace:
@@ -77,85 +74,6 @@ def test_an_eager_and_a_compiled_trace_are_explained_by_fused_ops() -> None:
     assert said in texts
     assert "mul (in B named by no fused kernel) is gone: 7.0 µs of a step; on the GPU" in texts
     assert not [text for text in texts if text.startswith(("op ", "kernel "))]
-
-
-def running(*work: tuple[str, int]) -> Trace:
-    """One step that launches the work in this order, whose names and times in us are given. Fused kernels are a region's."""
-    events = Events()
-    events.host("user_annotation", "ProfilerStep#1", 0, 9000)
-    for place, (name, length) in enumerate(work):
-        start, is_fused = 20 + 50 * place, name.startswith("triton")
-        if is_fused:
-            events.op(f"Torch-Compiled Region: {place}/0", start - 5, 40, [])
-        events.op(name if is_fused else f"aten::{name}", start, 20, [[8, 8]])
-        events.launch("cuLaunchKernel" if is_fused else "cudaLaunchKernel", start + 5, (name, length))
-    return events.trace()
-
-
-@pytest.mark.parametrize(
-    ("compiled", "sameness", "reason"),
-    [
-        ((("mm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_COMPILATION, "100 % of the matrix products"),
-        ((("addmm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_COMPILATION, "100 % of the matrix products"),
-        ((("mm", 9), ("mm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_PROGRAM, "67 % of the matrix products"),
-        ((("mm", 9), ("triton_poi_fused_gelu_0", 1)), Sameness.OTHER_PROGRAM, "compiled code contains gelu"),
-        ((("triton_tem_fused_mm_0", 9), ("triton_poi_fused_relu_0", 1)), Sameness.CANNOT_BE_TOLD, "only one trace is compiled"),
-    ],
-)
-def test_an_eager_and_a_compiled_trace_of_one_program_have_the_same_products(
-    compiled: tuple[tuple[str, int], ...], sameness: Sameness, reason: str
-) -> None:
-    """GIVEN a matrix product, an addition and a ReLU WHEN compilation fuses the addition and the ReLU THEN both traces have the
-    same matrix products. If the compiled trace has two products, two of three products are the same."""
-    found = compare(running(("mm", 9), ("add", 2), ("relu", 2)), running(*compiled)).verdict
-    assert found.sameness is sameness and found.reason.startswith(reason)
-
-
-def test_compiled_traces_with_more_products_are_different_programs() -> None:
-    """GIVEN two compiled traces with the same 20 fused kernels, and with one and four matrix products THEN 40 % of the products
-    are the same."""
-    fused = [("triton_poi_fused_relu_0", 1)] * 20
-    verdict = compare(running(("mm", 9), *fused), running(*[("mm", 9)] * 4, *fused)).verdict
-    assert (verdict.sameness, verdict.reason[:26]) == (Sameness.OTHER_PROGRAM, "40 % of the matrix product")
-
-
-@pytest.mark.parametrize(
-    ("fused", "sameness"),
-    [
-        (("add", "mul_add_relu", "mul"), Sameness.OTHER_COMPILATION),
-        (("add", "mul_add_gelu", "mul"), Sameness.OTHER_PROGRAM),
-    ],
-)
-def test_compiled_traces_that_fuse_differently_have_the_same_products(fused: tuple[str, ...], sameness: Sameness) -> None:
-    """GIVEN two compiled traces with different fused kernels, as after a graph break THEN they are the same program if their
-    matrix products are the same, and if their kernels are named after the same layers."""
-    names = [[f"triton_poi_fused_{name}_{i}" for i, name in enumerate(of)] for of in (("add_mul", "relu_add"), fused)]
-    first, second = (running(("mm", 9), *((name, 1) for name in of), ("mm", 9)) for of in names)
-    assert compare(first, second).verdict.sameness is sameness
-
-
-@pytest.mark.parametrize(
-    ("layers", "sameness"), [(34, Sameness.OTHER_COMPILATION), (33, Sameness.OTHER_COMPILATION), (32, Sameness.OTHER_PROGRAM)]
-)
-def test_compilation_does_not_change_the_number_of_matrix_products(layers: int, sameness: Sameness) -> None:
-    """GIVEN an eager step with 34 matrix products THEN a compiled step with 33 products is the same program (a difference below
-    3 %), and a step with 32 products is another program, unless both workloads are equal."""
-    eager = running(*[("mm", 9), ("relu", 2)] * 34)
-    compiled = running(*[("mm", 9)] * layers, ("triton_poi_fused_relu_0", 1))
-    found = compare(eager, compiled).verdict
-    assert found.sameness is sameness
-    assert ("a step has 34 of these ops in the first trace and 32 in the second" in found.reason) is (layers == 32)
-    eager.workload = compiled.workload = WorkloadSignature(parameters=64)
-    assert compare(eager, compiled).verdict.sameness is Sameness.OTHER_COMPILATION
-
-
-@pytest.mark.parametrize(("batch", "sameness"), [(8, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_BATCH_SIZE)])
-def test_workload_signatures_are_compared_if_compilation_hides_matrix_products(batch: int, sameness: Sameness) -> None:
-    eager, compiled = running(("mm", 9), ("relu", 2)), running(("triton_tem_fused_mm_relu_0", 9))
-    eager.workload, compiled.workload = (
-        WorkloadSignature(parameters=64, inputs=(InputTensor((rows, 8), "float32"),)) for rows in (8, batch)
-    )
-    assert compare(eager, compiled).verdict.sameness is sameness
 
 
 def test_an_op_that_compilation_removes_is_listed_once() -> None:

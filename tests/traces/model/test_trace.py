@@ -10,8 +10,8 @@ import pytest
 
 from tests.traces.handmade import replay_of, training
 from traces.model.json_facts import OMITTED_IF_EMPTY, OMITTED_IF_NONE, as_json, extended
-from traces.model.run import Run
-from traces.model.trace import NONE, Column, HostSpans, Sizes, Trace
+from traces.model.run import KINETO, RECORDER, LibrarySteps, ReplayNotes, Run
+from traces.model.trace import NONE, Collectives, Column, HostSpans, Sizes, Trace, parse_shapes
 
 
 def test_the_repr_of_a_trace_shows_the_rows_of_its_tables() -> None:
@@ -45,6 +45,26 @@ def test_a_trace_with_replay_notes_or_replayed_steps_is_a_replay() -> None:
     assert cut.is_replay  # the steps still name recorded ones
     cut.steps.recorded_step[:] = -1
     assert not cut.is_replay
+
+
+CELLS = LibrarySteps(1, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("notes", "recorded", "is_replay_of"),
+    [
+        (None, Run(RECORDER), False),
+        (ReplayNotes(), Run(RECORDER), True),
+        (ReplayNotes(cells=(CELLS,)), Run(RECORDER), False),
+        (ReplayNotes(cells=(CELLS,)), Run(), True),  # library cells have no source
+        (ReplayNotes("a", RECORDER), Run(RECORDER, replay=ReplayNotes("b")), True),  # replay of a replay
+        (ReplayNotes("a", RECORDER), Run(RECORDER, replay=ReplayNotes("a")), False),  # two replays of one recording
+        (ReplayNotes("a", KINETO), Run(RECORDER, replay=ReplayNotes("b")), False),
+        (ReplayNotes("a", KINETO), Run(RECORDER, replay=ReplayNotes("a")), False),
+    ],
+)
+def test_a_replay_names_the_recording(notes: ReplayNotes | None, recorded: Run, is_replay_of: bool) -> None:
+    assert Trace(runs={0: Run(replay=notes)}).is_replay_of(Trace(runs={0: recorded})) is is_replay_of
 
 
 def test_a_unix_clock_counts_from_1970() -> None:
@@ -111,5 +131,14 @@ def test_a_lazy_column_is_computed_once_and_only_if_it_is_read() -> None:
     assert len(both) == 4 and read == []
     assert both.size.tolist() == both.size.tolist() == [7, 8, 7, 8] and read == ["size", "size"]
     assert both.take([0, 3]).step.tolist() == [7, 8]
+    assert both.take([3, 0]).step.tolist() == [8, 7]
     with pytest.raises(AttributeError, match="Sizes has no attribute 'start_ns'"):
         _ = both.start_ns  # type: ignore[attr-defined]
+
+
+def test_a_collective_is_called_when_it_starts_unless_the_call_was_recorded() -> None:
+    assert Collectives.of(start_ns=[5, 9], called_ns=[NONE, 7]).call_ns.tolist() == [5, 7]
+
+
+def test_a_list_of_tensors_without_shapes_is_left_out() -> None:
+    assert parse_shapes("2,3;?;4") == ((2, 3), (4,)) and parse_shapes("?") == parse_shapes("") == ()

@@ -1,14 +1,20 @@
-"""Which PyTorch releases a replay starts with."""
+"""How a script is started, and how its process ends."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import json
+import os
+import signal
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from traces.model.trace import TraceError
-from traces.script.launch import _group, check_torch, ranks_per_machine, write_session
+from traces.script import launch
+from traces.script.launch import ChildResult, _group, _Relay, check_torch, ranks_per_machine, run_child, write_session
 
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.10.0+cu128", "2.14.1", "2.12.0a0+git1234567", "3.0.0", "unknown"])
@@ -46,3 +52,76 @@ def test_ranks_run_on_one_machine_or_on_machines_of_eight(ranks: int, local: int
 def test_more_ranks_than_one_machine_supports_must_be_a_multiple_of_eight() -> None:
     with pytest.raises(TraceError, match="129 ranks: PyTorch numbers at most 128 GPUs"):
         ranks_per_machine(129)
+
+
+class Child:
+    """A process with the id 5, which ends with `code`. `Child` also receives signals."""
+
+    pid = 5
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.signals: list[int] = []
+
+    def __call__(self, command: list[str], *, env: dict[str, str], **streams: object) -> Child:
+        for pid, events in (("5", "boot trigger started"), ("6", "boot trigger"), ("7", "boot")):
+            (Path(env["TRACE_SESSION"]) / "handshake" / pid).write_text(events)
+        return self
+
+    def wait(self) -> int:
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+@pytest.mark.parametrize(("code", "returncode"), [(0, 0), (3, 3), (-1, 129), (-15, 143)])
+def test_a_child_process_reports_its_events_and_how_it_ended(
+    code: int, returncode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", Child(code))
+    found = run_child({}, ["train.py"])
+    assert found == ChildResult(returncode, 5, frozenset((5, 6, 7)), frozenset((5, 6)), frozenset((5,)))
+
+
+@pytest.mark.parametrize(
+    ("number", "is_foreground", "passed_on"),
+    [
+        (signal.SIGTERM, True, [signal.SIGTERM]),
+        (signal.SIGTERM, False, [signal.SIGTERM]),
+        (signal.SIGINT, True, []),  # the terminal sends Ctrl-C to both processes
+        (signal.SIGINT, False, [signal.SIGINT]),
+    ],
+)
+def test_signals_are_passed_on_except_ctrl_c_in_a_terminal(
+    number: int, is_foreground: bool, passed_on: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "tcgetpgrp", lambda file: 70)
+    monkeypatch.setattr(os, "getpgrp", lambda: 70 if is_foreground else 80)
+    child: Any = Child()
+    with open(os.devnull, "rb") as terminal, _Relay() as relay:
+        monkeypatch.setattr(launch, "open", lambda *arguments: terminal, raising=False)
+        relay.to(child)
+        signal.raise_signal(number)
+    assert child.signals == passed_on
+
+
+def test_a_signal_before_the_start_of_the_child_process_is_passed_on_afterwards() -> None:
+    child: Any = Child()
+    with _Relay() as relay:
+        signal.raise_signal(signal.SIGTERM)
+        relay.to(child)
+    assert child.signals == [signal.SIGTERM]
+
+
+def test_only_installed_libraries_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """GIVEN a package, a module and a folder without `__init__.py` THEN the folder is not a library."""
+    for name in ("package/__init__.py", "module.py", "folder/part.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    names = "package", "module", "folder", "missing"
+    monkeypatch.setattr(launch, "LIBRARIES", names)
+    write_session(tmp_path, {})
+    libraries = json.loads((tmp_path / "session.json").read_text())["libraries"]
+    assert libraries == {"package": str(tmp_path), "module": str(tmp_path)}

@@ -1,13 +1,15 @@
-"""Which modules and parameters count as the model of a script."""
+"""Which modules, parameters and inputs count as the model and the batch of a script."""
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import Any, NoReturn
 
+import pytest
 from torch import nn
 
-from traces.model.workload import WorkloadSignature
-from traces.script.workload_observer import initialized_parameters, parts_of, with_modules
+from traces.model.workload import InputTensor, WorkloadSignature
+from traces.script.workload_observer import WorkloadObserver, initialized_parameters, parts_of, with_modules
 
 
 class _Remote(nn.Module):
@@ -40,3 +42,70 @@ def test_a_remote_module_received_by_rpc_has_no_submodules() -> None:
     model._modules["1"] = received
     assert parts_of(model) == [model, model[0], received]
     assert with_modules(WorkloadSignature(), [model]).parameters == 3 * 4 + 4
+
+
+MODEL, OTHER = nn.Linear(3, 4), nn.Linear(3, 2)
+
+
+def rows(count: int, width: int = 3) -> list[tuple[tuple[int, ...], str]]:
+    return [((count, width), "float32")]
+
+
+def inputs_of(observer: WorkloadObserver) -> object:
+    assert observer.so_far is not None
+    return observer.so_far.inputs
+
+
+@pytest.mark.parametrize(
+    ("module", "again", "after_backward", "batch"),
+    [
+        (MODEL, rows(4), False, 4),
+        (MODEL, rows(4), True, 8),  # gradients are accumulated
+        (OTHER, rows(4), False, 8),  # another network
+        (MODEL, rows(4, width=5), False, 8),  # not only the batch size differs
+    ],
+)
+def test_a_second_attempt_replaces_the_batch_of_the_first(
+    module: nn.Module, again: list[tuple[tuple[int, ...], str]], after_backward: bool, batch: int
+) -> None:
+    """GIVEN a call of a model with 8 rows."""
+    observer = WorkloadObserver()
+    observer.module_called(MODEL, rows(8))
+    if after_backward:
+        observer.backward_passed()
+    observer.module_called(module, again)
+    assert inputs_of(observer) == (InputTensor((batch, 3), "float32"),)
+
+
+def test_only_the_thread_of_the_first_call_is_observed() -> None:
+    observer = WorkloadObserver()
+    observer.module_called(MODEL, rows(8))
+    thread = Thread(target=observer.module_called, args=(OTHER, rows(8)))
+    thread.start()
+    thread.join()
+    assert observer.so_far is not None and observer.so_far.parameters == 3 * 4 + 4
+    observer.module_called(OTHER, rows(8))
+    assert observer.so_far.parameters == 3 * 4 + 4 + 3 * 2 + 2
+
+
+def test_the_first_training_step_is_described_or_else_the_first_evaluation_step() -> None:
+    observer = WorkloadObserver()
+    observer.step_ended(is_evaluation=False)  # neither a module nor a batch
+    assert (observer.signature, observer.is_open) == (None, True)
+    observer.batch_loaded(96)
+    assert observer.so_far is None
+    observer.step_ended(is_evaluation=True)
+    assert observer.signature == WorkloadSignature(batch_bytes=96) and observer.is_open
+    observer.module_called(OTHER, rows(8))
+    observer.step_ended(is_evaluation=True)
+    assert observer.signature.batch_bytes == 96 and inputs_of(observer) is None
+    observer.module_called(MODEL, rows(8))
+    assert inputs_of(observer) == (InputTensor((8, 3), "float32"),)
+    observer.step_ended(is_evaluation=False)
+    described = observer.signature
+    assert (described.parameters, described.training_modules, observer.is_open) == (16, 1, False)
+    # WHEN the description is complete THEN later steps do not change it
+    observer.module_called(OTHER, rows(2))
+    assert observer.so_far is described
+    observer.step_ended(is_evaluation=False)
+    assert observer.signature is described

@@ -40,6 +40,7 @@ def test_autograd_sequence_numbers_of_equal_steps_are_different() -> None:
     trace = with_node_numbers(_trace(alike, alike, (*FORWARD, "item", *BACKWARD), alike))
     # THEN each op of backward belongs to the forward op of its own step; of another program's step nothing is said
     assert forward_ops(trace).tolist() == [NONE, NONE, 1, 0, NONE, NONE, 5, 4, *[NONE] * 5, NONE, NONE, 14, 13]
+    assert trace.host.sequence.tolist()[-4:] == [7 + 3 * 9, 8 + 3 * 9, 8 + 3 * 9, 7 + 3 * 9]  # step 3; the largest number is 8
 
 
 @pytest.mark.parametrize("no_thread", [NONE, 0])
@@ -47,3 +48,31 @@ def test_a_trace_without_sequence_numbers_is_unchanged(no_thread: int) -> None:
     trace = _trace(("conv",) * 4)
     trace.host.forward_thread[:] = no_thread
     assert with_node_numbers(trace) is trace
+
+
+def test_an_op_outside_of_the_steps_has_no_number() -> None:
+    """GIVEN a gap between two equal steps, with an op that starts when the first step ends THEN the op does not belong to a
+    step."""
+    alike = FORWARD + BACKWARD
+    trace = _trace(alike, ("item",), alike)
+    trace.steps = trace.steps.take([0, 2])
+    assert forward_ops(with_node_numbers(trace)).tolist() == [NONE, NONE, 1, 0, NONE, NONE, NONE, 6, 5]
+    # AND the same holds for ops before the first step
+    trace = _trace(("item",), alike, alike)
+    trace.host.sequence[:], trace.host.forward_thread[:] = NONE, NONE
+    trace.host.sequence[1:5], trace.host.forward_thread[3:5] = [7, 8, 8, 7], 1
+    trace.steps = trace.steps.take([1, 2])
+    numbered = with_node_numbers(trace)
+    assert forward_ops(numbered).tolist() == [NONE, NONE, NONE, 2, 1, NONE, NONE, 6, 5]
+    # numbers of the second step are above all recorded numbers, of which 8 is the largest
+    assert numbered.host.sequence.tolist() == [NONE, 7, 8, 8, 7, 7 + 9, 8 + 9, 8 + 9, 7 + 9]
+
+
+def test_a_step_without_autograd_threads_gets_the_numbers_of_an_equal_step() -> None:
+    """GIVEN two equal steps WHEN the recording has 0 instead of NONE as the second step's threads."""
+    trace = _trace(FORWARD + BACKWARD, FORWARD + BACKWARD)
+    trace.host.forward_thread[4:] = 0
+    assert forward_ops(with_node_numbers(trace)).tolist() == [NONE, NONE, 1, 0, NONE, NONE, 5, 4]
+    # AND of ops that are not torch's, such as ranges, nothing is said
+    trace.host.kind[4:6] = HostKind.ANNOTATION
+    assert with_node_numbers(trace).host.sequence.tolist()[4:] == [NONE] * 4

@@ -1,0 +1,65 @@
+"""Times between CUDA events, from CUDA's runtime library or from PyTorch."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+from tracer.device.torch_cuda import CudaCallError, TorchCuda
+
+
+@dataclass
+class Event:
+    cuda_event: int  # the handle, which is also the time in ms
+
+    def elapsed_time(self, end: Event) -> float:
+        return float(end.cuda_event - self.cuda_event) + 0.5
+
+
+class Elapsed:
+    argtypes: list[object]
+
+    def __init__(self, *codes: int) -> None:
+        self.codes = iter(codes)
+
+    def __call__(self, place: int, begin: int, end: int) -> int:
+        ctypes.c_float.from_address(place).value = end - begin
+        return next(self.codes)
+
+
+EVENTS = [Event(2), Event(5), Event(12)]
+
+
+def cuda(monkeypatch: pytest.MonkeyPatch, **runtime: object) -> TorchCuda:
+    """CUDA on GPU 1, the current device, with these functions of the runtime library."""
+    monkeypatch.setattr(ctypes, "PyDLL", lambda name: SimpleNamespace(**runtime))
+    functions = dict.fromkeys(("current_stream", "device_count", "is_initialized", "synchronize"))
+    return TorchCuda(SimpleNamespace(_C=SimpleNamespace(_cuda_getDevice=lambda: 1), cuda=SimpleNamespace(**functions)))
+
+
+def test_times_between_events_of_the_current_device_come_from_the_runtime_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    elapsed, cleared = Elapsed(0, 0), list[int]()
+    of = cuda(monkeypatch, cudaEventElapsedTime=elapsed, cudaGetLastError=lambda: cleared.append(1))
+    assert elapsed.argtypes == [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    assert of.elapsed_ms(EVENTS, 1) == [3.0, 7.0] and cleared == []
+    # WHEN the events belong to another device THEN PyTorch is called, which switches to this device
+    assert of.elapsed_ms(EVENTS, 0) == [3.5, 7.5]
+
+
+@pytest.mark.parametrize("missing", ["cudaEventElapsedTime", "cudaGetLastError"])
+def test_without_functions_of_the_runtime_library_pytorch_is_called(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    functions = {"cudaEventElapsedTime": Elapsed(0, 0), "cudaGetLastError": lambda: 0}
+    del functions[missing]
+    assert cuda(monkeypatch, **functions).elapsed_ms(EVENTS, 1) == [3.5, 7.5]
+
+
+@pytest.mark.parametrize("codes", [(700, 0), (0, 700)])
+def test_an_error_of_any_event_is_raised_and_cleared(codes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared: list[int] = []
+    of = cuda(monkeypatch, cudaEventElapsedTime=Elapsed(*codes), cudaGetLastError=lambda: cleared.append(1))
+    with pytest.raises(CudaCallError, match="CUDA error: 700"):
+        of.elapsed_ms(EVENTS, 1)
+    assert cleared == [1]

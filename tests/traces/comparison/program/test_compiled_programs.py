@@ -1,0 +1,134 @@
+"""Whether an eager and a compiled trace, or two compiled traces, show the same program."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.replayer.compiled.handmade_recording import running
+from traces.comparison.compare import compare
+from traces.comparison.program.compiled_programs import otherwise_compiled
+from traces.model.workload import InputTensor, Sameness, WorkloadSignature
+
+
+@pytest.mark.parametrize(
+    ("compiled", "sameness", "reason"),
+    [
+        ((("mm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_COMPILATION, "100 % of the matrix products"),
+        ((("addmm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_COMPILATION, "100 % of the matrix products"),
+        ((("mm", 9), ("mm", 9), ("triton_poi_fused_relu_0", 1)), Sameness.OTHER_PROGRAM, "67 % of the matrix products"),
+        ((("mm", 9), ("triton_poi_fused_gelu_0", 1)), Sameness.OTHER_PROGRAM, "compiled code contains gelu"),
+        ((("triton_tem_fused_mm_0", 9), ("triton_poi_fused_relu_0", 1)), Sameness.CANNOT_BE_TOLD, "only one trace is compiled"),
+    ],
+)
+def test_an_eager_and_a_compiled_trace_of_one_program_have_the_same_products(
+    compiled: tuple[tuple[str, int], ...], sameness: Sameness, reason: str
+) -> None:
+    """GIVEN a matrix product, an addition and a ReLU WHEN compilation fuses the addition and the ReLU THEN both traces have the
+    same matrix products. If the compiled trace has two products, two of three products are the same."""
+    found = compare(running(("mm", 9), ("add", 2), ("relu", 2)), running(*compiled)).verdict
+    assert found.sameness is sameness and found.reason.startswith(reason)
+
+
+def test_compiled_traces_with_more_products_are_different_programs() -> None:
+    """GIVEN two compiled traces with the same 20 fused kernels, and with one and four matrix products THEN 40 % of the products
+    are the same."""
+    fused = [("triton_poi_fused_relu_0", 1)] * 20
+    verdict = compare(running(("mm", 9), *fused), running(*[("mm", 9)] * 4, *fused)).verdict
+    assert (verdict.sameness, verdict.reason[:26]) == (Sameness.OTHER_PROGRAM, "40 % of the matrix product")
+
+
+@pytest.mark.parametrize(
+    ("fused", "sameness"),
+    [
+        (("add", "mul_add_relu", "mul"), Sameness.OTHER_COMPILATION),
+        (("add", "mul_add_gelu", "mul"), Sameness.OTHER_PROGRAM),
+    ],
+)
+def test_compiled_traces_that_fuse_differently_have_the_same_products(fused: tuple[str, ...], sameness: Sameness) -> None:
+    """GIVEN two compiled traces with different fused kernels, as after a graph break THEN they are the same program if their
+    matrix products are the same, and if their kernels are named after the same layers."""
+    names = [[f"triton_poi_fused_{name}_{i}" for i, name in enumerate(of)] for of in (("add_mul", "relu_add"), fused)]
+    first, second = (running(("mm", 9), *((name, 1) for name in of), ("mm", 9)) for of in names)
+    assert compare(first, second).verdict.sameness is sameness
+
+
+@pytest.mark.parametrize(
+    ("layers", "sameness"), [(34, Sameness.OTHER_COMPILATION), (33, Sameness.OTHER_COMPILATION), (32, Sameness.OTHER_PROGRAM)]
+)
+def test_compilation_does_not_change_the_number_of_matrix_products(layers: int, sameness: Sameness) -> None:
+    """GIVEN an eager step with 34 matrix products THEN a compiled step with 33 products is the same program (a difference below
+    3 %), and a step with 32 products is another program, unless both workloads are equal."""
+    eager = running(*[("mm", 9), ("relu", 2)] * 34)
+    compiled = running(*[("mm", 9)] * layers, ("triton_poi_fused_relu_0", 1))
+    found = compare(eager, compiled).verdict
+    assert found.sameness is sameness
+    assert ("a step has 34 of these ops in the first trace and 32 in the second" in found.reason) is (layers == 32)
+    eager.workload = compiled.workload = WorkloadSignature(parameters=64)
+    assert compare(eager, compiled).verdict.sameness is Sameness.OTHER_COMPILATION
+
+
+@pytest.mark.parametrize(
+    ("eager", "compiled", "sameness"),
+    [
+        ((34, 2), (33, 1), Sameness.OTHER_COMPILATION),
+        ((34, 1), (33, 2), Sameness.OTHER_COMPILATION),
+        ((100, 1), (97, 1), Sameness.OTHER_COMPILATION),
+        ((100, 1), (96, 1), Sameness.OTHER_PROGRAM),
+    ],
+)
+def test_products_are_counted_per_step(eager: tuple[int, int], compiled: tuple[int, int], sameness: Sameness) -> None:
+    """GIVEN the products of a step and the number of steps THEN the programs differ if the numbers per step differ by more
+    than 3 % of the larger one."""
+    (ours, steps), (theirs, other_steps) = eager, compiled
+    a = running(*[("mm", 9)] * ours, steps=steps)
+    b = running(*[("mm", 9)] * theirs, ("triton_poi_fused_add_0", 1), steps=other_steps)
+    found = otherwise_compiled(a, b, np.arange(steps), np.arange(other_steps))
+    assert found is not None and found.sameness is sameness
+    found = otherwise_compiled(b, a, np.arange(other_steps), np.arange(steps))
+    assert found is not None and found.sameness is sameness
+
+
+@pytest.mark.parametrize(("products", "sameness"), [(3, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_PROGRAM)])
+def test_of_equal_workloads_80_percent_of_the_products_are_the_same(products: int, sameness: Sameness) -> None:
+    """GIVEN 2 products in eager code THEN 3 products in compiled code have a similarity of 2 * 2 / 5, and 4 products one of
+    2 * 2 / 6."""
+    eager, compiled = running(*[("mm", 9)] * 2), running(*[("mm", 9)] * products, ("triton_poi_fused_add_0", 1))
+    eager.workload = compiled.workload = WorkloadSignature(parameters=64)
+    assert compare(eager, compiled).verdict.sameness is sameness
+    # AND a workload signature of one trace is not compared, so the products are counted
+    eager.workload = None
+    assert compare(eager, compiled).verdict.sameness is Sameness.OTHER_PROGRAM
+
+
+@pytest.mark.parametrize(("alike", "reason"), [(18, "90 % of the kernels have the same names"), (17, None)])
+def test_without_products_90_percent_of_the_kernels_of_compiled_traces_are_the_same(alike: int, reason: str | None) -> None:
+    """GIVEN two compiled traces of 20 kernels without matrix products."""
+    a, b = (
+        running(*[("triton_poi_fused_add_0", 1)] * alike, *[(f"triton_poi_fused_{name}_1", 1)] * (20 - alike))
+        for name in ("mul", "sub")
+    )
+    found = otherwise_compiled(a, b, np.arange(1), np.arange(1))
+    assert (found and (found.sameness, found.reason)) == (reason and (Sameness.OTHER_COMPILATION, reason))
+
+
+def test_the_first_layer_by_name_that_only_compiled_code_contains_is_reported() -> None:
+    compiled = running(("triton_poi_fused_silu_0", 1), ("triton_poi_fused_gelu_mish_1", 1))
+    assert compare(running(("add", 2)), compiled).verdict.reason == "compiled code contains gelu, but the eager trace does not"
+
+
+def test_traces_without_compiled_code_or_without_kernels_are_not_judged() -> None:
+    eager, compiled, one = running(("mm", 9)), running(("mm", 9), ("triton_poi_fused_add_0", 1)), np.arange(1)
+    assert otherwise_compiled(eager, eager, one, one) is None
+    assert otherwise_compiled(eager, compiled, one, one) is not None
+    compiled.grain = "phase"
+    assert otherwise_compiled(eager, compiled, one, one) is None
+
+
+@pytest.mark.parametrize(("batch", "sameness"), [(8, Sameness.OTHER_COMPILATION), (4, Sameness.OTHER_BATCH_SIZE)])
+def test_workload_signatures_are_compared_if_compilation_hides_matrix_products(batch: int, sameness: Sameness) -> None:
+    eager, compiled = running(("mm", 9), ("relu", 2)), running(("triton_tem_fused_mm_relu_0", 9))
+    eager.workload, compiled.workload = (
+        WorkloadSignature(parameters=64, inputs=(InputTensor((rows, 8), "float32"),)) for rows in (8, batch)
+    )
+    assert compare(eager, compiled).verdict.sameness is sameness

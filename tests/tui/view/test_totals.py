@@ -1,0 +1,27 @@
+"""Calls and times of ops and kernels, added by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tui.view.scene.totals import Totals, totals_by_name
+
+NAMES = ["mm", "mm.out", "relu"]
+
+
+@pytest.mark.parametrize(
+    ("of_out_ns", "total"),
+    [
+        (49, Totals("mm", 4, 99, 10, 49)),
+        (50, Totals("mm", 4, 100, 10, 50)),  # equally long: the first name
+        (51, Totals("mm.out", 4, 101, 10, 51)),
+    ],
+)
+def test_names_with_one_key_are_added_and_get_the_name_with_the_most_time(of_out_ns: int, total: Totals) -> None:
+    """GIVEN mm once for 10 ns and twice for 20 ns, mm.out once, and relu three times for 5 ns."""
+    names, weights = np.array([0, 2, 1, 0]), np.array([1, 3, 1, 2])
+    found = totals_by_name(
+        NAMES.__getitem__, names, weights, np.array([10, 5, of_out_ns, 20]), lambda text: text.partition(".")[0]
+    )
+    assert found == {"mm": total, "relu": Totals("relu", 3, 15, 5, 5)}
