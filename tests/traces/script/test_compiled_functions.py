@@ -1,0 +1,112 @@
+"""Which functions and frames torch.compile traces, with stand-ins for the modules of torch._dynamo."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from traces.names.own_packages import package_folder
+from traces.script.compiled_functions import _leave_out_frames_below_ours, _list_original_methods, _trace_originals
+from traces.script.patching import PATCHES, around
+
+OUR_FILE = f"{package_folder('traces')}/model/trace.py"
+OUR_WRAPPERS = f"{package_folder('traces')}/script/patching.py"
+
+
+def original() -> None: ...
+
+
+def of_the_script() -> None: ...
+
+
+vars(of_the_script)["stands_for"] = original  # as functools.wraps copies it
+WRAPPER = around(original, lambda call: call())
+
+
+@pytest.fixture(autouse=True)
+def undone() -> Iterator[None]:
+    yield
+    PATCHES.undo()
+
+
+def test_only_our_wrappers_are_replaced_by_the_functions_they_stand_for() -> None:
+    variables = SimpleNamespace(all_tensor_attrs={"ours": WRAPPER, "script's": of_the_script, "C": len, "plain": original})
+    _list_original_methods(variables)
+    assert variables.all_tensor_attrs == {"ours": original, "script's": of_the_script, "C": len, "plain": original}
+
+
+class Method:
+    source_fn: object = None
+
+    def __init__(self, fn: object, source_fn: object) -> None:
+        self.fn = fn
+        if source_fn is not None:
+            self.source_fn = source_fn
+
+
+@pytest.mark.parametrize(
+    ("fn", "source", "expected"),
+    [
+        (WRAPPER, "x.forward", ("x.forward", "stands_for")),
+        (WRAPPER, None, None),
+        (original, "x.forward", "x.forward"),
+        (original, None, None),
+    ],
+)
+def test_guards_read_the_original_function_of_our_wrappers(fn: object, source: object, expected: object) -> None:
+    class Guarded(Method):
+        """The class whose `__init__` is wrapped, and unwrapped after the test."""
+
+        def __init__(self, fn: object, source_fn: object) -> None:
+            super().__init__(fn, source_fn)
+
+    function = type("Function", (), {"__init__": lambda self, fn, **kwargs: None})
+    _trace_originals(
+        SimpleNamespace(UserFunctionVariable=function, UserMethodVariable=Guarded, AttrSource=lambda *names: names)
+    )
+    assert Guarded(fn, source).source_fn == expected
+
+
+def called_from(file: str, call: Any, *arguments: object) -> Any:
+    """Call a function from a function in the given file."""
+    names: dict[str, Any] = {}
+    exec(compile("def caller(call, *arguments): return call(*arguments)", file, "exec"), names)
+    return names["caller"](call, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("caller", "file", "name", "outcome"),
+    [
+        ("train.py", OUR_FILE, "f", "skipped"),
+        ("train.py", OUR_WRAPPERS, "f", "traced"),  # wrappers may call functions of the script
+        ("train.py", "generated.py", "f", "skipped"),
+        ("train.py", "model.py", "f", "traced"),
+        (OUR_FILE, "model.py", "f", "traced"),
+        ("train.py", contextlib.__file__, "f", "traced"),
+        (OUR_FILE, contextlib.__file__, "f", "skipped in this call"),
+        ("train.py", "model.py", "__instancecheck__", "traced"),
+        (OUR_FILE, "model.py", "__instancecheck__", "skipped in this call"),
+    ],
+)
+def test_our_functions_and_the_helpers_they_call_are_not_traced(
+    caller: str, file: str, name: str, outcome: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CatchErrorsWrapper:
+        def __call__(self, frame: object) -> str:
+            return "traced"
+
+    def skipped(frame_exec_strategy: object, apply_to_code: bool = True) -> str:
+        return "skipped" if apply_to_code else "skipped in this call"
+
+    types = SimpleNamespace(FrameAction=SimpleNamespace(SKIP=0), ConvertFrameReturn=skipped)
+    types.FrameExecStrategy = lambda *actions: actions
+    monkeypatch.setitem(sys.modules, "torch._dynamo.types", types)
+    convert_frame = SimpleNamespace(CatchErrorsWrapper=CatchErrorsWrapper, __file__="convert_frame.py")
+    _leave_out_frames_below_ours(convert_frame, ["generated.py"])
+    frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file, co_name=name))
+    assert called_from(caller, CatchErrorsWrapper(), frame) == outcome

@@ -1,0 +1,224 @@
+"""What the wrappers of PyTorch functions report to a listener, with stand-ins for torch's classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from traces.script.patching import PATCHES
+from traces.script.script_hooks import SINCE_BACKWARD, ModuleCalls, ScriptHooks, tensors_in
+from traces.script.step_rule import Optimizers
+
+
+class Listener:
+    """Stores what a script did."""
+
+    module_marks: Any = None
+
+    def __init__(self, is_open: bool = True) -> None:
+        self.seen: list[object] = []
+        self.workload: Any = SimpleNamespace(
+            is_open=is_open,
+            on_every_call=None,
+            batch_loaded=lambda size: self.seen.append(("batch", size)),
+            module_called=lambda module, inputs, autocast: self.seen.append(("inputs", list(inputs), autocast)),
+            optimizer_stepped=lambda name: self.seen.append(("class", name)),
+        )
+
+    def enter_phase(self, name: str) -> None:
+        self.seen.append(f"enter {name}")
+
+    def leave_phase(self, name: str) -> None:
+        self.seen.append(f"leave {name}")
+
+    def optimizer_stepped(self, is_first: bool) -> None:
+        self.seen.append(("stepped", is_first))
+
+    def autograd_recorded(self, uses_gradients: bool) -> None:
+        self.seen.append(("autograd", uses_gradients))
+
+    def module_called(self, module: object, grad_enabled: bool) -> None:
+        self.seen.append(("module", grad_enabled))
+
+    def modules_left(self) -> None:
+        self.seen.append("left")
+
+    def module_returned(self) -> None:
+        self.seen.append("returned")
+
+
+@pytest.fixture(autouse=True)
+def undone() -> Iterator[None]:
+    yield
+    PATCHES.undo()
+    SINCE_BACKWARD.nodes = None
+
+
+def hooks(fake_torch: object, listener: object) -> ScriptHooks:
+    return ScriptHooks(fake_torch, lambda: listener, Optimizers())  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_strided_tensors_of_nested_containers_are_found() -> None:
+    one, two = torch.ones(1), torch.ones(2)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    batch = {"a": [one, "text"], "b": (torch.eye(2).to_sparse(), nested), "c": SimpleNamespace(x=two, y=[one])}
+    assert [id(tensor) for tensor in tensors_in(torch, batch)] == [id(one), id(two)]
+
+
+@pytest.mark.parametrize(("nodes", "now", "seen"), [(None, 5, []), (5, 5, []), (5, 6, [("autograd", True)])])
+def test_ops_that_autograd_recorded_since_a_backward_pass_are_reported(
+    nodes: int | None, now: int, seen: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener: Any = Listener()
+    monkeypatch.setattr(SINCE_BACKWARD, "nodes", nodes)
+    monkeypatch.setattr(SINCE_BACKWARD, "built_graph", True)
+    hooks(SimpleNamespace(autograd=SimpleNamespace(_get_sequence_nr=lambda: now)), listener).report_forward_pass(listener)
+    assert listener.seen == seen
+
+
+@pytest.mark.parametrize(
+    ("listener", "batch", "seen"),
+    [
+        (Listener(), [torch.ones(3), torch.ones(2)], [("batch", 20)]),
+        (Listener(), ["text"], [("batch", None)]),
+        (Listener(is_open=False), [torch.ones(3)], []),
+        (None, [torch.ones(3)], None),
+    ],
+)
+def test_the_size_of_a_loaded_batch_is_reported_while_the_workload_is_observed(
+    listener: Listener | None, batch: list[object], seen: list[object] | None
+) -> None:
+    assert hooks(torch, listener).loading(lambda iterator: next(iterator))(iter([batch])) is batch
+    assert (listener and listener.seen) == (None if seen is None else ["enter loader", "leave loader", *seen])
+
+
+def optimizer_class(listener: object, task: int = -1, **wrappers: Any) -> Any:
+    """A hooked stand-in for SGD. `task` is the number of the running backward pass."""
+
+    class Optimizer:
+        def __init__(self) -> None:
+            self._patch_step_function()
+
+        def _patch_step_function(self) -> None:
+            own: Any = type(self)
+            if not hasattr(own.step, "hooked"):
+                own.step = self.profile_hook_step(own.step)
+                own.step.hooked = True
+
+        @staticmethod
+        def profile_hook_step(step: Callable[..., object]) -> Callable[..., object]:
+            return lambda *args, **kwargs: step(*args, **kwargs)
+
+        def zero_grad(self) -> None: ...
+
+    class SGD(Optimizer):
+        def step(self, closure: Callable[[], object] | None = None) -> object:
+            return "no closure" if closure is None else closure()
+
+    fake = SimpleNamespace(_current_graph_task_id=lambda: task)
+    hooks(SimpleNamespace(_C=fake, optim=SimpleNamespace(Optimizer=Optimizer)), listener).optimizers(**wrappers)
+    return SGD
+
+
+ENTER, LEAVE = "enter optimizer", "leave optimizer"
+
+
+@pytest.mark.parametrize(
+    ("is_open", "task", "first", "second"),
+    [
+        (True, -1, [("class", "SGD"), ("stepped", True)], [("stepped", False)]),
+        (False, -1, [("stepped", True)], [("stepped", False)]),
+        (True, 3, [("stepped", False)], [("stepped", False)]),  # a hook of a parameter steps inside a backward pass
+    ],
+)
+def test_a_step_of_the_first_optimizer_is_reported_as_such(
+    is_open: bool, task: int, first: list[object], second: list[object]
+) -> None:
+    listener = Listener(is_open)
+    make = optimizer_class(listener, task)
+    one, other = make(), make()
+    one.step()
+    other.step()
+    assert listener.seen == [ENTER, LEAVE, *first, ENTER, LEAVE, *second]
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "result", "calls_closure"),
+    [
+        ((), {}, "no closure", False),
+        ((None,), {}, "no closure", False),
+        ((), {"closure": None}, "no closure", False),
+        ((lambda: "loss",), {}, "loss", True),
+        ((), {"closure": lambda: "loss"}, "loss", True),
+    ],
+)
+def test_the_phase_optimizer_is_interrupted_by_a_closure(
+    given: tuple[Any, ...], named: dict[str, Any], result: str, calls_closure: bool
+) -> None:
+    listener, wrapped = Listener(), list[object]()
+
+    def closure(call: Any) -> Any:
+        wrapped.append(call)
+        return call
+
+    assert optimizer_class(listener, closure=closure)().step(*given, **named) == result
+    assert listener.seen[:-2] == [ENTER, LEAVE] * (1 + calls_closure) and len(wrapped) == calls_closure
+
+
+def test_a_step_runs_inside_a_given_context() -> None:
+    entered: list[str] = []
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        entered.append("entered")
+        yield
+
+    contexts = iter((None, noted()))
+    optimizer = optimizer_class(Listener(), whole_step=lambda: next(contexts))()
+    assert (optimizer.step(), entered) == ("no closure", [])
+    assert (optimizer.step(), entered) == ("no closure", ["entered"])
+
+
+class Module:
+    def __init__(self, inner: Module | None = None) -> None:
+        self.inner = inner
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_module_calls_are_marked_with_their_numbers_and_the_launches_so_far(is_open: bool) -> None:
+    """GIVEN a module with the number 100 that launches one kernel and then calls a new module, which gets the number 200 and
+    launches another kernel WHEN two kernels were launched before."""
+    inner = Module()
+    outer, notes, launches = Module(inner), list[int](), [1, 2]
+    numbers = {id(outer): 100}
+
+    def number_of_new(module: object) -> int:
+        return 200 if module is inner else 900
+
+    listener: Any = Listener(is_open)
+    listener.module_marks = lambda module: (notes.append, launches, numbers.get, number_of_new)
+    fake = SimpleNamespace(Tensor=torch.Tensor, strided=torch.strided)
+    fake.is_grad_enabled, fake.is_autocast_enabled = (lambda: True), (lambda: False)
+
+    def call(module: Module, x: object) -> str:
+        launches.append(3)
+        if module.inner is not None:
+            called(module.inner, x)
+        return "result"
+
+    called = hooks(fake, listener).module_call(call, ModuleCalls())
+    assert called(outer, torch.ones(4, 2)) == "result"
+    assert notes == [100 + 2, 200 + 3, ~4, ~4]
+    # WHEN the inner module is the outermost and the outer one is called inside THEN the same numbers are marked
+    inner.inner, outer.inner = outer, None
+    notes.clear()
+    called(inner, torch.ones(4, 2))
+    assert notes == [200 + 4, 100 + 5, ~6, ~6]
+    of_workload = [("inputs", [((4, 2), "float32")], "off")] * is_open
+    assert listener.seen == [("module", True), *of_workload, "left", "returned"] * 2
