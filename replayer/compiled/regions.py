@@ -68,7 +68,7 @@ class RegionGraph:
         if trains:
             self._ranges.append(BACKWARD if is_backward else FORWARD)
         self._trains = trains
-        # When the graph runs, its reads copy their values to the host, so the recorded copies are left out.
+        # A graph that reads values copies them to the host itself. The recorded copies of these reads are left out.
         self._left_out = _READS if any(map(partial(_calls, graph.graph), _READING_CALLS)) else frozenset()
         self._module = graph
         self._graph_ops: dict[tuple[int, ...], GraphOps] = {}  # by the sizes that replace symbolic sizes

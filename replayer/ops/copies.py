@@ -1,4 +1,4 @@
-"""Runs copies between host and device, and copies within a device.
+"""Copies tensors between host and device, and within a device.
 
     x = torch.ones(3).cuda()   # aten::copy_, h2d, 12 bytes, blocking
     x.cpu()                    # aten::_to_copy, d2h, 12 bytes, blocking; host_reads.py finds the values

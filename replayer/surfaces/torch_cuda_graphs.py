@@ -211,7 +211,7 @@ class VirtualGraph:
         return id(self._executable)
 
     def _retain_pool(self, pool: VirtualMemPool) -> None:
-        """Keep a pool that `use_mem_pool` uses during the capture."""
+        """Keep the memory pool of a `use_mem_pool` block as long as this graph, which was captured in the block."""
         self._retained.append(pool)
 
 

@@ -106,8 +106,8 @@ class BoundaryEvents:
         return list(self._clocks)
 
     def enter_thread(self) -> None:
-        """Prepare a thread of the recorder for reading events. CUDA functions may create a context on the thread's current
-        device, so the thread switches to a device that has events."""
+        """Prepare a thread of the recorder for reading events. The thread switches to a device that the script uses,
+        because a CUDA function may create a context on the thread's current device."""
         if self._clocks and not self._has_entered:
             if self.access.attempt(self.cuda.current_device) not in self._clocks:
                 self.access.attempt(self.cuda.set_device, next(iter(self._clocks)))

@@ -47,8 +47,7 @@ class PhaseLabels:
 
 
 def common_counts(trace: Trace, profiled: Column, clean: Column) -> set[NameAndCount]:
-    """Return the pairs (name, number of phases per step) that occur in most profiled steps and in most steps without the
-    profiler."""
+    """Return (name, n) if most steps have n phases of this name, with the profiler and without it."""
     phases, (place, count) = trace.phases, _occurrences(trace)
     found = set()
     for name in np.unique(phases.name).tolist():

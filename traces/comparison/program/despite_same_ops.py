@@ -1,4 +1,4 @@
-"""Finds differences between programs with the same ops: in the number or order of calls, the optimizer, or the phases.
+"""Finds out how programs with the same ops differ: in the number or order of calls, the optimizer, or the phases.
 
     otherwise_made((a, ours), (b, theirs), steps=(3, 3))    # "the same forward pass, but another optimizer: SGD recorded, ..."
 """
