@@ -1,0 +1,36 @@
+"""Rows of the ops to which memory events belong, while ops wait to be played."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from replayer.memory.op_rows import OpRows, host_rows
+
+
+def _rows(row: int, next_row: int) -> OpRows:
+    """Ops 0 to 4 were played first, then 5 to 8 from this row on; 9 to 12 wait."""
+    rows = OpRows([0] * 3 * 4)  # three entries per op
+    rows.played(5, 0, 1_000)
+    rows.played(4, row, next_row)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("op", "row"),
+    [(2, 1_000), (5, 1_000), (8, 1_003), (9, 2_000), (11, 2_002), (12, 2_003), (13, 2_004), (30, 2_004)],
+)
+def test_ops_played_last_and_ops_that_wait_have_consecutive_rows(op: int, row: int) -> None:
+    """An op from before has the first of the rows played last, and a later op the row after those that wait."""
+    rows = _rows(1_000, 2_000)
+    assert rows.launched_count() == 13
+    one, counted_from_2, two = (
+        rows.with_offset(np.array(ops), first) for ops, first in (([op], 0), ([op - 2], 2), ([op, 8], 0))
+    )
+    assert host_rows([one]).tolist() == [row]
+    assert host_rows([one, counted_from_2, two]).tolist() == [row, row, row, 1_003]
+
+
+def test_rows_of_played_ops_do_not_go_beyond_the_next_row() -> None:
+    ops = _rows(1_000, 1_001).with_offset(np.array([5, 6, 8, 9]))
+    assert host_rows([ops]).tolist() == [1_000, 1_001, 1_001, 1_001]

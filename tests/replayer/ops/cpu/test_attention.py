@@ -1,0 +1,34 @@
+"""Attention on the CPU: which keys a query sees, by cumulative lengths, used lengths and windows."""
+
+from __future__ import annotations
+
+import torch
+
+from replayer.ops.cpu.attention import _direct_efficient, _direct_efficient_backward, _sequences
+from tests.replayer.fake_gpu import use
+
+ALL = slice(None)
+
+
+def test_sequences_are_cut_by_cumulative_and_used_lengths() -> None:
+    def cut(of_q: list[int] | None, of_k: list[int] | None, used: list[int] | None) -> list[tuple[slice, slice, slice]]:
+        lengths = [None if values is None else torch.tensor(values) for values in (of_q, of_k, used)]
+        return list(_sequences(torch.zeros(2, 5), torch.zeros(2, 6), *lengths))
+
+    assert cut(None, None, None) == [(ALL, ALL, ALL)]
+    assert cut([0, 2, 5], [0, 4, 6], None) == [(ALL, slice(0, 2), slice(0, 4)), (ALL, slice(2, 5), slice(4, 6))]
+    assert cut([0, 2, 5], [0, 4, 6], [3, 1]) == [(ALL, slice(0, 2), slice(0, 3)), (ALL, slice(2, 5), slice(4, 5))]
+    assert cut(None, None, [3, 1]) == [(slice(0, 1), ALL, slice(0, 3)), (slice(1, 2), ALL, slice(0, 1))]
+    assert cut([0, 2, 5], None, None) == [(ALL, slice(0, 2), slice(0, 6)), (ALL, slice(2, 5), slice(0, 6))]
+
+
+def test_with_a_window_of_2_a_query_sees_its_own_key_and_the_key_before_it() -> None:
+    use()
+    q = k = torch.zeros(1, 4, 1, 1)
+    v = torch.tensor([1.0, 2.0, 4.0, 8.0]).reshape(1, 4, 1, 1)
+    out, lse, seed, offset, *_ = _direct_efficient(q, k, v, None, None, None, 4, 4, 0.0, 1, True, window_size=2)
+    assert out.flatten().tolist() == [1.0, 1.5, 3.0, 6.0]  # means, because all products are 0
+    _, _, of_v, _ = _direct_efficient_backward(
+        torch.ones_like(out), q, k, v, None, out, None, None, 4, 4, lse, 0.0, seed, offset, 1, False, window_size=2
+    )
+    assert of_v.flatten().tolist() == [1.5, 1.0, 1.0, 0.5]

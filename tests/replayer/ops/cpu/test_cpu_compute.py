@@ -1,0 +1,107 @@
+# mypy: allow-untyped-calls
+"""Which code computes an op under `--values compute`, and which ops make the host wait for a size."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from replayer.ops.cpu.cpu_compute import CpuCompute, _as_it_is, _waits_for_size
+from replayer.ops.cpu.cpu_kernels import FORMS
+from replayer.tensor.tensor import VirtualTensor
+from tests.replayer.fake_gpu import use
+
+aten = torch.ops.aten
+X = torch.zeros(3)
+MASK, INDEX = torch.tensor([True, False, True]), torch.tensor([2, 0])
+
+
+def test_the_host_waits_for_results_whose_size_depends_on_values() -> None:
+    for op, args, options, waits in (
+        (aten.index.Tensor, (X, [MASK]), {}, True),
+        (aten.index.Tensor, (X, [None, INDEX]), {}, False),
+        (aten.index.Tensor, (X, [INDEX, MASK]), {}, True),
+        (aten.nonzero.default, (X,), {}, True),
+        (aten.equal.default, (X, X), {}, True),
+        (aten.repeat_interleave.Tensor, (INDEX,), {}, True),
+        (aten.repeat_interleave.Tensor, (INDEX,), {"output_size": 2}, False),
+        (aten.neg.default, (X,), {}, False),
+    ):
+        assert _waits_for_size(op, args, options) is waits, (op, args, options)
+
+
+def test_a_storage_gets_its_earlier_contents_back_unless_it_was_resized() -> None:
+    values = torch.tensor([1.0, 2.0])
+    undo = _as_it_is(values.untyped_storage())
+    values.fill_(5.0)
+    undo()
+    assert values.tolist() == [1.0, 2.0]
+    values.resize_(3).fill_(7.0)
+    undo()
+    assert values.tolist() == [7.0] * 3
+
+
+class _Foreign(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, *args: Any) -> Any:  # type: ignore[override]
+        return NotImplemented
+
+
+class _Compute(CpuCompute):
+    """Returns the arguments of ops that the CPU would compute."""
+
+    def __init__(self, handlers: dict[Any, Any], specials: dict[Any, Any], composites: dict[Any, Any]) -> None:
+        plans: Any = SimpleNamespace(specials=specials, composite=composites.get)
+        self._handlers, self._plans, self._tensor_class = handlers, plans, VirtualTensor
+
+    def _compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return "computed", args, kwargs
+
+
+def _named(name: str) -> Any:
+    return lambda *args, **kwargs: (name, args, kwargs)
+
+
+def test_ops_have_handlers_or_parts_or_are_computed() -> None:
+    form, barrier = next(iter(FORMS)), torch.ops.c10d.barrier.default
+    compute = _Compute(
+        handlers={aten.copy_.default: _named("handler")},
+        specials={barrier: _named("special"), aten.neg.default: _named("special")},
+        composites={aten.copy_.default: _named("parts"), aten.relu.default: _named("parts"), form: _named("parts")},
+    )
+    for op, by in (
+        (aten.copy_.default, "handler"),
+        (barrier, "special"),  # between processes
+        (aten.neg.default, "computed"),
+        (aten.relu.default, "parts"),
+        (form, "computed"),
+    ):
+        assert compute.dispatch(op, (VirtualTensor,), (1,), {"alpha": 2}) == (by, (1,), {"alpha": 2})
+        assert compute.dispatch(op, (VirtualTensor,), (1,)) == (by, (1,), {})
+
+
+def test_an_op_of_two_tensor_classes_is_left_to_the_other_class() -> None:
+    compute = _Compute({}, {}, {})
+    parameter = VirtualTensor.parameter_class
+    for types, by in (
+        ((VirtualTensor, _Foreign), NotImplemented),
+        ((VirtualTensor, parameter), ("computed", (), {})),
+        ((_Foreign,), ("computed", (), {})),
+    ):
+        assert compute.dispatch(aten.neg.default, types) == by
+
+
+def test_an_index_on_the_cpu_is_copied_to_the_device_and_a_mask_is_not() -> None:
+    use()
+    x, on_device = torch.zeros(3, device="cuda"), torch.tensor([1], device="cuda")
+    compute = _Compute({}, {}, {})
+    _, (_, (index, mask, none, same)), _ = compute.dispatch(
+        aten.index.Tensor, (VirtualTensor,), (x, [INDEX, MASK, None, on_device])
+    )
+    assert index.is_cuda and index.shape == (2,)
+    assert mask is MASK and none is None and same is on_device
+    _, (_, (index,)), _ = compute.dispatch(aten.index.Tensor, (VirtualTensor,), (X, [INDEX]))
+    assert index is INDEX
+    assert compute.dispatch(aten.neg.default, (VirtualTensor,), (x,))[1] == (x,)
