@@ -5,10 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tests.replayer.recordings import US, make_recording
-from traces.analyses.communication import communication, communication_kernels, data_parallel_kernels, exposed_copies_ns
+from traces.analyses.communication import (
+    CollectiveTotals,
+    collective_totals,
+    communication,
+    communication_kernels,
+    data_parallel_kernels,
+    exposed_copies_ns,
+)
 from traces.comparison.comparison_figures import Both
 from traces.figures.summary import summarize
-from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Trace
+from traces.model.trace import NONE, Collectives, Device, DeviceKind, DeviceSpans, Ending, Trace
 from traces.names.collectives import is_communication
 from tui.text.analyses import communication_rows, exposure_sentence
 from tui.text.info import info_text
@@ -122,3 +129,23 @@ def test_kernels_with_the_name_of_a_collective_are_communication(kernel: str) ->
 )
 def test_reductions_and_gathers_on_one_device_are_not_communication(kernel: str) -> None:
     assert not is_communication(kernel)
+
+
+@pytest.mark.parametrize(
+    ("endings", "timed", "bounded", "duration_ns", "median_ns"),
+    [
+        ((Ending.SEEN, Ending.BY, Ending.UNSEEN), 1, 1, 40, 10),
+        ((Ending.BY, Ending.BY, Ending.UNSEEN), 0, 2, 40, 20),  # only upper bounds
+        ((Ending.UNSEEN, Ending.UNSEEN, Ending.SEEN), 1, 0, 99, 99),
+    ],
+)
+def test_totals_of_a_collective_count_calls_with_known_sizes_and_ends(
+    endings: tuple[Ending, ...], timed: int, bounded: int, duration_ns: int, median_ns: int
+) -> None:
+    """GIVEN calls of 10, 30 and 99 ns, the second one without a recorded size."""
+    trace = Trace()
+    name, backend = trace.strings.add("all_reduce"), trace.strings.add("nccl")
+    trace.collectives = Collectives.of(
+        name=[name] * 3, backend=[backend] * 3, bytes=[64, NONE, 32], duration_ns=[10, 30, 99], ending=list(endings)
+    )
+    assert collective_totals(trace) == [CollectiveTotals("all_reduce", "nccl", 3, 96, timed, bounded, duration_ns, median_ns)]

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from tests.traces.handmade import US
-from traces.analyses.stragglers import RankLateness, rank_groups, similar_ranks, stragglers, without_waits
+from traces.analyses.stragglers import (
+    RankGroups,
+    RankLateness,
+    rank_groups,
+    similar_ranks,
+    stragglers,
+    without_similar_ranks,
+    without_waits,
+)
 from traces.figures.measure import busy_ns
 from traces.kineto import read_kineto
 from traces.model.trace import Collectives, Device, DeviceKind, DeviceSpans, Ending, Trace
@@ -144,3 +152,20 @@ def test_without_ranges_kernels_that_end_together_are_one_collective(moved_us: i
 def test_stragglers_of_eight_ranks(shared_traces: Path) -> None:
     found = stragglers(read_kineto(shared_traces / "a100_megatron_tp8"))
     assert {of.rank for of in found[:2]} == {0, 6} and sum(of.last for of in found) == 84
+
+
+def without_work(ranks: int) -> Trace:
+    return Trace(devices=[Device(rank, 0, "GPU") for rank in range(ranks)])
+
+
+@pytest.mark.parametrize(("ranks", "similar", "shown"), [(8, 0, 8), (9, 0, 9), (10, 9, 2)])
+def test_more_than_eight_similar_ranks_are_shown_as_one(ranks: int, similar: int, shown: int) -> None:
+    """GIVEN ranks without any work THEN rank 0 is shown by itself, and the other ranks are similar."""
+    groups, (trace, same) = without_similar_ranks([without_work(ranks), without_work(ranks)])
+    assert (len(groups.similar), len(trace.ranks), len(same.ranks)) == (similar, shown, shown)
+
+
+def test_traces_with_different_ranks_keep_all_ranks() -> None:
+    pair = [without_work(10), without_work(11)]
+    groups, (one, other) = without_similar_ranks(pair)
+    assert groups == RankGroups((0,), tuple(range(1, 10))) and [one, other] == pair

@@ -175,3 +175,19 @@ def test_a_gpu_has_the_properties_of_its_compute_capability(
     assert of.shared_memory_per_block_optin == optin_kib * 1024
     assert of.shared_memory_per_block == 49_152
     assert (of.regs_per_multiprocessor, of.warp_size, of.max_threads_per_block) == (65_536, 32, 1024)
+
+
+@pytest.mark.parametrize(
+    ("name", "cache_mib", "uses_winograd"),
+    [
+        ("Tesla V100-SXM2-16GB", 6, True),
+        ("NVIDIA A100-SXM4-80GB", 40, False),  # has TF32 tensor cores
+        ("AMD Instinct MI250X", 8, False),
+        ("AMD Instinct MI300X", 256, False),  # Infinity Cache, which is larger than L2
+    ],
+)
+def test_the_largest_cache_and_the_convolution_algorithm_depend_on_the_gpu_model(
+    name: str, cache_mib: int, uses_winograd: bool
+) -> None:
+    card = card_of(name)
+    assert card is not None and (card.cache_bytes, card.uses_winograd) == (cache_mib << 20, uses_winograd)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -48,3 +50,31 @@ def test_a_growing_lag_is_a_warning() -> None:
 def test_a_possible_gain_that_rounds_to_nothing_is_not_shown(share: float, shown: bool) -> None:
     summary = replace(summarize(training(steps=4)), bottleneck=PaceLimit("device", 1, share))
     assert ("could be up to" in bottleneck_text(summary)) is shown
+
+
+@pytest.mark.parametrize(
+    ("limit", "waits"),
+    [("unknown", "; the recording does not show why it is idle"), ("data", " and waits for data"), ("device", "")],
+)
+def test_a_late_rank_is_described_by_its_busiest_gpu(limit: str, waits: str) -> None:
+    shares = {"rank 0 cuda:0": 0.9, "rank 1 cuda:0": 0.2, "rank 1 cuda:1": 0.4}
+    late = PaceLimit(limit, 20 * US, 0.2, late_rank=1)
+    summary: Any = SimpleNamespace(pace=paced(pace_ns=100 * US), bottleneck=late, busy_shares=shares, provenance={})
+    text = bottleneck_text(summary)
+    assert text == (
+        f"Rank 1 limits the pace: the other ranks wait for it. Its GPU is busy 40.0 % of the time{waits}."
+        " A step of 100.0 µs could be up to 20.0 µs shorter (20.0 %)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        (1, "the host ends a 100.0 µs step 60.0 µs before the GPU"),
+        (2, "the host needs 40.0 µs of a 100.0 µs step and runs ahead"),
+    ],
+)
+def test_a_host_that_runs_ahead_is_described_by_the_time_it_needs(steps: int, reason: str) -> None:
+    of = paced(steps=steps, pace_ns=100 * US, host_ns=40 * US, host_runs_ahead=True, mean=None)
+    text = bottleneck_text(replace(summarize(training(steps=4)), pace=of, bottleneck=PaceLimit("device", None, None)))
+    assert text == f"The GPU limits the pace: {reason}."

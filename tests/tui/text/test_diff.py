@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from traces.comparison.comparison_figures import Comparison, ValueReads
 from traces.format.trace_file import load
 from traces.library import find
 from traces.model.trace import StepKind, Trace
-from tui.text.diff import diff_text, labels_of, warning_sentences
+from tui.text.diff import _differences, diff_text, labels_of, warning_sentences
 
 
 def _text(comparison: Comparison, **options: bool | int) -> str:
@@ -185,3 +187,23 @@ def test_at_most_eight_missing_ops_are_listed(count: int, rest: str) -> None:
     recorded = training()
     text = _text(compare(recorded, replay_of(recorded, missing=missing)), details=True)
     assert text.count("aten::foo") == min(count, 8) and re.findall(r"and \d+ more", text) == [rest] * bool(rest)
+
+
+@pytest.mark.parametrize(
+    ("steps", "busy", "text"),
+    [
+        ((100, 110, 0.1), (50, 40, -0.2), "step time differs by +10.0 %, GPU time by -20.0 %"),
+        ((100, 110, 0.1), (0, 40, None), "step time differs by +10.0 %, GPU time 40 ns instead of 0"),
+        ((0, 110, None), (50, 40, -0.2), "step time is 110 ns instead of 0, GPU time by -20.0 %"),
+        ((100, 110, 0.1), (0, 0, None), "step time differs by +10.0 %"),
+        ((100, 110, 0.1), (None, 40, None), "step time differs by +10.0 %"),
+    ],
+)
+def test_a_time_that_is_new_has_no_difference_in_percent(
+    steps: tuple[object, ...], busy: tuple[object, ...], text: str
+) -> None:
+    names = "recorded_ns", "replayed_ns", "error"
+    of_steps, of_gpu = (SimpleNamespace(**dict(zip(names, values, strict=True))) for values in (steps, busy))
+    figures = {"steps": of_steps, "gpu_busy": of_gpu}
+    compared: Any = SimpleNamespace(judged_figures=("gpu_busy", "steps"), judged="steps", figures=figures)
+    assert _differences(compared) == text

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tests.traces.handmade import phase_grained, replay_of, training
 from traces.comparison.compare import compare
 from traces.comparison.comparison_figures import Comparison
@@ -59,3 +61,17 @@ def test_the_note_on_values_is_singular_or_plural_as_needed() -> None:
         "The script read 1 value that was not recorded; replay supplied a plausible one (see --values).",
         "The script read 2 values that were not recorded; replay supplied plausible ones (see --values).",
     ]
+
+
+@pytest.mark.parametrize(
+    ("notes", "begin"),
+    [
+        ({"sizes_assumed": 1}, "1 data-dependent size was not recorded"),
+        ({"sizes_assumed": 2}, "2 data-dependent sizes were not recorded"),
+        ({"reads_unrecorded": 1}, "The script read 1 value that was not recorded; replay supplied a plausible one"),
+        ({"reads_unrecorded": 2}, "The script read 2 values that were not recorded; replay supplied plausible ones"),
+    ],
+)
+def test_values_that_were_not_recorded_are_counted(notes: dict[str, int], begin: str) -> None:
+    (sentence,) = values_sentences(facts(**{"reads_unrecorded": 0, "sizes_assumed": 0} | notes))
+    assert sentence.startswith(begin)

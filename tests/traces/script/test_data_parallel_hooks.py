@@ -1,0 +1,45 @@
+"""Stages of nn.DataParallel, and the GPUs that they belong to."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from traces.script.data_parallel_hooks import DataParallelHooks
+
+
+@pytest.mark.parametrize(
+    ("devices", "index"),
+    [
+        ([1, 0], 1),
+        ((torch.device("cuda", 1),), 1),
+        ([], None),
+        (0, 0),
+        (-1, None),  # the CPU, as in nn.DataParallel's output_device
+        ("cuda:2", 2),
+        ("cpu", None),
+        (torch.device("cpu", 0), None),
+        (torch.device("cuda", 3), 3),
+        (None, None),
+    ],
+)
+def test_a_stage_belongs_to_the_first_gpu_of_a_list(devices: object, index: int | None) -> None:
+    assert DataParallelHooks(torch, lambda name, device: None).index(devices) == index
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_backward_pass_belongs_to_the_gpu_of_its_first_gradient(is_recorded: bool) -> None:
+    parts: list[tuple[str, int | None]] = []
+
+    def part(name: str, device: int | None) -> AbstractContextManager[Any] | None:
+        parts.append((name, device))
+        return nullcontext() if is_recorded else None
+
+    backward = DataParallelHooks(torch, part)._backward("gather_backward")
+    gradient = SimpleNamespace(device=torch.device("cuda", 1))
+    assert backward(lambda context, *gradients: (context, gradients), "of", None, gradient) == ("of", (None, gradient))
+    assert parts == [("gather_backward", 1)]
