@@ -45,7 +45,7 @@ def test_a_storage_gets_its_earlier_contents_back_unless_it_was_resized() -> Non
 
 class _Foreign(torch.Tensor):
     @classmethod
-    def __torch_dispatch__(cls, *args: Any) -> Any:  # type: ignore[override]
+    def __torch_dispatch__(cls, *args: Any) -> Any:
         return NotImplemented
 
 

@@ -1,0 +1,22 @@
+"""Arguments that decide whether an op has a deterministic CUDA kernel, and memory that an op frees before it ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from replayer.tensor.planning.deterministic import _embedding_bag_backward, _scatter_reduce
+from replayer.tensor.planning.results import _freed_at_once
+
+
+def test_products_of_scatter_reduce_and_maxima_of_embedding_bag_are_not_deterministic() -> None:
+    reductions = ("sum", "prod", "mean", "amax", "amin")
+    assert [name for name in reductions if _scatter_reduce(None, 0, None, None, name)] == ["prod"]
+    assert [_embedding_bag_backward(mode) for mode in range(3)] == ["", "", "embedding_bag_backward_cuda_max"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "freed"),
+    [((), True), ((512, -512), True), ((512, -512, 8, -8), True), ((512, -8), False), ((512, -512, 8), False), ((8,), False)],
+)
+def test_memory_is_freed_at_once_if_each_request_is_followed_by_its_release(sizes: list[int], freed: bool) -> None:
+    assert _freed_at_once(tuple(sizes)) is freed
