@@ -181,3 +181,9 @@ def test_gpu_memory_without_kernels_is_not_a_recording_of_the_host_only(tmp_path
     file.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
     said = info_text(summarize(read_kineto(file)), "memory.msgpack", details=False)
     assert "kernels were not recorded" in said and "Record with ProfilerActivity.CUDA." in said
+
+
+def test_the_repr_of_a_summary_shows_busy_times_only_of_traces_with_kernels() -> None:
+    """GIVEN 4 steps of 100 us with 5 kernels of 10 us each."""
+    assert repr(summarize(training())).splitlines()[-1] == "  GPU busy 0.200 ms of 0.400 ms"
+    assert "GPU busy" not in repr(summarize(phase_grained()))

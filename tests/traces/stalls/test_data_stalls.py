@@ -259,3 +259,12 @@ def test_the_number_of_other_programs_is_found_by_bisection() -> None:
     assert cast(Any, data_stalls._beside_others(run, 0.9)).others == pytest.approx(1.8, abs=0.01)
     # The search begins between 0 and 0.01, where they take 0.005, and halves this range eight times.
     assert cast(Any, data_stalls._beside_others(run, 0.005)).others == pytest.approx(0.01 * 255 / 256)
+
+
+@pytest.mark.parametrize(("stored_share", "shown"), [(0.05, ""), (0.25, "25%"), (1.5, "100%")])
+def test_data_that_the_disk_delivered_is_reported_above_5_percent(stored_share: float, shown: str) -> None:
+    """GIVEN 192 MB that the script read WHEN the disk delivered more THEN read-ahead is not counted."""
+    cached = replace(loading(200), stored_bytes=round(stored_share * 192_000_000))
+    notes = stalls_of(run_of(100), run_of(100), [cached], 8, []).notes
+    note = f"This machine's disk delivered {shown} of the data, so not all data was cached. Run again."
+    assert notes == ([note] if shown else [])

@@ -78,3 +78,10 @@ def test_a_host_that_runs_ahead_is_described_by_the_time_it_needs(steps: int, re
     of = paced(steps=steps, pace_ns=100 * US, host_ns=40 * US, host_runs_ahead=True, mean=None)
     text = bottleneck_text(replace(summarize(training(steps=4)), pace=of, bottleneck=PaceLimit("device", None, None)))
     assert text == f"The GPU limits the pace: {reason}."
+
+
+def test_the_busiest_gpu_shows_that_gpus_limit_the_pace() -> None:
+    """GIVEN a host that does not run ahead of two GPUs."""
+    of, shares = paced(pace_ns=100 * US), {"cuda:0": 0.95, "cuda:1": 0.6}
+    summary: Any = SimpleNamespace(pace=of, bottleneck=PaceLimit("device", None, None), busy_shares=shares, provenance={})
+    assert bottleneck_text(summary) == "The GPU limits the pace: the GPU is busy 95.0 % of a 100.0 µs step."
