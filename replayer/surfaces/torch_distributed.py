@@ -212,7 +212,7 @@ def _monitored_barrier(
     limit = timedelta(seconds=timeout) if isinstance(timeout, float) else timeout or c10d._get_default_timeout("gloo")
     limit_ns = int(limit.total_seconds() * 1_000_000_000 * here.clock.speed)
     late = [place for place, time_ns in enumerate(others_ns, 1) if time_ns - first_ns > limit_ns]
-    end_ns = max(now_ns, offset_ns + (first_ns + limit_ns if late else max(first_ns, *others_ns)))
+    end_ns = max(now_ns, offset_ns + (first_ns + limit_ns if late else max([first_ns, *others_ns])))
     here.simulator.scheduler.block(here.current.thread(), end_ns)
     if not late:
         return

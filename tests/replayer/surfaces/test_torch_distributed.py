@@ -60,6 +60,7 @@ def test_ranks_leave_a_monitored_barrier_when_the_last_arrives() -> None:
     for rank in range(3):
         assert _after_barrier([100.0, 300.0, 200.0], rank) == ([300.0], "")
     assert _after_barrier([300.0, 100.0, 200.0], 1) == ([300.0], "")
+    assert _after_barrier([300.0]) == ([300.0], "")
     # exactly at the timeout, which begins when rank 0 arrives
     assert _after_barrier([100.0, 2_100.0]) == ([2_100.0], "")
 
