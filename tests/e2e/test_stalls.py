@@ -105,7 +105,7 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(stalls_command, "file_in_folder", full)
-    monkeypatch.setattr(stalls_command, "card_of", lambda choice: (None, Trace()))
+    monkeypatch.setattr(stalls_command, "gpu_and_blank_trace", lambda choice: (None, Trace()))
     monkeypatch.setattr(stalls_command, "save", full)
     with pytest.raises(TraceError, match="is full, and the runs are stored there; set TMPDIR to another folder"):
         stalls_command.run(StallsOptions(["train.py"], gpu="v100"))
