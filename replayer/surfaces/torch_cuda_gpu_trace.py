@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
 
 import torch
-import torch.cuda._gpu_trace as callbacks
 
 from replayer.memory.allocation_handle import AllocationHandle
 from replayer.memory.tensor_allocator import TensorAllocator
@@ -49,15 +49,15 @@ def _record(record: Callable[..., None], event: TorchAny, stream: TorchAny = Non
     is_new = not event.cuda_event
     record(event, stream)
     if is_new:  # PyTorch creates CUDA events when it first records them
-        callbacks.EventCreationCallbacks.fire_callbacks(event.cuda_event)
-        weakref.finalize(event, callbacks.EventDeletionCallbacks.fire_callbacks, event.cuda_event).atexit = False
-    callbacks.EventRecordCallbacks.fire_callbacks(event.cuda_event, _handle(stream))
+        _fire("EventCreation", event.cuda_event)
+        weakref.finalize(event, _fire, "EventDeletion", event.cuda_event).atexit = False
+    _fire("EventRecord", event.cuda_event, _handle(stream))
 
 
 def _wait(wait: Callable[..., None], event: TorchAny, stream: TorchAny = None) -> None:
     wait(event, stream)
     if event.cuda_event:
-        callbacks.EventWaitCallbacks.fire_callbacks(event.cuda_event, _handle(stream))
+        _fire("EventWait", event.cuda_event, _handle(stream))
 
 
 def _wait_stream(self: TorchAny, stream: TorchAny) -> None:
@@ -66,16 +66,16 @@ def _wait_stream(self: TorchAny, stream: TorchAny) -> None:
 
 def _synchronize_event(synchronize: Callable[..., None], event: TorchAny) -> None:
     if event.cuda_event:
-        callbacks.EventSynchronizationCallbacks.fire_callbacks(event.cuda_event)
+        _fire("EventSynchronization", event.cuda_event)
     synchronize(event)
 
 
 def _synchronize_stream(stream: TorchAny) -> None:
-    callbacks.StreamSynchronizationCallbacks.fire_callbacks(_handle(stream))
+    _fire("StreamSynchronization", _handle(stream))
 
 
 def _synchronize_device(synchronize: Callable[[], None]) -> None:
-    callbacks.DeviceSynchronizationCallbacks.fire_callbacks()
+    _fire("DeviceSynchronization")
     synchronize()
 
 
@@ -84,7 +84,7 @@ def _next_id(next_id: Callable[..., int], pool: StreamPool, device: int, priorit
     stream_id = next_id(pool, device, priority)
     if len(pool.ids) > known:
         stream = _CudaStreamBase(stream_id=stream_id, device_index=device, device_type=1)
-        callbacks.StreamCreationCallbacks.fire_callbacks(stream.cuda_stream)
+        _fire("StreamCreation", stream.cuda_stream)
     return stream_id
 
 
@@ -99,11 +99,11 @@ def _watch_allocator(allocator: TensorAllocator) -> None:
     def watched_malloc(size_bytes: int, stream: int) -> AllocationHandle | None:
         handle = malloc(size_bytes, stream)
         if handle is not None:
-            callbacks.MemoryAllocationCallbacks.fire_callbacks(handle.address)
+            _fire("MemoryAllocation", handle.address)
         return handle
 
     def watched_free(handle: AllocationHandle) -> None:
-        callbacks.MemoryDeallocationCallbacks.fire_callbacks(handle.address)
+        _fire("MemoryDeallocation", handle.address)
         free(handle)
 
     patch(allocator, malloc=watched_malloc, free=watched_free)
@@ -112,3 +112,8 @@ def _watch_allocator(allocator: TensorAllocator) -> None:
 def _handle(stream: TorchAny) -> int:
     handle: int = torch._C._cuda_getCurrentRawStream(gpu().current.device()) if stream is None else stream.cuda_stream
     return handle
+
+
+def _fire(what: str, *handles: int) -> None:
+    # not at the top: other scripts do not import this module
+    getattr(importlib.import_module("torch.cuda._gpu_trace"), f"{what}Callbacks").fire_callbacks(*handles)
