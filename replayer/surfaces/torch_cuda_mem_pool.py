@@ -1,9 +1,9 @@
 """Emulates torch.cuda.MemPool, and the private memory pools of CUDA graphs.
 
-pool = torch.cuda.MemPool()
-with torch.cuda.use_mem_pool(pool):
-    x = torch.empty(1 << 20, device="cuda")     # in a segment that only this pool uses
-pool.snapshot()[0]["segment_pool_id"]           # pool.id
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.empty(1 << 20, device="cuda")     # in a segment that only this pool uses
+    pool.snapshot()[0]["segment_pool_id"]           # pool.id
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ def install(torch_module: ModuleType) -> None:
             raise in_words_of_cuda(error) from None
 
     def set_(of_host: TorchAny, self: TorchAny, *args: TorchAny, **options: TorchAny) -> TorchAny:
-        storage = getattr(args[0] if args else options.get("source"), "_untyped_storage", args[0] if args else None)
+        source = args[0] if args else options.get("source")
+        storage = getattr(source, "_untyped_storage", source)
         if isinstance(storage, VirtualStorage) and not isinstance(self, VirtualTensor):
             raise other_device(self, storage)
         return of_host(self, *args, **options)

@@ -850,14 +850,19 @@ def hook_of_a_script(at: Place) -> Any:
     return with_hook(at, None, hook, bucket_cap_mb=25)
 
 
-@program
-def fsdp(at: Place) -> Any:
+def sharded_layers(at: Place) -> Any:
     torch.manual_seed(5)
     net: Any = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(3)]).to(at.device)
     mesh = init_device_mesh(at.device.type, (at.size,))
     for layer in net:
         fully_shard(layer, mesh=mesh)
     fully_shard(net, mesh=mesh)
+    return net
+
+
+@program
+def fsdp(at: Place) -> Any:
+    net = sharded_layers(at)
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     grads: list[Any] = []
     norms: list[Any] = []
@@ -875,13 +880,8 @@ def fsdp(at: Place) -> Any:
 
 @program
 def fsdp_in_a_captured_graph(at: Place) -> Any:
-    """Forward and backward pass in one CUDA graph. FSDP gathers parameters and reduces gradients on streams of its own."""
-    torch.manual_seed(5)
-    net: Any = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.ReLU()) for _ in range(3)]).to(at.device)
-    mesh = init_device_mesh(at.device.type, (at.size,))
-    for layer in net:
-        fully_shard(layer, mesh=mesh)
-    fully_shard(net, mesh=mesh)
+    """One CUDA graph contains the forward and the backward pass, and what FSDP does on its own streams."""
+    net = sharded_layers(at)
     x = batch(at)
 
     def run() -> Any:

@@ -21,7 +21,7 @@ class _Refused(Exception):
 
 
 class _Work:
-    """A collective whose messages have arrived or not."""
+    """A collective. The test decides whether its messages have arrived."""
 
     device = NONE
 

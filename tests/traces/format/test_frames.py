@@ -107,7 +107,7 @@ def test_items_share_a_frame_up_to_its_limit(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_small_content_gets_the_codec_with_the_smallest_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """GIVEN codecs whose results have 3, 2 and 1 bytes WHEN the content is at the limit THEN all are tried, above it one."""
+    """All codecs are tried for content of at most 5 bytes, and one codec for larger content."""
     results = {DEFLATED: b"aaa", LZMA_TEXT: b"bb", LZMA_PLANES: b"c"}
     monkeypatch.setattr(trace_file, "_SHARED_BYTES", 5)
     monkeypatch.setattr(trace_file, "compress", lambda codec, content: results[codec])

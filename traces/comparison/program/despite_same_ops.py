@@ -24,9 +24,7 @@ def otherwise_made(
     recorded: tuple[Trace, list[DeviceOp]], other: tuple[Trace, list[DeviceOp]], steps: tuple[int, int]
 ) -> str:
     (a, ours), (b, theirs) = recorded, other
-    if number := other_numbers(ours, theirs, steps):
-        return number
-    return reordered(ours, theirs) or other_update(a, b) or lone_phase(a, b)
+    return other_numbers(ours, theirs, steps) or reordered(ours, theirs) or other_update(a, b) or lone_phase(a, b)
 
 
 def other_update(recorded: Trace, other: Trace) -> str:
