@@ -85,6 +85,7 @@ sys.exit(f"heavy: {{heavy}}" if heavy else code)
         ("import empty", "empty"),
         ("import t.json", "t.msgpack already exists; give -o t.msgpack to replace it, or -o with another file name"),
         ("import t.msgpack -o t.msgpack", "would overwrite the recording itself"),
+        ("replay script.py --gpu v100", "--gpu was passed to the script; put options of trace replay before the script"),
         ("replay script.py", "Missing option '--trace' T (the recording to replay) or '--gpu' NAME"),
         ("replay script.py --trace", "needs a FILE"),
         ("replay --trace t.msgpack", "Missing argument 'SCRIPT'"),
