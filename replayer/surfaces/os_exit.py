@@ -1,24 +1,17 @@
-"""Patches os._exit so that the replay saves its timeline before the process ends.
+"""Wraps functions that end the script without `atexit`. The wrappers first save the replay's timeline.
 
-    os._exit(0)     # the original os._exit skips `atexit` handlers
+    os._exit(0)
+    os.kill(os.getpid(), signal.SIGTERM)    # without a handler of the script
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from types import ModuleType
-from typing import NoReturn
 
 from replayer import state
-from traces.script.patching import patch_around
+from traces.script.deferred_signals import before_abrupt_ends
 
 
 def install(torch_module: ModuleType) -> None:
-    """Patch os._exit. Forked children, such as DataLoader workers, write no timeline."""
-
-    def _exit(leave: Callable[[int], NoReturn], status: int) -> NoReturn:
-        state.STATE.finish()
-        leave(status)
-
-    patch_around(os, _exit=_exit)
+    """Patch the functions. Forked children, such as DataLoader workers, write no timeline."""
+    before_abrupt_ends(lambda: state.STATE.finish())

@@ -2,23 +2,20 @@
 
     os._exit(0)
     os.execv(sys.executable, [sys.executable, "other.py"])
+    os.kill(os.getpid(), signal.SIGTERM)    # without a handler of the script
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any, NoReturn
 
 from tracer.state import started
-from traces.script.patching import patch_around
+from traces.script.deferred_signals import before_abrupt_ends
 
 
 def install(torch: ModuleType) -> None:
-    def closing_first(leave: Callable[..., NoReturn], *args: Any) -> NoReturn:
+    def close() -> None:
         if (recorder := started()) is not None:
             recorder.close()
-        leave(*args)
 
-    patch_around(os, _exit=closing_first, execv=closing_first, execve=closing_first)
+    before_abrupt_ends(close)

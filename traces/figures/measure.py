@@ -194,12 +194,17 @@ def phase_busy_ns(trace: Trace) -> dict[str, Column]:
 
 @cached_result
 def launch_time_ns(trace: Trace) -> Column:
-    """Return the launch time of each kernel, or its start time if the launch is unknown."""
+    """Return the launch time of each kernel. If the launch is unknown, return an estimate, or the start time."""
+    # see Note [A step's time] in traces/figures/pace.py
     spans = trace.device
     known = spans.launch != NONE
+    guess_ns = spans.start_ns
+    if trace.grain == "phase" and not known.all():
+        phase_ns = _start_of_phase_ns(trace)
+        guess_ns = np.where(phase_ns == NONE, guess_ns, phase_ns)
     if not len(trace.host):
-        return np.asarray(spans.start_ns)
-    launched_ns = np.where(known, trace.host.start_ns[spans.launch], spans.start_ns)
+        return np.asarray(guess_ns)
+    launched_ns = np.where(known, trace.host.start_ns[spans.launch], guess_ns)
     work = work_rows(trace)
     if known[work].all():
         return launched_ns
@@ -216,6 +221,23 @@ def launch_time_ns(trace: Trace) -> Column:
         late = after_ns < spans.start_ns[rows[unknown]]
         launched_ns[rows[unknown[late]]] = before_ns[late]
     return launched_ns
+
+
+def _start_of_phase_ns(trace: Trace) -> Column:
+    """Return the host start of the phase to which each kernel belongs according to the phases' CUDA events, or NONE."""
+    # see Note [A step's time] in traces/figures/pace.py
+    found, spans, phases = np.full(len(trace.device), NONE, dtype=np.int64), trace.device, trace.phases
+    timed = np.flatnonzero((phases.device != NONE) & (phases.device_start_ns != NONE) & (phases.device_end_ns != NONE))
+    own = by_value(spans.device)
+    for device, on in by_value(phases.device[timed]).items():
+        rows = timed[on][np.argsort(phases.start_ns[timed[on]], kind="stable")]
+        work = own.get(device, np.zeros(0, dtype=np.int64))
+        completed_ns = np.maximum.accumulate(phases.device_end_ns[rows])
+        at = np.searchsorted(completed_ns, spans.end_ns[work])
+        work, at = work[at < len(rows)], at[at < len(rows)]
+        phase = rows[at]
+        found[work] = np.where(phases.device_start_ns[phase] <= spans.start_ns[work], phases.start_ns[phase], NONE)
+    return found
 
 
 def step_windows(trace: Trace) -> TimeWindows:

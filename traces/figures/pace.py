@@ -12,6 +12,9 @@ Note [A step's time]
     launched before this start, the work without a known launch belongs to the step of the previous work on the stream, because
     a stream runs work in launch order.
 
+    In a trace with grain "phase", work without a known launch belongs to the first phase of the host whose end event follows
+    the work, if the work begins after the phase's begin event. The work of a GPU that lags behind starts in a later step.
+
     completion of step s on device d    the latest end of all work on d that was launched in steps up to s
     device interval of s on d           completion(s) - completion(s - 1)
     host interval of s                  host end(s) - host end(s - 1)

@@ -1,8 +1,9 @@
-"""Defers Python signal handlers while a file is written, so that the file stays complete.
+"""Keeps the file of a recording or replay complete if a signal arrives or the script ends.
 
     with deferred_signals():
         stream.add("steps", table)      # a Ctrl-C that arrives here raises KeyboardInterrupt after the block
     at_exit(recorder.close)             # run once when the interpreter exits, with signals deferred
+    before_abrupt_ends(recorder.close)  # also run before os._exit(0) or os.kill(os.getpid(), signal.SIGKILL)
 
 CPython runs signal handlers between any two bytecode instructions of the main thread.
 """
@@ -16,9 +17,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
+from typing import Any
+
+from traces.script.patching import patch_around
 
 # Signals of terminals, schedulers and time limits.
 _DEFERRED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
+# A process without a handler survives these signals.
+_SURVIVED = {getattr(signal, f"SIG{name}", 0) for name in "CHLD CONT URG WINCH STOP TSTP TTIN TTOU".split()}
 
 
 @contextmanager
@@ -67,3 +73,33 @@ def at_exit(finish: Callable[[], None]) -> Callable[[], None]:
     for _ in range(2):
         atexit.register(once)
     return once
+
+
+def before_abrupt_ends(finish: Callable[[], None]) -> None:
+    """Call `finish` before the functions of `os` and `signal` with which a script ends itself without exit handlers."""
+
+    def leave(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        finish()
+        return call(*args, **kwargs)
+
+    def kill(send: Callable[..., Any], process: int, number: int) -> Any:
+        if process in (0, os.getpid(), -os.getpgrp()) and _is_fatal(number):
+            finish()
+        return send(process, number)
+
+    def killpg(send: Callable[..., Any], group: int, number: int) -> Any:
+        if group in (0, os.getpgrp()) and _is_fatal(number):
+            finish()
+        return send(group, number)
+
+    def raise_signal(send: Callable[..., Any], number: int) -> Any:
+        if _is_fatal(number):
+            finish()
+        return send(number)
+
+    patch_around(os, _exit=leave, execv=leave, execve=leave, abort=leave, kill=kill, killpg=killpg)
+    patch_around(signal, raise_signal=raise_signal)
+
+
+def _is_fatal(number: int) -> bool:
+    return number in signal.valid_signals() - _SURVIVED and signal.getsignal(number) == signal.SIG_DFL

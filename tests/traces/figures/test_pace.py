@@ -11,6 +11,7 @@ import pytest
 
 from traces.analyses.idle import idle_times
 from traces.figures.bottleneck import PaceLimit, bottleneck
+from traces.figures.measure import launch_phases
 from traces.figures.pace import MeanStep, _done_before, device_windows, pace, pace_intervals, step_times
 from traces.model.trace import (
     NONE,
@@ -445,3 +446,20 @@ def test_without_gpu_times_a_phase_ends_on_the_gpu_like_the_previous_phase() -> 
         device_end_ns=[NONE if of[3] is None else at(of[3]) for of in times],
     )
     assert ms(_done_before(trace) - START_NS) == [of[4] for of in times]
+
+
+def test_gpu_work_of_a_recording_by_phases_belongs_to_the_phase_whose_events_enclose_it() -> None:
+    """GIVEN a GPU that lags two steps behind, and a copy on another stream that begins before the previous step's work ends."""
+    trace = a_trace(
+        [(0, 1), (1, 2), (2, 3)], [Work(None, 0, 9), Work(None, 9, 10), Work(None, 10, 18), Work(None, 18, 27)], grain="phase"
+    )
+    copy, forward = trace.strings.add("h2d"), trace.strings.add("forward")
+    events = [(0, forward, 0, 1, 0, 9), (1, copy, 1, 1.5, 8, 10), (1, forward, 1.5, 2, 10, 18), (2, forward, 2, 3, 18, 27)]
+    step, name, start, end, device_start, device_end = zip(*events, strict=True)
+    trace.phases = Phases.of(
+        step=step, name=name, start_ns=[at(ms) for ms in start],
+        duration_ns=[at(after) - at(before) for before, after in zip(start, end, strict=True)],
+        device=[0] * 4, device_start_ns=[at(ms) for ms in device_start], device_end_ns=[at(ms) for ms in device_end],
+    )  # fmt: skip
+    assert launch_phases(trace).tolist() == [0, 1, 2, 3]
+    assert (step_times(trace).device_interval_ns[0] // MS).tolist() == [9, 9, 9]

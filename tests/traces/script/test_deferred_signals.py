@@ -13,7 +13,8 @@ from types import FrameType
 
 import pytest
 
-from traces.script.deferred_signals import deferred_signals
+from traces.script.deferred_signals import before_abrupt_ends, deferred_signals
+from traces.script.patching import PATCHES
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -151,3 +152,33 @@ def test_ctrl_c_just_before_the_exit_handler_does_not_prevent_it() -> None:
 def test_a_forked_child_does_not_call_the_exit_function_of_its_parent() -> None:
     done = run("import os\nif not os.fork(): sys.exit()\nos.wait(); print('parent', flush=True)")
     assert done.stdout == "parent\nbegun\nended\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "ends"),
+    [
+        (lambda: os._exit(3), True),
+        (lambda: os.abort(), True),
+        (lambda: os.kill(os.getpid(), signal.SIGTERM), True),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), True),
+        (lambda: os.killpg(0, signal.SIGKILL), True),
+        (lambda: signal.raise_signal(signal.SIGALRM), True),
+        (lambda: os.kill(os.getpid(), 0), False),  # only checks whether the process exists
+        (lambda: os.kill(os.getpid(), signal.SIGINT), False),  # Python raises KeyboardInterrupt
+        (lambda: os.kill(os.getppid(), signal.SIGTERM), False),
+        (lambda: signal.raise_signal(signal.SIGCHLD), False),  # ignored by default
+    ],
+)
+def test_a_file_is_finished_before_the_script_ends_itself(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[], object], ends: bool
+) -> None:
+    calls: list[str] = []
+    for owner, names in ((os, ("_exit", "execv", "execve", "abort", "kill", "killpg")), (signal, ("raise_signal",))):
+        for name in names:
+            monkeypatch.setattr(owner, name, lambda *_: calls.append("the original"))
+    before_abrupt_ends(lambda: calls.append("finish"))
+    try:
+        call()
+    finally:
+        PATCHES.undo()
+    assert calls == (["finish"] if ends else []) + ["the original"]
