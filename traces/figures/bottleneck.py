@@ -20,7 +20,8 @@ Note [Slower kernels]
     slowdown. The report names the step in which kernels become slower. All steps must run the same kernels, and the median
     kernel time from this step on must exceed the median before it by MUCH_SPREAD or more. At least three in four earlier steps
     must be closer to the earlier median, and at least three in four later steps closer to the later median. Communication is
-    left out, because it includes waits for other ranks.
+    left out, because it includes waits for other ranks. Phase times (Origin.PHASE) are left out, because a phase includes waits
+    for the host.
 """
 
 from __future__ import annotations
@@ -234,6 +235,7 @@ def slowdown_of(trace: Trace) -> Slowdown | None:
     steps = steps[trace.steps.rank[steps] == trace.ranks[0]] if trace.ranks else steps[:0]
     rows = work_rows(trace)
     rows = rows[(trace.device.kind[rows] == DeviceKind.KERNEL) & ~communication_kernels(trace)[rows]]
+    rows = rows[trace.device.origin[rows] != Origin.PHASE]
     of_step = launch_steps(trace)[rows]
     rows, of_step = rows[np.isin(of_step, steps)], of_step[np.isin(of_step, steps)]
     if len(steps) < 2 * STEPS_OF_A_LEVEL or not len(rows):

@@ -128,6 +128,9 @@ _KINDS = {
         _INFORMATION,
         "{n} kernel[|s] or cop[y|ies] [has no id|have no ids]. The order of the calls shows which call launched [it|each].",
     ),
+    "killed-script": _Kind(
+        _WARNING, "The script was killed, or its disk was full: the end of [the|{n}] recording[|s] is missing."
+    ),
     "lost-kernel": _Kind(
         _WARNING,
         "{n} of {of} kernels [is|are] missing: idle time is not reliable.",

@@ -138,9 +138,18 @@ def _on_virtual_gpu(run: Run, recording: str) -> Run:
     return replace(run, recorder=replace(run.recorder or RecorderNotes(), virtual_gpu=recording))
 
 
+def _of_killed_script(recording: Trace) -> Trace:
+    """Name the reason why the end of a recorder's file is missing. Each write of the recorder adds whole steps, so the earlier
+    part is complete."""
+    problems = dict(recording.problems)
+    if not problems.pop("truncated-file", 0):
+        return recording
+    return replace(recording, problems=problems | {"killed-script": 1}, lacks=[*recording.lacks[:-1], "the end of the script"])
+
+
 def _whole(part: _ProcessFiles) -> Trace:
     # rows from before the script joined its process group belong to the same rank
-    recording = merge_ranks([in_order(load(part.path, is_ours=True))])
+    recording = merge_ranks([in_order(_of_killed_script(load(part.path, is_ours=True)))])
     profiles = list[Trace]()
     for path in part.profiles:
         try:

@@ -304,3 +304,6 @@ def test_kernels_that_vary_between_steps_have_not_become_slower() -> None:
     other = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
     other.device.name[-1] = other.device.name[0]
     assert slowdown_of(other) is None  # other kernels
+    of_phases = of_two_kernels([4] * 4 + [6] * 4, [2] * 4 + [3] * 4)
+    of_phases.device.origin[:] = Origin.PHASE
+    assert slowdown_of(of_phases) is None
